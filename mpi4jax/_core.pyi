@@ -1,0 +1,32 @@
+"""The Rust core: XLA handlers that call the MPI of this process."""
+
+def load(path: str, abi: str) -> list[tuple[str, object]]:
+    """Bind the MPI found through the loaded shared library at `path`.
+
+    `abi` is "mpich", "openmpi" or "standard". Returns the handlers for host memory by
+    the name of their operation.
+    """
+
+def set_communicator(index: int, handle: int, rank: int, size: int) -> None:
+    """Make `index` stand for the communicator with this handle."""
+
+def free_communicator(index: int) -> None:
+    """Make calls on the communicator at `index` an error."""
+
+def set_operator(index: int, handle: int) -> None:
+    """Make `index` stand for the reduction operator with this handle."""
+
+def set_datatype(dtype: int, handle: int) -> None:
+    """Make the MPI data type with this handle hold elements of XLA's type `dtype`."""
+
+def set_status(index: int, address: int) -> None:
+    """Make `index` stand for the MPI_Status at this address."""
+
+def set_logging(enable: bool) -> None:
+    """Turn the debug lines on or off."""
+
+def get_logging() -> bool:
+    """Whether the debug lines are on."""
+
+def set_raise_on_error(raise_: bool) -> None:
+    """Make an error of MPI's raise (True) or end all ranks (False)."""

@@ -1,0 +1,23 @@
+"""The implementation of mpi4jax. Importing it binds MPI and registers with XLA."""
+
+from __future__ import annotations
+
+import atexit
+
+# First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
+from . import (
+    bridge,  # noqa: F401
+    config,
+    decorators,  # noqa: F401
+    flush,
+    jax_compat,
+    utils,  # noqa: F401
+    xla_bridge,  # noqa: F401
+)
+
+config.check()
+jax_compat.check_jax_version()
+
+# No call may be under way when MPI is finalised.
+atexit.unregister(flush.flush)
+atexit.register(flush.flush)

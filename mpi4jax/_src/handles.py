@@ -1,0 +1,219 @@
+"""MPI objects as the small numbers by which compiled programs know them.
+
+A communicator carries its number as an MPI attribute (MPI-4.1 §7.7), so that every
+mpi4py object around the same handle has the same number, and MPI itself says when the
+communicator is freed. Numbers are given out in the order of first use and never twice,
+so ranks that run the same program compile the same program.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+#: The MPI data type for each data type of XLA's (the codes are those of c_api.h).
+DATATYPES = {
+    "bool": (1, "C_BOOL"),
+    "int8": (2, "INT8_T"),
+    "int16": (3, "INT16_T"),
+    "int32": (4, "INT32_T"),
+    "int64": (5, "INT64_T"),
+    "uint8": (6, "UINT8_T"),
+    "uint16": (7, "UINT16_T"),
+    "uint32": (8, "UINT32_T"),
+    "uint64": (9, "UINT64_T"),
+    "float32": (11, "FLOAT"),
+    "float64": (12, "DOUBLE"),
+    "complex64": (15, "C_FLOAT_COMPLEX"),
+    "complex128": (18, "C_DOUBLE_COMPLEX"),
+}
+
+#: The reduction operators that MPI defines, in the order of their numbers.
+OPERATORS = (
+    "SUM PROD MAX MIN LAND BAND LOR BOR LXOR BXOR MAXLOC MINLOC REPLACE NO_OP".split()
+)
+
+
+class HashableMPIType:
+    """An MPI object that compares and hashes by its handle."""
+
+    def __init__(self, obj: Any) -> None:
+        self.wrapped = obj
+
+    def _key(self) -> tuple[type, int]:
+        if isinstance(self.wrapped, MPI.Status):
+            # A status has no handle: it is the memory that it is.
+            return MPI.Status, MPI._addressof(self.wrapped)
+        return type(self.wrapped), MPI._handleof(self.wrapped)
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HashableMPIType) and self._key() == other._key()
+
+
+def unpack_hashable(obj: Any) -> Any:
+    return obj.wrapped if isinstance(obj, HashableMPIType) else obj
+
+
+def handle(obj: Any) -> int:
+    """The handle of an MPI object as an unsigned number of pointer size."""
+    return int(MPI._handleof(obj)) & (2**64 - 1)
+
+
+class Communicator(NamedTuple):
+    """What the number of a communicator stands for."""
+
+    index: int
+    rank: int
+    size: int
+
+
+_communicators: list[Communicator | None] = []
+_default_comm: MPI.Intracomm | None = None
+
+#: Communicators that have the same number in every program.
+_DEFAULT, _WORLD, _SELF = range(3)
+
+
+def get_default_comm() -> MPI.Intracomm:
+    """The communicator of calls without `comm`: a clone of COMM_WORLD."""
+    global _default_comm
+    if _default_comm is None:
+        _default_comm = MPI.COMM_WORLD.Clone()
+        _register(_default_comm, _DEFAULT)
+    return _default_comm
+
+
+@functools.cache
+def _keyval() -> int:
+    # Made on first use: MPI need not be initialised when mpi4jax is imported.
+    return MPI.Comm.Create_keyval(delete_fn=_forget)
+
+
+def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
+    _core.free_communicator(communicator.index)
+    _communicators[communicator.index] = None
+
+
+def _register(comm: MPI.Intracomm, index: int) -> Communicator:
+    communicator = Communicator(index, comm.Get_rank(), comm.Get_size())
+    if index >= len(_communicators):
+        _communicators.extend([None] * (index + 1 - len(_communicators)))
+    _communicators[index] = communicator
+    _core.set_communicator(*communicator[:1], handle(comm), *communicator[1:])
+    comm.Set_attr(_keyval(), communicator)
+    return communicator
+
+
+def communicator(function: str, comm: Any) -> Communicator:
+    """The communicator that `comm` stands for in a call of `function`."""
+    comm = get_default_comm() if comm is None else unpack_hashable(comm)
+    try:
+        found = comm.Get_attr(_keyval())
+    except MPI.Exception as error:
+        raise ValueError(
+            f'{function} got a null communicator for argument "comm" '
+            "(was it freed?), expected a valid one"
+        ) from error
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    if comm == MPI.COMM_WORLD:
+        return _register(comm, _WORLD)
+    if comm == MPI.COMM_SELF:
+        return _register(comm, _SELF)
+    return _register(comm, max(len(_communicators), _SELF + 1))
+
+
+def communicator_at(index: int) -> Communicator:
+    """The communicator with this number."""
+    found = _communicators[index]
+    if found is None:
+        raise ValueError(f"communicator {index} was freed")
+    return found
+
+
+_operators: dict[int, int] = {}
+# Keeps user-made operators alive for the compiled programs that refer to them.
+_user_operators: list[MPI.Op] = []
+
+
+def operator(function: str, op: Any) -> int:
+    """The number of a reduction operator."""
+    op = unpack_hashable(op)
+    found = _operators.get(MPI._handleof(op))
+    if found is not None:
+        return found
+    if op == MPI.OP_NULL:
+        raise ValueError(
+            f'{function} got a null operator for argument "op" (was it freed?), '
+            "expected a valid one"
+        )
+    _user_operators.append(op)
+    return _add_operator(op)
+
+
+def _add_operator(op: MPI.Op) -> int:
+    number = _operators[MPI._handleof(op)] = len(_operators)
+    _core.set_operator(number, handle(op))
+    return number
+
+
+def operator_is(number: int, op: MPI.Op) -> bool:
+    """Whether `number` stands for `op`."""
+    return _operators.get(MPI._handleof(op)) == number
+
+
+NO_STATUS = -1
+
+# Statuses that compiled programs fill: kept alive, as the programs hold their number.
+_statuses: list[MPI.Status] = []
+_status_numbers: dict[int, int] = {}
+# Numbers for calls that are over when they return, to be used again.
+_free_numbers: list[int] = []
+_number_count = 0
+
+
+def _next_number() -> int:
+    global _number_count
+    _number_count += 1
+    return _number_count - 1
+
+
+def status(status: Any) -> int:
+    """The number of a status that a compiled program fills whenever it runs."""
+    if status is None:
+        return NO_STATUS
+    status = unpack_hashable(status)
+    address = MPI._addressof(status)
+    if address not in _status_numbers:
+        _statuses.append(status)
+        _status_numbers[address] = _next_number()
+        _core.set_status(_status_numbers[address], address)
+    return _status_numbers[address]
+
+
+def borrow_status(status: Any) -> int:
+    """A number for a status that is filled once; give it back with `return_status`."""
+    number = _free_numbers.pop() if _free_numbers else _next_number()
+    _core.set_status(number, MPI._addressof(unpack_hashable(status)))
+    return number
+
+
+def return_status(number: int) -> None:
+    _free_numbers.append(number)
+
+
+def _fill_tables() -> None:
+    for code, name in DATATYPES.values():
+        _core.set_datatype(code, handle(getattr(MPI, name)))
+    for name in OPERATORS:
+        _add_operator(getattr(MPI, name))
+
+
+_fill_tables()

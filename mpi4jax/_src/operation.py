@@ -1,0 +1,168 @@
+"""The factory that turns the declaration of an MPI operation into a JAX primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import handles
+from .decorators import ensure_cuda_ext
+from .effects import Chain, as_block, ordered_effect
+from .jax_compat import (
+    Primitive,
+    ShapedArray,
+    abstract_token,
+    ad,
+    batching,
+    ffi_lowering,
+    register_lowering,
+    tokens,
+    trace_state_clean,
+)
+from .validation import reject
+
+#: MPI counts in C ints.
+MAX_COUNT = 2**31 - 1
+
+_ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_known_array_types: set[type] = set()
+
+
+class Operation:
+    """An MPI operation on arrays.
+
+    Arguments:
+        name: The name of the operation, of its handler, and of its primitive.
+        operands: The names of the array arguments.
+        results: Gives the abstract values of the results, from those of the operands
+            and the parameters.
+        sent: Gives, from the parameters, how many of the operands the handler gets (by
+            default all). The others only lend their shape and type.
+        in_place: Whether the result takes the memory of the first operand, if XLA has
+            no further use for that.
+
+    The parameters of a call are integers. They stand in the compiled program.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        operands: Sequence[str] = ("x",),
+        results: Callable[..., Sequence[ShapedArray]],
+        sent: Callable[..., int] | None = None,
+        in_place: bool = False,
+    ) -> None:
+        self.name = name
+        self.operands = operands
+        self._results = results
+        self._sent = sent or (lambda **_: len(operands))
+        self._in_place = in_place
+        self._eager: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+        self.primitive = Primitive(f"{name}_mpi")
+        self.primitive.multiple_results = True
+        self.primitive.def_impl(self._run)
+        self.primitive.def_effectful_abstract_eval(self._abstract_eval)
+        register_lowering(self.primitive, self._lower, platform="cpu")
+        register_lowering(self.primitive, self._lower_cuda, platform="cuda")
+
+    def def_jvp(self, rule: Callable[..., Any]) -> None:
+        ad.primitive_jvps[self.primitive] = rule
+
+    def def_transpose(self, rule: Callable[..., Any]) -> None:
+        ad.primitive_transposes[self.primitive] = rule
+
+    def def_batch(self, rule: Callable[..., Any]) -> None:
+        batching.primitive_batchers[self.primitive] = rule
+
+    def __call__(self, *operands: Any, **params: int) -> list[Any]:
+        """Call MPI, now or whenever the program that is being traced runs."""
+        for name, operand in zip(self.operands, operands, strict=True):
+            if type(operand) not in _known_array_types:
+                self._check_is_array(name, operand)
+        if trace_state_clean():
+            return self._run(*operands, **params)
+        return self.primitive.bind(*operands, **params)  # type: ignore[no-any-return]
+
+    def receive(self, *operands: Any, status: Any, **params: int) -> list[Any]:
+        """Call MPI, and have it fill `status` (if not None)."""
+        if status is None or not trace_state_clean():
+            return self(*operands, status=handles.status(status), **params)
+        number = handles.borrow_status(status)
+        try:
+            # The status is filled when the call has run, and its number is free then.
+            return jax.block_until_ready(self(*operands, status=number, **params))  # type: ignore[no-any-return]
+        finally:
+            handles.return_status(number)
+
+    def _check_is_array(self, name: str, operand: Any) -> None:
+        if not isinstance(operand, _ARRAY_TYPES) and not hasattr(
+            operand, "__jax_array__"
+        ):
+            reject(self.name, name, (jax.Array,), operand)
+        _known_array_types.add(type(operand))
+
+    def _run(self, *operands: Any, **params: int) -> list[Any]:
+        key = tuple(params.values())
+        function = self._eager.get(key)
+        if function is None:
+            function = self._eager[key] = self._compile(params)
+        results = function(*operands)
+        if isinstance(results, jax.Array):
+            # No result that the caller could wait for, so the call itself waits.
+            results.block_until_ready()
+            return []
+        return results  # type: ignore[no-any-return]
+
+    def _compile(self, params: dict[str, int]) -> Callable[..., Any]:
+        """A jitted function that does nothing but this operation."""
+
+        def run(*operands: Any) -> Any:
+            return self.primitive.bind(*operands, **params) or jnp.zeros((), bool)
+
+        return jax.jit(as_block(run, self.name))
+
+    def _abstract_eval(self, *avals: Any, **params: int) -> Any:
+        for name, aval in zip(self.operands, avals, strict=True):
+            if str(aval.dtype) not in handles.DATATYPES:
+                raise TypeError(
+                    f'{self.name} got an array of type {aval.dtype} for argument "{name}", '
+                    f"expected one of {', '.join(handles.DATATYPES)}"
+                )
+            if aval.size > MAX_COUNT:
+                raise ValueError(
+                    f'{self.name} got an array of {aval.size} elements for argument "{name}"'
+                    f", expected at most {MAX_COUNT} (what MPI takes in one call)"
+                )
+        return list(self._results(*avals, **params)), {ordered_effect}
+
+    def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
+        token = tokens.get(ctx, ordered_effect)
+        with Chain.of(ctx).operation(self.name, token) as link:
+            sent = self._sent(**params)
+            in_place = self._in_place and len(ctx.avals_out) == 1
+            rule = ffi_lowering(
+                f"mpi4jax_{self.name}",
+                has_side_effect=True,
+                operand_output_aliases={0: 0} if in_place else None,
+            )
+            *results, link.token = rule(
+                ctx.replace(
+                    avals_in=[*ctx.avals_in[:sent], abstract_token],
+                    avals_out=[*ctx.avals_out, abstract_token],
+                ),
+                *operands[:sent],
+                link.token,
+                **{name: np.int64(value) for name, value in params.items()},
+            )
+        tokens.set(ctx, ordered_effect, link.token)
+        return results
+
+    def _lower_cuda(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
+        ensure_cuda_ext()
+        raise NotImplementedError(f"{self.name} on GPU")

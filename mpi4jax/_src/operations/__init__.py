@@ -1,0 +1,1 @@
+"""The operations of MPI, one file each."""

@@ -1,0 +1,31 @@
+"""MPI_Alltoall (MPI-4.1 §6.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import handles
+from ..operation import Operation
+from ..validation import enforce_types
+from ._arguments import COMM, Array, check_first_axis, like
+
+alltoall_p = Operation("alltoall", results=lambda x, **_: [like(x)])
+
+
+@enforce_types(comm=COMM)
+def alltoall(x: Any, *, comm: Any = None) -> Array:
+    """Send a slice of an array to every process, and receive one from each.
+
+    Arguments:
+        x: Array input to send. First axis must have size ``nproc``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    Returns:
+        The received slices, stacked in rank order.
+
+    """
+    group = handles.communicator("alltoall", comm)
+    check_first_axis("alltoall", x, group)
+    (result,) = alltoall_p(x, comm=group.index)
+    return result

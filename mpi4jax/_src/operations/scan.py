@@ -1,0 +1,31 @@
+"""MPI_Scan (MPI-4.1 §6.11.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import handles
+from ..operation import Operation
+from ..validation import enforce_types
+from ._arguments import COMM, OP, Array, like
+
+scan_p = Operation("scan", results=lambda x, **_: [like(x)], in_place=True)
+
+
+@enforce_types(op=OP, comm=COMM)
+def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
+    """Reduce an array over this process and those before it.
+
+    Arguments:
+        x: Array or scalar input to send.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    Returns:
+        The reduction over the ranks from 0 to that of this process.
+
+    """
+    group = handles.communicator("scan", comm)
+    (result,) = scan_p(x, op=handles.operator("scan", op), comm=group.index)
+    return result

@@ -1,0 +1,28 @@
+"""MPI_Send (MPI-4.1 §3.2.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import handles
+from ..operation import Operation
+from ..validation import enforce_types
+from ._arguments import COMM, RANK, TAG
+
+send_p = Operation("send", results=lambda x, **_: [])
+
+
+@enforce_types(dest=RANK, tag=TAG, comm=COMM)
+def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
+    """Send an array to another process.
+
+    Arguments:
+        x: Array or scalar input to send.
+        dest (int): Rank of the destination MPI process.
+        tag (int): Tag of this message.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    """
+    group = handles.communicator("send", comm)
+    send_p(x, dest=int(dest), tag=int(tag), comm=group.index)

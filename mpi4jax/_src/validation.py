@@ -1,0 +1,98 @@
+"""Checks of argument types, with the texts that users of mpi4jax know."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import numpy as np
+
+from .jax_compat import Tracer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Types = type | tuple[type, ...] | list[type]
+
+
+def _accepts(value: Any, expected: type) -> bool:
+    # numpy's abstract types stand for Python's too, but np.integer not for bool.
+    if issubclass(expected, np.generic):
+        return bool(np.issubdtype(type(value), expected))
+    return isinstance(value, expected)
+
+
+def reject(function: str, argument: str, types: tuple[type, ...], value: Any) -> NoReturn:
+    """Raise the TypeError for an argument of the wrong type."""
+    names: Any = [t.__qualname__ for t in types]
+    if len(names) == 1:
+        names = names[0]
+    hint = ""
+    if isinstance(value, Tracer):
+        hint = (
+            "\n\nAn abstract tracer was passed where a concrete value is expected. "
+            "Try using the static_argnums argument of jax.jit."
+        )
+    raise TypeError(
+        f'{function} got unexpected type for argument "{argument}" '
+        f"(expected: {names}, got: {type(value)}).{hint}"
+    )
+
+
+class TypeCheck:
+    """The check of one argument. A type that passed once passes at once."""
+
+    def __init__(self, function: str, argument: str, types: Types) -> None:
+        self.function = function
+        self.argument = argument
+        self.types = tuple(types) if isinstance(types, (tuple, list)) else (types,)
+        self.passed: set[type] = set()
+
+    def __call__(self, value: Any) -> None:
+        if type(value) in self.passed:
+            return
+        if not any(_accepts(value, expected) for expected in self.types):
+            reject(self.function, self.argument, self.types, value)
+        self.passed.add(type(value))
+
+
+def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function raise TypeError if an argument is not of the given type(s).
+
+    A subclass of `np.generic` stands for all of its kind: `np.integer` accepts `int`
+    and `np.uint64`.
+
+    >>> @enforce_types(n=np.integer)
+    ... def repeat(text, n): ...
+    >>> repeat("ab", 1.5)
+    Traceback (most recent call last):
+    TypeError: repeat got unexpected type for argument "n" (expected: integer, got: ...
+    """
+
+    def decorator(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__name__
+        parameters = inspect.signature(function).parameters
+        for argument in types:
+            if argument not in parameters:
+                raise ValueError(
+                    f"enforce_types decorator for {name} "
+                    f'got unexpected argument "{argument}"'
+                )
+        checks = {a: TypeCheck(name, a, t) for a, t in types.items()}
+        positional = [checks.get(a) for a in parameters]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for check, value in zip(positional, args, strict=False):
+                if check is not None:
+                    check(value)
+            for argument, value in kwargs.items():
+                if argument in checks:
+                    checks[argument](value)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorator

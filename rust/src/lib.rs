@@ -1,0 +1,23 @@
+//! The core of mpi4jax: XLA handlers that call the MPI of this process.
+//!
+//! XLA calls [`ops`] through the frames of [`xla`]; they call the functions of [`mpi`] on
+//! bytes that [`memory`] knows the place of. [`log`] prints the debug lines.
+
+pub mod log;
+pub mod memory;
+pub mod mpi;
+pub mod ops;
+pub mod xla;
+
+#[cfg(feature = "python")]
+mod python;
+
+#[cfg(feature = "python")]
+#[pyo3::pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::python::{
+        free_communicator, get_logging, load, set_communicator, set_datatype, set_logging,
+        set_operator, set_raise_on_error, set_status,
+    };
+}

@@ -1,0 +1,78 @@
+//! The three binary interfaces under which an MPI library can be loaded.
+//!
+//! They differ in what a handle is (an int or a pointer) and in a few special addresses. The
+//! crate in `tests/referee` proves the values below against the `mpi.h` of each MPI.
+
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+use super::functions::Functions;
+
+/// An MPI handle, made from the number by which mpi4py knows it.
+pub trait Handle: Copy {
+    fn from_raw(raw: usize) -> Self;
+}
+
+impl Handle for c_int {
+    fn from_raw(raw: usize) -> Self {
+        // The low half: mpi4py hands negative handles over sign-extended.
+        raw as u32 as c_int
+    }
+}
+
+impl<T> Handle for *mut T {
+    fn from_raw(raw: usize) -> Self {
+        raw as *mut T
+    }
+}
+
+/// The C types and special values of one family of MPI libraries.
+pub trait Abi: 'static + Sized {
+    type Comm: Handle;
+    type Datatype: Handle;
+    type Op: Handle;
+    type Status;
+
+    /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
+    const IN_PLACE: usize;
+    /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
+    const STATUS_IGNORE: usize;
+
+    /// The functions of the loaded library, once it is loaded.
+    fn functions() -> &'static OnceLock<Functions<Self>>;
+}
+
+macro_rules! abi {
+    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no status $ignore:expr) => {
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Abi for $name {
+            type Comm = $handle;
+            type Datatype = $handle;
+            type Op = $handle;
+            type Status = c_void;
+
+            const IN_PLACE: usize = $in_place;
+            const STATUS_IGNORE: usize = $ignore;
+
+            fn functions() -> &'static OnceLock<Functions<Self>> {
+                static FUNCTIONS: OnceLock<Functions<$name>> = OnceLock::new();
+                &FUNCTIONS
+            }
+        }
+    };
+}
+
+abi!(
+    /// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH.
+    Mpich, c_int, in place usize::MAX, no status 1
+);
+abi!(
+    /// Open MPI and those made from it.
+    OpenMpi, *mut c_void, in place 1, no status 0
+);
+abi!(
+    /// The ABI that MPI-5.0 §20 standardises, for example MPICH's `libmpi_abi`.
+    Standard, *mut c_void, in place 1, no status 0
+);

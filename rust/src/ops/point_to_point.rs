@@ -1,0 +1,75 @@
+//! Point-to-point operations (MPI-4.1 §3).
+
+use super::call::Call;
+use crate::memory::Memory;
+use crate::mpi::Abi;
+use crate::xla::Result;
+
+/// MPI-4.1 §3.2.4: blocks until a message is there.
+pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
+    let [result] = call.results()?;
+    let recv = call.target(&result)?;
+    call.mpi(
+        "MPI_Recv",
+        || format!("<- {source} (tag {tag}, {} items)", recv.count),
+        // SAFETY: the result has `count` elements; `status` is the address of one, or
+        // MPI_STATUS_IGNORE.
+        |mpi, comm| unsafe {
+            (mpi.recv)(recv.address, recv.count, recv.datatype, source, tag, comm, status)
+        },
+    )
+}
+
+/// MPI-4.1 §3.2.1: blocks until the operand may be overwritten.
+pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (dest, tag) = (call.int("dest")?, call.int("tag")?);
+    let [operand] = call.operands()?;
+    let send = call.source(&operand)?;
+    call.mpi(
+        "MPI_Send",
+        || format!("-> {dest} (tag {tag}, {} items)", send.count),
+        // SAFETY: the operand has `count` elements.
+        |mpi, comm| unsafe {
+            (mpi.send)(send.address, send.count, send.datatype, dest, tag, comm)
+        },
+    )
+}
+
+/// MPI-4.1 §3.11: sends to one rank while it receives from another.
+pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (dest, send_tag) = (call.int("dest")?, call.int("sendtag")?);
+    let (source, recv_tag) = (call.int("source")?, call.int("recvtag")?);
+    let status = call.status()?;
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let details = || {
+        format!(
+            "<- {source} (tag {recv_tag}, {} items) / -> {dest} (tag {send_tag}, {} items)",
+            recv.count, send.count
+        )
+    };
+    call.mpi("MPI_Sendrecv", details, |mpi, comm| {
+        if recv.count > 0 && send.address == recv.address.cast_const() {
+            // The two buffers of MPI_Sendrecv must be disjoint.
+            // SAFETY: operand and result are one array, of equal shape and type.
+            unsafe {
+                (mpi.sendrecv_replace)(
+                    recv.address, recv.count, recv.datatype,
+                    dest, send_tag, source, recv_tag, comm, status,
+                )
+            }
+        } else {
+            // SAFETY: each array has its own count of elements; `status` is the address of
+            // one, or MPI_STATUS_IGNORE.
+            unsafe {
+                (mpi.sendrecv)(
+                    send.address, send.count, send.datatype, dest, send_tag,
+                    recv.address, recv.count, recv.datatype, source, recv_tag,
+                    comm, status,
+                )
+            }
+        }
+    })
+}

@@ -1,0 +1,128 @@
+//! What Python sees of the core.
+
+use std::ffi::c_void;
+
+use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::ffi::c_str;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::mpi::{Abi, Communicator, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard};
+use crate::xla::Handler;
+use crate::{log, ops};
+
+/// Binds the MPI whose functions are found through the shared library at `path`, and gives
+/// back the XLA handlers for host memory, as pairs of name and capsule.
+#[pyfunction]
+pub fn load<'py>(
+    py: Python<'py>,
+    path: &str,
+    abi: &str,
+) -> PyResult<Vec<(&'static str, Bound<'py, PyCapsule>)>> {
+    let handlers = match abi {
+        "mpich" => bind::<Mpich>(path)?,
+        "openmpi" => bind::<OpenMpi>(path)?,
+        "standard" => bind::<Standard>(path)?,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "`abi` is {abi:?}, expected one of \"mpich\", \"openmpi\", \"standard\""
+            )));
+        }
+    };
+    log::set_sink(print);
+    handlers
+        .into_iter()
+        .map(|(name, handler)| Ok((name, capsule(py, handler)?)))
+        .collect()
+}
+
+fn bind<A: Abi>(path: &str) -> PyResult<Vec<(&'static str, Handler)>> {
+    let functions = Library::open(path)
+        .and_then(|library| Functions::<A>::load(&library))
+        .map_err(PyImportError::new_err)?;
+    // A second import in the same process finds the same MPI.
+    A::functions().get_or_init(|| functions);
+    Ok(ops::host_handlers::<A>())
+}
+
+/// A handler in the form in which XLA takes it.
+fn capsule(py: Python<'_>, handler: Handler) -> PyResult<Bound<'_, PyCapsule>> {
+    // SAFETY: the pointer is a function's and never freed; the name is static.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            py,
+            pyo3::ffi::PyCapsule_New(
+                handler as *mut c_void,
+                c_str!("xla._CUSTOM_CALL_TARGET").as_ptr(),
+                None,
+            ),
+        )?
+        .cast_into()
+        .map_err(Into::into)
+    }
+}
+
+/// Prints a line through `sys.stdout`, where pytest and notebooks look for it.
+fn print(line: &str) {
+    // None while the interpreter shuts down: then there is nobody to print for.
+    Python::try_attach(|py| {
+        let written = py
+            .import("sys")
+            .and_then(|sys| sys.getattr("stdout"))
+            .and_then(|stdout| {
+                stdout.call_method1("write", (format!("{line}\n"),))?;
+                stdout.call_method0("flush")
+            });
+        if let Err(error) = written {
+            error.write_unraisable(py, None);
+        }
+    });
+}
+
+/// Makes `index` stand for the communicator with this handle.
+#[pyfunction]
+pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32) {
+    REGISTRY.set_communicator(index, Communicator::new(handle, rank, size));
+}
+
+/// Makes calls on the communicator at `index` an error.
+#[pyfunction]
+pub fn free_communicator(index: usize) {
+    REGISTRY.free_communicator(index);
+}
+
+/// Makes `index` stand for the reduction operator with this handle.
+#[pyfunction]
+pub fn set_operator(index: usize, handle: usize) {
+    REGISTRY.set_operator(index, handle);
+}
+
+/// Makes the MPI data type with this handle hold elements of XLA's type `dtype`.
+#[pyfunction]
+pub fn set_datatype(dtype: usize, handle: usize) {
+    REGISTRY.set_datatype(dtype, handle);
+}
+
+/// Makes `index` stand for the `MPI_Status` at this address.
+#[pyfunction]
+pub fn set_status(index: usize, address: usize) {
+    REGISTRY.set_status(index, address);
+}
+
+/// Turns the debug lines on or off.
+#[pyfunction]
+pub fn set_logging(enable: bool) {
+    log::set_enabled(enable);
+}
+
+/// Whether the debug lines are on.
+#[pyfunction]
+pub fn get_logging() -> bool {
+    log::is_enabled()
+}
+
+/// Whether an error of MPI's raises (True) or ends all ranks (False).
+#[pyfunction]
+pub fn set_raise_on_error(raise_: bool) {
+    ops::set_raise_on_error(raise_);
+}

@@ -1,0 +1,299 @@
+//! The safe view of a call frame.
+//!
+//! Everything a frame points to belongs to XLA and lives as long as the call. What is read is
+//! checked first: the size that XLA says it filled, the number of buffers, the type of each
+//! attribute. A frame that does not fit is an [`Error`], never a crash.
+
+use std::ffi::{CString, c_int, c_void};
+use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use super::raw::{self, *};
+use super::{Error, Result};
+
+/// One array of a call: an operand that may be read, or a result that must be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffer<'a> {
+    pub address: *mut c_void,
+    pub dtype: XLA_FFI_DataType,
+    pub dims: &'a [i64],
+}
+
+impl Buffer<'_> {
+    /// The number of elements.
+    pub fn count(&self) -> i64 {
+        self.dims.iter().product()
+    }
+}
+
+/// The call frame of one execution.
+pub struct Frame<'a> {
+    raw: &'a XLA_FFI_CallFrame,
+}
+
+/// What a struct of XLA's must hold at least: its declared size has to cover our declaration.
+fn check_size<T>(struct_size: usize, name: &str) -> Result<()> {
+    check_bytes(struct_size, size_of::<T>(), name)
+}
+
+fn check_bytes(struct_size: usize, expected: usize, name: &str) -> Result<()> {
+    if struct_size >= expected {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{name} has {struct_size} bytes, expected at least {expected}"
+    )))
+}
+
+/// Borrows the array that `pointer` and `len` describe.
+///
+/// # Safety
+/// Where `len` is positive and `pointer` is not null, `pointer` has `len` elements that live
+/// for `'a`.
+unsafe fn slice<'a, T>(pointer: *const T, len: i64, what: &str) -> Result<&'a [T]> {
+    match usize::try_from(len) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: not null, and the caller vouches for the length.
+        Ok(len) if !pointer.is_null() => Ok(unsafe { std::slice::from_raw_parts(pointer, len) }),
+        _ => Err(Error::invalid(format!(
+            "{what}: a length of {len} at address {pointer:p}"
+        ))),
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Wraps the frame of a call that XLA wants executed.
+    pub fn new(raw: &'a XLA_FFI_CallFrame) -> Result<Self> {
+        check_size::<XLA_FFI_CallFrame>(raw.struct_size, "XLA_FFI_CallFrame")?;
+        check_size::<XLA_FFI_Args>(raw.args.struct_size, "XLA_FFI_Args")?;
+        check_size::<XLA_FFI_Rets>(raw.rets.struct_size, "XLA_FFI_Rets")?;
+        check_size::<XLA_FFI_Attrs>(raw.attrs.struct_size, "XLA_FFI_Attrs")?;
+        if raw.stage != XLA_FFI_ExecutionStage_EXECUTE {
+            return Err(Error::invalid(format!(
+                "called in stage {}, expected the execution stage",
+                raw.stage
+            )));
+        }
+        Ok(Self { raw })
+    }
+
+    /// The operands, of which there must be exactly `N`. Tokens order calls and hold no data:
+    /// they are left out.
+    pub fn operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
+        let args = &self.raw.args;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            buffers(
+                slice(args.types, args.size, "operand types")?,
+                XLA_FFI_ArgType_BUFFER,
+                slice(args.args, args.size, "operands")?,
+                "operand",
+            )
+        }
+    }
+
+    /// The results, of which there must be exactly `N`, tokens left out.
+    pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
+        let rets = &self.raw.rets;
+        // SAFETY: as above.
+        unsafe {
+            buffers(
+                slice(rets.types, rets.size, "result types")?,
+                XLA_FFI_RetType_BUFFER,
+                slice(rets.rets, rets.size, "results")?,
+                "result",
+            )
+        }
+    }
+
+    /// The 64-bit integer attribute called `name`.
+    pub fn attribute(&self, name: &str) -> Result<i64> {
+        let attrs = &self.raw.attrs;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        let (types, names, values) = unsafe {
+            (
+                slice(attrs.types, attrs.size, "attribute types")?,
+                slice(attrs.names, attrs.size, "attribute names")?,
+                slice(attrs.attrs, attrs.size, "attributes")?,
+            )
+        };
+        for ((kind, span), value) in types.iter().zip(names).zip(values) {
+            // SAFETY: each name is a span of `len` bytes, each value a struct of its kind.
+            let found = unsafe {
+                let span = &**span;
+                std::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len)
+            };
+            if found != name.as_bytes() {
+                continue;
+            }
+            if *kind != XLA_FFI_AttrType_SCALAR {
+                return Err(Error::invalid(format!(
+                    "attribute `{name}` has kind {kind}, expected a scalar"
+                )));
+            }
+            // SAFETY: the kind says that it is a scalar.
+            let scalar = unsafe { &*value.cast::<XLA_FFI_Scalar>() };
+            if scalar.dtype != XLA_FFI_DataType_S64 {
+                return Err(Error::invalid(format!(
+                    "attribute `{name}` has type {}, expected a 64-bit integer",
+                    scalar.dtype
+                )));
+            }
+            // SAFETY: the type says that it is an i64. XLA promises no alignment.
+            return Ok(unsafe { scalar.value.cast::<i64>().read_unaligned() });
+        }
+        Err(Error::invalid(format!("attribute `{name}` is missing")))
+    }
+
+    /// The attribute `name` as a C int, which is what MPI takes for ranks and tags.
+    pub fn int_attribute(&self, name: &str) -> Result<c_int> {
+        let value = self.attribute(name)?;
+        c_int::try_from(value).map_err(|_| {
+            Error::invalid(format!("attribute `{name}` is {value}, too large for MPI"))
+        })
+    }
+}
+
+/// Picks the `N` data buffers among XLA's arguments or results.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+unsafe fn buffers<'a, const N: usize>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    what: &str,
+) -> Result<[Buffer<'a>; N]> {
+    let mut found = [Buffer {
+        address: ptr::null_mut(),
+        dtype: 0,
+        dims: &[],
+    }; N];
+    let mut count = 0;
+    for (kind, pointer) in kinds.iter().zip(pointers) {
+        if *kind != buffer || pointer.is_null() {
+            return Err(Error::invalid(format!(
+                "{what} {count} has kind {kind}, expected a buffer"
+            )));
+        }
+        // SAFETY: the kind says that it is a buffer.
+        let raw = unsafe { &*pointer.cast::<XLA_FFI_Buffer>() };
+        check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
+        if raw.dtype == XLA_FFI_DataType_TOKEN {
+            continue;
+        }
+        if let Some(slot) = found.get_mut(count) {
+            *slot = Buffer {
+                address: raw.data,
+                dtype: raw.dtype,
+                // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
+                dims: unsafe { slice(raw.dims, raw.rank, "dimensions")? },
+            };
+        }
+        count += 1;
+    }
+    if count == N {
+        return Ok(found);
+    }
+    let plural = if N == 1 { "" } else { "s" };
+    Err(Error::invalid(format!(
+        "expected {N} {what}{plural}, got {count}"
+    )))
+}
+
+/// Answers XLA's question for the handler's metadata, if that is what this call is.
+///
+/// The version reported is the framework's own: the handler looks at `struct_size` before it
+/// reads anything, so it serves every version, while XLA wants to see one that it knows.
+fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
+    // SAFETY: `extension_start` is null or points to an extension that outlives the call.
+    let Some(extension) = (unsafe { frame.extension_start.as_ref() }) else {
+        return Ok(false);
+    };
+    if extension.type_ != XLA_FFI_Extension_Metadata {
+        return Ok(false);
+    }
+    check_size::<XLA_FFI_Metadata_Extension>(
+        extension.struct_size,
+        "XLA_FFI_Metadata_Extension",
+    )?;
+    // SAFETY: the type and the size say that it is a metadata extension; XLA lends it for
+    // writing.
+    let Some(metadata) = (unsafe {
+        (*frame.extension_start.cast::<XLA_FFI_Metadata_Extension>())
+            .metadata
+            .as_mut()
+    }) else {
+        return Err(Error::invalid("metadata asked for, with no room for it"));
+    };
+    // XLA counts up to the end of the last field, without the padding behind it.
+    check_bytes(
+        metadata.struct_size,
+        offset_of!(XLA_FFI_Metadata, traits) + size_of::<u32>(),
+        "XLA_FFI_Metadata",
+    )?;
+    // SAFETY: `api` is null or XLA's function table.
+    let version = unsafe { frame.api.as_ref() }.map_or((0, 1), |api| {
+        let version = &api.api_version;
+        (version.major_version, version.minor_version)
+    });
+    (
+        metadata.api_version.major_version,
+        metadata.api_version.minor_version,
+    ) = version;
+    // No trait is claimed: an MPI call can't be captured into a command buffer.
+    metadata.traits = 0;
+    Ok(true)
+}
+
+/// Hands an error over to XLA. Null means success, so a frame without an API table, in which
+/// no error can be made, ends the process rather than pass for one.
+fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
+    let message = CString::new(error.message.replace('\0', " ")).unwrap_or_default();
+    let mut args = XLA_FFI_Error_Create_Args {
+        struct_size: size_of::<XLA_FFI_Error_Create_Args>(),
+        extension_start: ptr::null_mut(),
+        message: message.as_ptr(),
+        errc: error.code,
+    };
+    // SAFETY: `api` is null or XLA's function table, whose functions may be called.
+    match unsafe { frame.api.as_ref() }.and_then(|api| api.XLA_FFI_Error_Create) {
+        Some(create) => unsafe { create(&mut args) },
+        None => {
+            eprintln!("mpi4jax: {}, and XLA gave no way to say so", error.message);
+            std::process::abort()
+        }
+    }
+}
+
+/// Runs a handler's body: answers metadata, decodes the frame, turns errors and panics into
+/// XLA's errors.
+///
+/// # Safety
+/// `frame` is a call frame that XLA lends for the duration of the call.
+pub unsafe fn enter(
+    frame: *mut raw::XLA_FFI_CallFrame,
+    body: impl FnOnce(&Frame) -> Result<()>,
+) -> *mut XLA_FFI_Error {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { &*frame };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if answer_metadata(frame)? {
+            return Ok(());
+        }
+        body(&Frame::new(frame)?)
+    }));
+    match outcome {
+        Ok(Ok(())) => ptr::null_mut(),
+        Ok(Err(error)) => report(frame, &error),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            report(frame, &Error::internal(format!("mpi4jax panicked: {text}")))
+        }
+    }
+}
