@@ -30,6 +30,7 @@ from .jax_compat import (
     Primitive,
     ad,
     batching,
+    bind_again,
     eval_jaxpr,
     hlo,
     jaxprs_in_params,
@@ -201,8 +202,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name:
 
 
 def _batch(args: Sequence[Any], axes: Sequence[Any], *, jaxpr: Jaxpr, name: str) -> Any:
-    in_axes = tuple(None if axis is batching.not_mapped else axis for axis in axes)
-    out = jax.vmap(functools.partial(_evaluate, jaxpr), in_axes)(*args)
+    out = jax.vmap(functools.partial(_evaluate, jaxpr), tuple(axes))(*args)
     return out, [0] * len(out)
 
 
@@ -269,10 +269,7 @@ def _evaluate_dissolved(closed: ClosedJaxpr, *args: Any) -> list[Any]:
             )
         else:
             params = {k: _dissolve(v) for k, v in eqn.params.items()}
-            functions, params = eqn.primitive.get_bind_params(params)
-            out = eqn.primitive.bind(*functions, *operands, **params)
-            if not eqn.primitive.multiple_results:
-                out = [out]
+            out = bind_again(eqn.primitive, operands, params)
         values.update(zip(eqn.outvars, out, strict=True))
     return list(map(read, jaxpr.outvars))
 

@@ -48,6 +48,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "batching",
+    "bind_again",
     "check_jax_version",
     "eval_jaxpr",
     "ffi_lowering",
@@ -165,6 +166,18 @@ def top_level_of_main() -> bool:
         and "sym_visibility" in attributes
         and ir.StringAttr(attributes["sym_visibility"]).value == "public"
     )
+
+
+def bind_again(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Sequence[Any]:
+    """Bind a primitive with the parameters that one of its equations has."""
+    functions: Sequence[Any] = ()
+    params = primitive.get_bind_params(params)
+    if isinstance(params, tuple):  # JAX < 0.8 passes functions as arguments
+        functions, params = params
+    out = primitive.bind(*functions, *operands, **params)
+    return out if primitive.multiple_results else [out]
 
 
 _SUBCOMP_PARAMETERS = inspect.signature(mlir.jaxpr_subcomp).parameters

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from .. import handles
-from ..jax_compat import ad, batching
+from ..jax_compat import ad
 from ..operation import Operation
 from ..validation import enforce_types
 from ._arguments import ANY_TAG, COMM, RANK, STATUS, TAG, Array, like
@@ -119,11 +119,11 @@ def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
     size = next(
         x.shape[axis]
         for x, axis in zip(args, axes, strict=True)
-        if axis is not batching.not_mapped
+        if axis is not None
     )
     moved = [
         jnp.broadcast_to(x, (size, *jnp.shape(x)))
-        if axis is batching.not_mapped
+        if axis is None
         else jnp.moveaxis(x, axis, 0)
         for x, axis in zip(args, axes, strict=True)
     ]

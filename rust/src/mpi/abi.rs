@@ -26,13 +26,17 @@ impl<T> Handle for *mut T {
     }
 }
 
-/// The C types and special values of one family of MPI libraries.
-pub trait Abi: 'static + Sized {
-    type Comm: Handle;
-    type Datatype: Handle;
-    type Op: Handle;
+/// The C types of one family of MPI libraries, which is all that the signatures of its functions
+/// depend on.
+pub trait Types: 'static {
+    type Comm;
+    type Datatype;
+    type Op;
     type Status;
+}
 
+/// The C types and special values of one family of MPI libraries.
+pub trait Abi: Types<Comm: Handle, Datatype: Handle, Op: Handle> + Sized {
     /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
     const IN_PLACE: usize;
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
@@ -47,12 +51,14 @@ macro_rules! abi {
         $(#[$doc])*
         pub struct $name;
 
-        impl Abi for $name {
+        impl Types for $name {
             type Comm = $handle;
             type Datatype = $handle;
             type Op = $handle;
             type Status = c_void;
+        }
 
+        impl Abi for $name {
             const IN_PLACE: usize = $in_place;
             const STATUS_IGNORE: usize = $ignore;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::abi::Abi;
+use super::abi::Types;
 use super::library::Library;
 
 /// Declares the table of functions once: the struct, how it is filled from a library, and the
@@ -10,11 +10,11 @@ use super::library::Library;
 macro_rules! functions {
     ($($field:ident = $symbol:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
         /// The functions of the MPI library of this process.
-        pub struct Functions<A: Abi> {
+        pub struct Functions<A: Types> {
             $(pub $field: unsafe extern "C" fn($($type),*) -> c_int,)*
         }
 
-        impl<A: Abi> Functions<A> {
+        impl<A: Types> Functions<A> {
             /// Finds every function in `library`, or says which one is missing.
             pub fn load(library: &Library) -> Result<Self, String> {
                 Ok(Self {
@@ -95,9 +95,9 @@ functions! {
 
 /// The longest text that `MPI_Error_string` writes in any known MPI is 512 bytes
 /// (MPICH's `MPI_MAX_ERROR_STRING`); Intel MPI's and others' stay below this too.
-const MAX_ERROR_STRING: usize = 4096;
+pub const MAX_ERROR_STRING: usize = 4096;
 
-impl<A: Abi> Functions<A> {
+impl<A: Types> Functions<A> {
     /// MPI's own text for an error code (MPI-4.1 §9.4).
     pub fn error_text(&self, code: c_int) -> String {
         let mut text = [0u8; MAX_ERROR_STRING];

@@ -5,7 +5,7 @@ mod functions;
 mod library;
 mod registry;
 
-pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard};
-pub use functions::Functions;
+pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
+pub use functions::{Functions, MAX_ERROR_STRING};
 pub use library::Library;
 pub use registry::{Communicator, REGISTRY, Registry};

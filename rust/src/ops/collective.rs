@@ -156,7 +156,8 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let recv = at_root(call, root, &operand, 1)?;
     let mut send = call.source(&operand)?;
-    if send.address == recv {
+    // Elsewhere `recv` is null, and so may be the address of an empty operand.
+    if call.communicator.rank == root && send.address == recv {
         send.address = A::IN_PLACE as *const c_void;
     }
     call.mpi(

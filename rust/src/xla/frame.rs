@@ -172,13 +172,15 @@ unsafe fn buffers<'a, const N: usize>(
     }; N];
     let mut count = 0;
     for (kind, pointer) in kinds.iter().zip(pointers) {
-        if *kind != buffer || pointer.is_null() {
+        if *kind != buffer {
             return Err(Error::invalid(format!(
                 "{what} {count} has kind {kind}, expected a buffer"
             )));
         }
         // SAFETY: the kind says that it is a buffer.
-        let raw = unsafe { &*pointer.cast::<XLA_FFI_Buffer>() };
+        let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }.ok_or_else(|| {
+            Error::invalid(format!("{what} {count} is null, expected a buffer"))
+        })?;
         check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
         if raw.dtype == XLA_FFI_DataType_TOKEN {
             continue;

@@ -1,0 +1,242 @@
+//! Call frames as XLA makes them, and what comes back.
+
+#![allow(dead_code, reason = "each file of tests uses its own part")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use _core::xla::raw::*;
+use _core::xla::{Frame, Result, enter};
+
+pub const F32: c_int = 11;
+pub const S32: c_int = 4;
+pub const S64: c_int = XLA_FFI_DataType_S64;
+pub const TOKEN: c_int = XLA_FFI_DataType_TOKEN;
+
+/// What a handler gave back: nothing, or the code and the text of an error.
+pub type Outcome = std::result::Result<(), (XLA_FFI_Error_Code, String)>;
+
+pub fn invalid(text: &str) -> Outcome {
+    Err((XLA_FFI_Error_Code_INVALID_ARGUMENT, text.into()))
+}
+
+pub fn precondition(text: &str) -> Outcome {
+    Err((XLA_FFI_Error_Code_FAILED_PRECONDITION, text.into()))
+}
+
+pub fn internal(text: &str) -> Outcome {
+    Err((XLA_FFI_Error_Code_INTERNAL, text.into()))
+}
+
+/// Stands in for XLA's function: the error is a box with what it was made of.
+unsafe extern "C" fn create_error(args: *mut XLA_FFI_Error_Create_Args) -> *mut XLA_FFI_Error {
+    // SAFETY: the caller lends the arguments.
+    let (args, message) = unsafe { (&*args, CStr::from_ptr((*args).message)) };
+    assert!(args.struct_size >= size_of::<XLA_FFI_Error_Create_Args>());
+    let error = (args.errc, message.to_str().unwrap().to_owned());
+    Box::into_raw(Box::new(error)).cast()
+}
+
+/// Takes back what [`create_error`] gave.
+pub fn outcome(error: *mut XLA_FFI_Error) -> Outcome {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: every error is a box of `create_error`'s.
+    Err(*unsafe { Box::from_raw(error.cast::<(XLA_FFI_Error_Code, String)>()) })
+}
+
+/// An operand or a result. Nothing is read or written at its address.
+pub struct Array {
+    pub kind: c_int,
+    pub is_null: bool,
+    pub struct_size: usize,
+    pub dtype: c_int,
+    pub address: usize,
+    pub dims: Vec<i64>,
+    pub rank: i64,
+}
+
+pub fn array(dtype: c_int, address: usize, dims: &[i64]) -> Array {
+    Array {
+        kind: XLA_FFI_ArgType_BUFFER,
+        is_null: false,
+        struct_size: size_of::<XLA_FFI_Buffer>(),
+        dtype,
+        address,
+        dims: dims.into(),
+        rank: dims.len() as i64,
+    }
+}
+
+pub fn token() -> Array {
+    array(TOKEN, 0, &[])
+}
+
+impl Array {
+    fn buffer(&mut self) -> XLA_FFI_Buffer {
+        XLA_FFI_Buffer {
+            struct_size: self.struct_size,
+            extension_start: ptr::null_mut(),
+            dtype: self.dtype,
+            data: self.address as *mut c_void,
+            rank: self.rank,
+            dims: self.dims.as_mut_ptr(),
+        }
+    }
+}
+
+pub struct Attribute {
+    pub kind: c_int,
+    pub name: &'static str,
+    pub dtype: c_int,
+    pub value: i64,
+}
+
+pub fn attribute(name: &'static str, value: i64) -> Attribute {
+    Attribute {
+        kind: XLA_FFI_AttrType_SCALAR,
+        name,
+        dtype: S64,
+        value,
+    }
+}
+
+/// What a call hands to a handler.
+#[derive(Default)]
+pub struct Call {
+    pub operands: Vec<Array>,
+    pub results: Vec<Array>,
+    pub attributes: Vec<Attribute>,
+}
+
+impl Call {
+    pub fn operand(mut self, array: Array) -> Self {
+        self.operands.push(array);
+        self
+    }
+
+    pub fn result(mut self, array: Array) -> Self {
+        self.results.push(array);
+        self
+    }
+
+    pub fn attribute(mut self, attribute: Attribute) -> Self {
+        self.attributes.push(attribute);
+        self
+    }
+
+    /// Attributes that are 64-bit integers, as they should be.
+    pub fn ints(mut self, attributes: &[(&'static str, i64)]) -> Self {
+        let attributes = attributes
+            .iter()
+            .map(|(name, value)| attribute(name, *value));
+        self.attributes.extend(attributes);
+        self
+    }
+
+    /// Lays the frame out in memory and lends it to `body`.
+    pub fn lend<R>(mut self, body: impl FnOnce(&mut XLA_FFI_CallFrame) -> R) -> R {
+        let api = XLA_FFI_Api {
+            struct_size: size_of::<XLA_FFI_Api>(),
+            extension_start: ptr::null_mut(),
+            api_version: XLA_FFI_Api_Version {
+                struct_size: size_of::<XLA_FFI_Api_Version>(),
+                extension_start: ptr::null_mut(),
+                major_version: 3,
+                minor_version: 14,
+            },
+            internal_api: ptr::null(),
+            XLA_FFI_Error_Create: Some(create_error),
+        };
+        let mut arg_types: Vec<_> = self.operands.iter().map(|array| array.kind).collect();
+        let mut arg_buffers: Vec<_> = self.operands.iter_mut().map(Array::buffer).collect();
+        let mut args = pointers(&self.operands, &mut arg_buffers);
+        let mut ret_types: Vec<_> = self.results.iter().map(|array| array.kind).collect();
+        let mut ret_buffers: Vec<_> = self.results.iter_mut().map(Array::buffer).collect();
+        let mut rets = pointers(&self.results, &mut ret_buffers);
+
+        let attributes = &mut self.attributes;
+        let mut attr_types: Vec<_> = attributes.iter().map(|attribute| attribute.kind).collect();
+        let mut spans: Vec<_> = attributes
+            .iter()
+            .map(|attribute| XLA_FFI_ByteSpan {
+                ptr: attribute.name.as_ptr().cast(),
+                len: attribute.name.len(),
+            })
+            .collect();
+        let mut names: Vec<_> = spans.iter_mut().map(ptr::from_mut).collect();
+        let mut scalars: Vec<_> = attributes
+            .iter_mut()
+            .map(|attribute| XLA_FFI_Scalar {
+                dtype: attribute.dtype,
+                value: ptr::from_mut(&mut attribute.value).cast(),
+            })
+            .collect();
+        let mut attrs: Vec<_> = scalars
+            .iter_mut()
+            .map(|scalar| ptr::from_mut(scalar).cast::<c_void>())
+            .collect();
+
+        let mut frame = XLA_FFI_CallFrame {
+            struct_size: size_of::<XLA_FFI_CallFrame>(),
+            extension_start: ptr::null_mut(),
+            api: &api,
+            ctx: ptr::null_mut(),
+            stage: XLA_FFI_ExecutionStage_EXECUTE,
+            args: XLA_FFI_Args {
+                struct_size: size_of::<XLA_FFI_Args>(),
+                extension_start: ptr::null_mut(),
+                size: args.len() as i64,
+                types: arg_types.as_mut_ptr(),
+                args: args.as_mut_ptr(),
+            },
+            rets: XLA_FFI_Rets {
+                struct_size: size_of::<XLA_FFI_Rets>(),
+                extension_start: ptr::null_mut(),
+                size: rets.len() as i64,
+                types: ret_types.as_mut_ptr(),
+                rets: rets.as_mut_ptr(),
+            },
+            attrs: XLA_FFI_Attrs {
+                struct_size: size_of::<XLA_FFI_Attrs>(),
+                extension_start: ptr::null_mut(),
+                size: attrs.len() as i64,
+                types: attr_types.as_mut_ptr(),
+                names: names.as_mut_ptr(),
+                attrs: attrs.as_mut_ptr(),
+            },
+        };
+        body(&mut frame)
+    }
+
+    /// Calls `handler`, as XLA does.
+    pub fn run(self, handler: XLA_FFI_Handler) -> Outcome {
+        // SAFETY: the frame lives through the call.
+        self.lend(|frame| outcome(unsafe { handler(frame) }))
+    }
+
+    /// What `body` makes of the frame after `edit` has changed it.
+    pub fn enter(
+        self,
+        edit: impl FnOnce(&mut XLA_FFI_CallFrame),
+        body: impl FnOnce(&Frame) -> Result<()>,
+    ) -> Outcome {
+        self.lend(|frame| {
+            edit(frame);
+            // SAFETY: the frame lives through the call.
+            outcome(unsafe { enter(frame, body) })
+        })
+    }
+}
+
+fn pointers(arrays: &[Array], buffers: &mut [XLA_FFI_Buffer]) -> Vec<*mut c_void> {
+    arrays
+        .iter()
+        .zip(buffers)
+        .map(|(array, buffer)| match array.is_null {
+            true => ptr::null_mut(),
+            false => ptr::from_mut(buffer).cast(),
+        })
+        .collect()
+}

@@ -1,0 +1,131 @@
+"""Bad arguments are refused at the call, with a text that says what is wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+
+X = jnp.ones(3)
+
+BY_TYPE = {
+    "allgather": (lambda: mpi.allgather(X, comm=3), "comm", r"\['NoneType', 'Intra.*int"),
+    "allreduce": (lambda: mpi.allreduce(X, op=np.sum), "op", r"\['Op', 'Hashable.*got"),
+    "alltoall": (lambda: mpi.alltoall(X, comm="world"), "comm", r".*got: <class 'str'>"),
+    "barrier": (lambda: mpi.barrier(comm=1.0), "comm", r".*got: <class 'float'>"),
+    "bcast": (lambda: mpi.bcast(X, 1.5), "root", r"expected: integer, got.*float"),
+    "gather": (lambda: mpi.gather(X, None), "root", r"expected: integer, got.*None"),
+    "recv": (lambda: mpi.recv(X, "a"), "source", r"expected: integer, got.*str"),
+    "reduce": (lambda: mpi.reduce(X, MPI.SUM, True), "root", r"expected: integer.*bool"),
+    "scan": (lambda: mpi.scan(X, "+"), "op", r"\['Op', 'HashableMPIType'\], got.*str"),
+    "scatter": (lambda: mpi.scatter(X, 0, comm=[]), "comm", r".*got: <class 'list'>"),
+    "send": (lambda: mpi.send(X, 0, tag="t"), "tag", r"expected: integer, got.*str"),
+    "sendrecv": (
+        lambda: mpi.sendrecv(X, X, 0, 0, status=0),
+        "status",
+        r"\['NoneType', 'Status', 'HashableMPIType'\], got.*int",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_TYPE)
+def test_types(name):
+    call, argument, text = BY_TYPE[name]
+    with pytest.raises(
+        TypeError, match=f'{name} got unexpected type for argument "{argument}" .*{text}'
+    ):
+        call()
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], "text", None, {"a": X}], ids=repr)
+def test_what_is_no_array(x):
+    for transform in (lambda f: f, lambda f: jax.jit(lambda _: f(x))):
+        with pytest.raises(TypeError, match='allgather got unexpected type for argument "x"'):
+            transform(mpi.allgather)(x if transform(1) == 1 else X)
+
+
+def test_tracer_where_a_number_is_needed():
+    with pytest.raises(TypeError, match="An abstract tracer was passed"):
+        jax.jit(lambda x, root: mpi.bcast(x, root))(X, 0)
+
+
+@pytest.mark.parametrize("root", [-1, 100])
+@pytest.mark.parametrize("name", ["bcast", "gather", "scatter", "reduce"])
+def test_root_out_of_range(name, root, size):
+    op = (MPI.SUM,) if name == "reduce" else ()
+    with pytest.raises(
+        ValueError,
+        match=f"{name} got {root} for argument `root`, expected a rank of the "
+        rf"communicator \(0 to {size - 1}\)",
+    ):
+        getattr(mpi, name)(X, *op, root)
+
+
+def test_numpy_integers_are_accepted(size):
+    assert mpi.bcast(X, np.int64(0)).shape == (3,)
+    assert mpi.allgather(np.float32(1)).shape == (size,)
+
+
+def test_first_axis(rank, size):
+    for x in (jnp.ones((size + 1, 2)), jnp.float32(1)):
+        with pytest.raises(
+            ValueError, match=r"Alltoall input must have shape \(nproc, \.\.\.\)"
+        ):
+            mpi.alltoall(x)
+        if rank == 0:
+            with pytest.raises(
+                ValueError, match=r"Scatter input must have shape \(nproc, \.\.\.\)"
+            ):
+                mpi.scatter(x, 0)
+
+
+@pytest.mark.ranks(2)
+def test_intercommunicators(rank, size, comm):
+    local = comm.Split(rank % 2)
+    inter = local.Create_intercomm(0, comm, 1 - rank % 2)
+    with pytest.raises(TypeError, match='argument "comm" .*Intercomm'):
+        mpi.allreduce(X, MPI.SUM, comm=inter)
+    inter.Free()
+    local.Free()
+
+
+def test_null_communicator():
+    comm = MPI.COMM_WORLD.Dup()
+    comm.Free()
+    with pytest.raises(ValueError, match='barrier got a null communicator.*"comm"'):
+        mpi.barrier(comm=comm)
+
+
+def test_null_operator():
+    op = MPI.Op.Create(lambda a, b, t: None)
+    op.Free()
+    with pytest.raises(ValueError, match='scan got a null operator.*"op"'):
+        mpi.scan(X, op)
+
+
+def test_compiled_function_of_a_freed_communicator(size):
+    comm = MPI.COMM_WORLD.Dup()
+    functions = [
+        jax.jit(lambda x: mpi.allreduce(x, MPI.SUM, comm=comm)),
+        lambda x: mpi.allreduce(x, MPI.SUM, comm=comm),
+    ]
+    for function in functions:
+        assert function(X)[0] == size
+    comm.Free()
+    # A new communicator may get the handle of the freed one, but not its number.
+    replacement = MPI.COMM_WORLD.Dup()
+    with pytest.raises(Exception, match="communicator [0-9]+ was freed"):
+        functions[0](X).block_until_ready()
+    with pytest.raises(ValueError, match="null communicator"):
+        functions[1](X)
+    assert mpi.allreduce(X, MPI.SUM, comm=replacement)[0] == size
+    replacement.Free()
+
+
+def test_differentiation_that_is_not_defined(rank):
+    with pytest.raises(NotImplementedError, match="only defined for op=MPI.SUM"):
+        jax.grad(lambda x: mpi.allreduce(x, MPI.MAX).sum())(X)
+    with pytest.raises(RuntimeError, match="forward-mode"):
+        jax.jvp(lambda x: mpi.sendrecv(x, x, rank, rank), (X,), (X,))

@@ -1,0 +1,139 @@
+"""Operations run in program order, within a program and from one program to the next."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax.experimental import auto_tokenize
+
+
+def conversation(rank):
+    """Two ranks talk: each message is needed for the next, none may overtake another.
+
+    A wrong order shows as a wrong value, or as a deadlock.
+    """
+
+    def talk(x):
+        if rank == 0:
+            a = mpi.recv(x, 1)
+            mpi.send(x + 1, 1)
+            b = mpi.recv(x, 1)
+            c = mpi.recv(x, 1)
+            mpi.send(a + 10 * b, 1)
+            mpi.send(a + 100 * c, 1)
+            return a + b + c
+        if rank == 1:
+            mpi.send(x + 2, 0)
+            a = mpi.recv(x, 0)
+            mpi.send(a * 3, 0)
+            mpi.send(a * 5, 0)
+            b = mpi.recv(x, 0)
+            c = mpi.recv(x, 0)
+            return b * 1000 + c
+        return x
+
+    return talk
+
+
+def expected_of_conversation(rank):
+    return {0: 2 + 3 + 5, 1: 32 * 1000 + 502}.get(rank, 0)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda f: f,
+        jax.jit,
+        lambda f: jax.jit(auto_tokenize(f)),
+        lambda f: jax.jit(auto_tokenize(jax.jit(f))),
+        lambda f: jax.jit(lambda x: jax.jit(f)(x)),
+        lambda f: jax.jit(lambda x: jax.lax.cond(x[0] == 0, f, lambda y: y, x)),
+        lambda f: jax.jit(
+            lambda x: jax.lax.fori_loop(0, 4, lambda i, _: f(x), jnp.zeros_like(x))
+        ),
+        lambda f: jax.jit(
+            lambda x: jax.lax.scan(lambda _, y: (f(y), None), x, jnp.zeros((4, 2)))[0]
+        ),
+    ],
+    ids="eager jit block block-of-jit nested-jit cond loop scan".split(),
+)
+def test_hot_potato(mode, rank):
+    result = mode(conversation(rank))(jnp.zeros(2))
+    np.testing.assert_array_equal(result, np.full(2, expected_of_conversation(rank)))
+
+
+@pytest.mark.ranks(2)
+def test_programs_run_one_after_another(rank):
+    """Slow and fast programs, with and without JAX's token, dispatched in a burst.
+
+    Message k carries the number k; were a fast program to overtake a slow one, the numbers
+    would arrive in another order.
+    """
+    other = 1 - rank if rank < 2 else MPI.PROC_NULL
+
+    def exchange(x):
+        return mpi.sendrecv(x, x, other, other)
+
+    def slow(x):
+        y = jnp.ones((300, 300)) + x
+        for _ in range(3):
+            y = y @ y / 300
+        return exchange(x + 0 * jnp.nan_to_num(y).sum())
+
+    programs = [
+        jax.jit(auto_tokenize(exchange)),
+        jax.jit(slow),
+        jax.jit(auto_tokenize(slow)),
+        exchange,
+        jax.jit(exchange),
+    ]
+    pattern = np.random.default_rng(3).integers(len(programs), size=300)
+    results = [programs[p](jnp.float32(k)) for k, p in enumerate(pattern)]
+    np.testing.assert_array_equal(results, np.arange(300))
+
+
+@pytest.mark.ranks(2)
+def test_unawaited_calls_run_in_order(rank):
+    """Nobody looks at the results of the first calls; the last one must still be the last."""
+    send = jax.jit(auto_tokenize(lambda x: mpi.send(x, 1 - rank)))
+    recv = jax.jit(auto_tokenize(lambda x: mpi.recv(x, 1 - rank)))
+    if rank == 0:
+        for k in range(100):
+            send(jnp.float32(k))
+    elif rank == 1:
+        assert [float(recv(jnp.float32(0))) for _ in range(100)] == list(range(100))
+
+
+def test_results_that_nobody_uses_are_still_sent(rank, size):
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    def function(x):
+        mpi.sendrecv(x, x, left, right)  # without this one, the next gets its message
+        return mpi.sendrecv(x + 1, x, left, right)
+
+    for mode in (jax.jit, lambda f: jax.jit(auto_tokenize(f))):
+        assert mode(function)(jnp.float32(rank)) == left + 1
+
+
+@pytest.mark.ranks(2)
+def test_while_loop_with_communication_in_its_condition(rank, comm):
+    if rank > 1:
+        return
+    pair = comm.Split(0 if rank < 2 else 1) if comm.Get_size() == 2 else None
+    if pair is None:
+        pytest.skip("for two ranks")
+
+    def condition(x):
+        return jnp.all(mpi.sendrecv(x, x, 1 - rank, 1 - rank, comm=pair) < 100)
+
+    def body(x):
+        return mpi.allreduce(x, MPI.SUM, comm=pair)
+
+    for mode in (jax.jit, lambda f: jax.jit(auto_tokenize(f))):
+        result = mode(lambda x: jax.lax.while_loop(condition, body, x))(jnp.float32(1))
+        assert result == 128
+    pair.Free()

@@ -1,0 +1,151 @@
+"""Tokens are accepted, given back, and carried through every transformation."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpi4jax
+import mpi4jax.experimental.notoken
+from mpi4jax._src.token import Token
+
+
+def allreduce(x, token=None):
+    return mpi4jax.allreduce(x, op=MPI.SUM, token=token)
+
+
+def test_new_token():
+    result, token = allreduce(jnp.ones(2))
+    assert isinstance(token, Token)
+    assert jax.tree_util.tree_leaves(token) == []
+    assert token.block_until_ready() is token
+
+
+def test_given_token_is_given_back():
+    for given in (jax.lax.create_token(), Token()):
+        assert allreduce(jnp.ones(2), given)[1] is given
+        assert mpi4jax.barrier(token=given) is given
+
+
+def test_send_and_barrier_return_the_token_alone(rank):
+    token = mpi4jax.send(jnp.ones(2), MPI.PROC_NULL)
+    assert isinstance(token, Token)
+    assert isinstance(mpi4jax.barrier(token=token), Token)
+
+
+def test_through_jit(size):
+    @jax.jit
+    def function(x, token):
+        x, token = allreduce(x, token)
+        return allreduce(x, token)
+
+    for token in (Token(), jax.lax.create_token(), None):
+        result, out = function(jnp.ones(2), token)
+        np.testing.assert_array_equal(result, size**2 * np.ones(2))
+        assert isinstance(out, Token) or out is not None
+
+
+def test_through_loops_and_branches(size):
+    @jax.jit
+    def function(x):
+        x, token = allreduce(x)
+        x, token = jax.lax.fori_loop(0, 2, lambda i, xt: allreduce(*xt), (x, token))
+        x, token = jax.lax.while_loop(
+            lambda xt: xt[0][0] < size**4, lambda xt: allreduce(*xt), (x, token)
+        ) if size > 1 else (x, token)
+        (x, token), _ = jax.lax.scan(
+            lambda xt, _: (allreduce(*xt), None), (x, token), None, length=2
+        )
+        return jax.lax.cond(
+            x[0] > 0, lambda x, t: allreduce(x, t), lambda x, t: (x, t), x, token
+        )
+
+    result, token = function(jnp.ones(2))
+    np.testing.assert_array_equal(result, size ** (7 if size > 1 else 0) * np.ones(2))
+    assert isinstance(token, Token)
+
+
+def test_through_vmap_and_grad(size):
+    result, token = jax.vmap(allreduce, in_axes=(0, None))(jnp.ones((3, 2)), Token())
+    np.testing.assert_array_equal(result, size * np.ones((3, 2)))
+    assert isinstance(token, Token)
+
+    def loss(x):
+        y, token = allreduce(x)
+        y, token = allreduce(y, token)
+        return y.sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.ones(2)), np.ones(2))
+
+
+def test_wrong_token():
+    with pytest.raises(
+        TypeError, match='allreduce got unexpected type for argument "token"'
+    ):
+        allreduce(jnp.ones(2), token=3)
+
+
+def test_token_free_api_explains_itself():
+    for module in (mpi4jax.notoken, mpi4jax.experimental.notoken):
+        with pytest.raises(RuntimeError, match=r"(?s)token.*mpi4jax>=0\.8\.0"):
+            module.allreduce(jnp.ones(2), op=MPI.SUM, token=None)
+        assert module.barrier() is None
+
+
+SIGNATURES = {
+    "allgather": "(x, *, comm=None, token)",
+    "allreduce": "(x, op, *, comm=None, token)",
+    "alltoall": "(x, *, comm=None, token)",
+    "barrier": "(*, comm=None, token)",
+    "bcast": "(x, root, *, comm=None, token)",
+    "gather": "(x, root, *, comm=None, token)",
+    "recv": "(x, source=ANY_SOURCE, *, tag=ANY_TAG, comm=None, status=None, token)",
+    "reduce": "(x, op, root, *, comm=None, token)",
+    "scan": "(x, op, *, comm=None, token)",
+    "scatter": "(x, root, *, comm=None, token)",
+    "send": "(x, dest, *, tag=0, comm=None, token)",
+    "sendrecv": "(sendbuf, recvbuf, source, dest, *, sendtag=0, recvtag=ANY_TAG, "
+    "comm=None, status=None, token)",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name):
+    expected = SIGNATURES[name]
+    for constant in ("ANY_SOURCE", "ANY_TAG"):
+        expected = expected.replace(constant, str(int(getattr(MPI, constant))))
+    for function, token in (
+        (getattr(mpi4jax, name), "token=None"),
+        (getattr(mpi4jax.notoken, name), "token=NOTSET"),
+    ):
+        signature = inspect.signature(function)
+        bare = signature.replace(
+            parameters=[
+                p.replace(annotation=inspect.Parameter.empty)
+                for p in signature.parameters.values()
+            ]
+        )
+        assert str(bare) == expected.replace("token)", f"{token})")
+        assert ("token (Token)" in function.__doc__) == (token == "token=None")
+
+
+def test_capitalised_names(rank, size):
+    comm = MPI.COMM_WORLD
+    with pytest.warns(FutureWarning, match="use mpi4jax.allreduce instead"):
+        result, token = mpi4jax.Allreduce(jnp.ones(2), MPI.SUM, comm)
+    assert result[0] == size
+    with pytest.warns(FutureWarning):
+        assert mpi4jax.Bcast(jnp.float32(rank), 0, comm, token)[0] == 0
+    with pytest.warns(FutureWarning):
+        assert mpi4jax.Sendrecv(jnp.float32(rank), jnp.float32(0), rank, rank)[0] == rank
+    if size > 1 and rank < 2:
+        with pytest.warns(FutureWarning):
+            if rank == 0:
+                mpi4jax.Send(jnp.float32(5), 1, 3, comm, token)
+            else:
+                assert mpi4jax.Recv(jnp.float32(0), 0, 3, comm)[0] == 5
+    with pytest.raises(AttributeError, match="no attribute 'Gather'"):
+        mpi4jax.Gather  # noqa: B018

@@ -1,0 +1,157 @@
+//! The core's view of MPI, compared with `mpi.h`.
+
+use std::ffi::c_int;
+
+#[cfg(standard_abi)]
+use binding::mpi::Standard;
+use binding::mpi::{Abi, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
+use referee::mpi as header;
+
+/// The ABI of the header's own types.
+struct Header;
+
+impl Types for Header {
+    type Comm = mpi_sys::MPI_Comm;
+    type Datatype = mpi_sys::MPI_Datatype;
+    type Op = mpi_sys::MPI_Op;
+    type Status = mpi_sys::MPI_Status;
+}
+
+macro_rules! table_of_the_header {
+    ($($field:ident = $symbol:ident;)*) => {
+        Functions::<Header> { $($field: mpi_sys::$symbol),* }
+    };
+}
+
+/// Compiles only if every function of the table has the signature that the header declares.
+#[test]
+fn functions_have_the_signatures_of_the_header() {
+    let functions = binding::for_each_mpi_function!(table_of_the_header);
+    assert_eq!(
+        functions.send as usize,
+        mpi_sys::MPI_Send as *const () as usize
+    );
+}
+
+/// What a handle is in C.
+#[derive(Debug, PartialEq)]
+enum Kind {
+    Int,
+    Pointer,
+}
+
+trait HasKind {
+    const KIND: Kind;
+}
+
+impl HasKind for c_int {
+    const KIND: Kind = Kind::Int;
+}
+
+impl<T> HasKind for *mut T {
+    const KIND: Kind = Kind::Pointer;
+}
+
+/// The kind of what mpi-sys wraps in a struct, told from how it is taken out.
+fn kind_within<Wrapper, T: HasKind>(_inner: impl Fn(Wrapper) -> T) -> Kind {
+    T::KIND
+}
+
+fn check<A>()
+where
+    A: Abi<Comm: HasKind, Datatype: HasKind, Op: HasKind>,
+{
+    assert_eq!(
+        A::Comm::KIND,
+        kind_within(|handle: mpi_sys::MPI_Comm| handle.0)
+    );
+    assert_eq!(
+        A::Datatype::KIND,
+        kind_within(|handle: mpi_sys::MPI_Datatype| handle.0)
+    );
+    assert_eq!(A::Op::KIND, kind_within(|handle: mpi_sys::MPI_Op| handle.0));
+    assert_eq!(A::IN_PLACE as isize, header::IN_PLACE);
+    assert_eq!(A::STATUS_IGNORE as isize, header::STATUS_IGNORE);
+}
+
+/// Handles are ints in the MPICH family and pointers in Open MPI's.
+#[test]
+fn handles_and_special_addresses_are_those_of_the_header() {
+    match kind_within(|handle: mpi_sys::MPI_Comm| handle.0) {
+        Kind::Int => check::<Mpich>(),
+        Kind::Pointer => check::<OpenMpi>(),
+    }
+}
+
+/// Two ways to the same constant: had clang evaluated wrongly, the C compiler would not have.
+#[test]
+fn no_status_is_what_the_c_compiler_says() {
+    // SAFETY: a constant of the C file in mpi-sys.
+    let compiled = unsafe { mpi_sys::RSMPI_STATUS_IGNORE };
+    assert_eq!(compiled as isize, header::STATUS_IGNORE);
+}
+
+#[test]
+fn success_is_zero() {
+    assert_eq!(mpi_sys::MPI_SUCCESS, 0);
+}
+
+#[test]
+fn the_longest_error_text_has_room() {
+    assert!((mpi_sys::MPI_MAX_ERROR_STRING as usize) < MAX_ERROR_STRING);
+}
+
+/// Fails when mpi-sys was built for another MPI than the rest of this crate.
+#[test]
+fn there_is_one_header() {
+    assert_eq!(size_of::<mpi_sys::MPI_Comm>(), header::COMM_SIZE);
+    assert_eq!(size_of::<mpi_sys::MPI_Status>(), header::STATUS_SIZE);
+    assert_eq!(
+        100 * mpi_sys::MPI_VERSION + mpi_sys::MPI_SUBVERSION,
+        header::VERSION as u32
+    );
+}
+
+#[cfg(standard_abi)]
+mod standard {
+    use referee::standard as header;
+
+    use super::*;
+
+    struct Header;
+
+    impl Types for Header {
+        type Comm = header::MPI_Comm;
+        type Datatype = header::MPI_Datatype;
+        type Op = header::MPI_Op;
+        type Status = header::MPI_Status;
+    }
+
+    macro_rules! table_of_the_header {
+        ($($field:ident = $symbol:ident;)*) => {
+            Functions::<Header> { $($field: header::$symbol),* }
+        };
+    }
+
+    /// Compiles only if every function of the table has the signature that the header declares.
+    #[test]
+    fn functions_have_the_signatures_of_the_header() {
+        let functions = binding::for_each_mpi_function!(table_of_the_header);
+        assert_eq!(
+            functions.send as usize,
+            header::MPI_Send as *const () as usize
+        );
+    }
+
+    #[test]
+    fn handles_and_special_addresses_are_those_of_the_header() {
+        assert_eq!(<Standard as Types>::Comm::KIND, header::MPI_Comm::KIND);
+        assert_eq!(
+            <Standard as Types>::Datatype::KIND,
+            header::MPI_Datatype::KIND
+        );
+        assert_eq!(<Standard as Types>::Op::KIND, header::MPI_Op::KIND);
+        assert_eq!(Standard::IN_PLACE as isize, header::IN_PLACE);
+        assert_eq!(Standard::STATUS_IGNORE as isize, header::STATUS_IGNORE);
+    }
+}
