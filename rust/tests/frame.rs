@@ -273,7 +273,7 @@ fn an_int_must_fit() {
     assert_eq!(read(i32::MIN.into()), Ok(i32::MIN));
     assert_eq!(
         read(1 << 31).map(|_| ()),
-        invalid("attribute `tag` is 2147483648, too large for MPI")
+        invalid("attribute `tag` is 2147483648, not an int of MPI's")
     );
 }
 

@@ -106,9 +106,10 @@ impl Registry {
     }
 
     pub fn operator<A: Abi>(&self, index: i64) -> Result<A::Op> {
-        let handle = self.operators.get(index).ok_or_else(|| {
-            Error::precondition(format!("reduction operator {index} is unknown"))
-        })?;
+        let handle = self
+            .operators
+            .get(index)
+            .ok_or_else(|| Error::precondition(format!("reduction operator {index} is unknown")))?;
         Ok(A::Op::from_raw(handle))
     }
 

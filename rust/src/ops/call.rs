@@ -1,6 +1,7 @@
 //! One call of an operation: its buffers and attributes as MPI takes them, and the calling.
 
 use std::ffi::{c_int, c_void};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log;
@@ -92,7 +93,11 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
     /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
-    pub fn source_and_target(&self, operand: &Buffer, result: &Buffer) -> Result<(Source<A>, Target<A>)> {
+    pub fn source_and_target(
+        &self,
+        operand: &Buffer,
+        result: &Buffer,
+    ) -> Result<(Source<A>, Target<A>)> {
         check_blocks(result, operand, 1)?;
         let mut source = self.source(operand)?;
         let target = self.target(result)?;
@@ -134,7 +139,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             self.functions.error_text(code)
         );
         if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
-            eprintln!("{message} - aborting");
+            // Not eprintln!, which panics where stderr is closed: the abort must happen.
+            let _ = writeln!(io::stderr(), "{message} - aborting");
             // SAFETY: a communicator that the registry holds is valid.
             unsafe { (self.functions.abort)(self.communicator.handle::<A>(), code) };
         }
@@ -156,7 +162,9 @@ fn count(buffer: &Buffer) -> Result<c_int> {
 /// Checks that `whole` holds `blocks` times what `block` does, which is what keeps MPI from
 /// writing past the end of a result.
 pub fn check_blocks(whole: &Buffer, block: &Buffer, blocks: c_int) -> Result<()> {
-    if whole.dtype == block.dtype && whole.count() == block.count() * i64::from(blocks) {
+    if whole.dtype == block.dtype
+        && whole.count() == block.count().saturating_mul(i64::from(blocks))
+    {
         return Ok(());
     }
     Err(Error::invalid(format!(

@@ -29,8 +29,13 @@ pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: `recv` holds `send.count` elements for every rank.
         |mpi, comm| unsafe {
             (mpi.allgather)(
-                send.address, send.count, send.datatype,
-                recv.address, send.count, recv.datatype, comm,
+                send.address,
+                send.count,
+                send.datatype,
+                recv.address,
+                send.count,
+                recv.datatype,
+                comm,
             )
         },
     )
@@ -47,7 +52,14 @@ pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         || format!("with {} items", send.count),
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
         |mpi, comm| unsafe {
-            (mpi.allreduce)(send.address, recv.address, send.count, send.datatype, op, comm)
+            (mpi.allreduce)(
+                send.address,
+                recv.address,
+                send.count,
+                send.datatype,
+                op,
+                comm,
+            )
         },
     )
 }
@@ -73,8 +85,13 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: both arrays have `size` blocks of `block` elements.
         |mpi, comm| unsafe {
             (mpi.alltoall)(
-                send.address, block, send.datatype,
-                recv.address, block, recv.datatype, comm,
+                send.address,
+                block,
+                send.datatype,
+                recv.address,
+                block,
+                recv.datatype,
+                comm,
             )
         },
     )
@@ -143,8 +160,14 @@ pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: on root, `recv` has `send.count` elements for every rank.
         |mpi, comm| unsafe {
             (mpi.gather)(
-                send.address, send.count, send.datatype,
-                recv, send.count, send.datatype, root, comm,
+                send.address,
+                send.count,
+                send.datatype,
+                recv,
+                send.count,
+                send.datatype,
+                root,
+                comm,
             )
         },
     )
@@ -166,7 +189,15 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: on root, both arrays have `count` elements, or are one and the operand is
         // IN_PLACE.
         |mpi, comm| unsafe {
-            (mpi.reduce)(send.address, recv, send.count, send.datatype, op, root, comm)
+            (mpi.reduce)(
+                send.address,
+                recv,
+                send.count,
+                send.datatype,
+                op,
+                root,
+                comm,
+            )
         },
     )
 }
@@ -182,7 +213,14 @@ pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         || items(send.count),
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
         |mpi, comm| unsafe {
-            (mpi.scan)(send.address, recv.address, send.count, send.datatype, op, comm)
+            (mpi.scan)(
+                send.address,
+                recv.address,
+                send.count,
+                send.datatype,
+                op,
+                comm,
+            )
         },
     )
 }
@@ -206,8 +244,14 @@ pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: on root, `send` has `recv.count` elements for every rank.
         |mpi, comm| unsafe {
             (mpi.scatter)(
-                send, recv.count, recv.datatype,
-                recv.address, recv.count, recv.datatype, root, comm,
+                send,
+                recv.count,
+                recv.datatype,
+                recv.address,
+                recv.count,
+                recv.datatype,
+                root,
+                comm,
             )
         },
     )

@@ -1,6 +1,6 @@
 //! Point-to-point operations (MPI-4.1 §3).
 
-use super::call::Call;
+use super::call::{Call, check_blocks};
 use crate::memory::Memory;
 use crate::mpi::Abi;
 use crate::xla::Result;
@@ -16,7 +16,15 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // SAFETY: the result has `count` elements; `status` is the address of one, or
         // MPI_STATUS_IGNORE.
         |mpi, comm| unsafe {
-            (mpi.recv)(recv.address, recv.count, recv.datatype, source, tag, comm, status)
+            (mpi.recv)(
+                recv.address,
+                recv.count,
+                recv.datatype,
+                source,
+                tag,
+                comm,
+                status,
+            )
         },
     )
 }
@@ -30,9 +38,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         "MPI_Send",
         || format!("-> {dest} (tag {tag}, {} items)", send.count),
         // SAFETY: the operand has `count` elements.
-        |mpi, comm| unsafe {
-            (mpi.send)(send.address, send.count, send.datatype, dest, tag, comm)
-        },
+        |mpi, comm| unsafe { (mpi.send)(send.address, send.count, send.datatype, dest, tag, comm) },
     )
 }
 
@@ -44,6 +50,11 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    // The two buffers of MPI_Sendrecv must be disjoint.
+    let replace = recv.count > 0 && send.address == recv.address.cast_const();
+    if replace {
+        check_blocks(&result, &operand, 1)?;
+    }
     let details = || {
         format!(
             "<- {source} (tag {recv_tag}, {} items) / -> {dest} (tag {send_tag}, {} items)",
@@ -51,13 +62,19 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         )
     };
     call.mpi("MPI_Sendrecv", details, |mpi, comm| {
-        if recv.count > 0 && send.address == recv.address.cast_const() {
-            // The two buffers of MPI_Sendrecv must be disjoint.
+        if replace {
             // SAFETY: operand and result are one array, of equal shape and type.
             unsafe {
                 (mpi.sendrecv_replace)(
-                    recv.address, recv.count, recv.datatype,
-                    dest, send_tag, source, recv_tag, comm, status,
+                    recv.address,
+                    recv.count,
+                    recv.datatype,
+                    dest,
+                    send_tag,
+                    source,
+                    recv_tag,
+                    comm,
+                    status,
                 )
             }
         } else {
@@ -65,9 +82,18 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             // one, or MPI_STATUS_IGNORE.
             unsafe {
                 (mpi.sendrecv)(
-                    send.address, send.count, send.datatype, dest, send_tag,
-                    recv.address, recv.count, recv.datatype, source, recv_tag,
-                    comm, status,
+                    send.address,
+                    send.count,
+                    send.datatype,
+                    dest,
+                    send_tag,
+                    recv.address,
+                    recv.count,
+                    recv.datatype,
+                    source,
+                    recv_tag,
+                    comm,
+                    status,
                 )
             }
         }

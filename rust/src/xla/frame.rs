@@ -23,7 +23,9 @@ pub struct Buffer<'a> {
 impl Buffer<'_> {
     /// The number of elements.
     pub fn count(&self) -> i64 {
-        self.dims.iter().product()
+        self.dims
+            .iter()
+            .fold(1, |count, dim| count.saturating_mul(*dim))
     }
 }
 
@@ -119,11 +121,15 @@ impl<'a> Frame<'a> {
             )
         };
         for ((kind, span), value) in types.iter().zip(names).zip(values) {
-            // SAFETY: each name is a span of `len` bytes, each value a struct of its kind.
-            let found = unsafe {
-                let span = &**span;
-                std::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len)
+            // SAFETY: each name is a span of `len` bytes.
+            let Some(span) = (unsafe { span.as_ref() }) else {
+                return Err(Error::invalid("an attribute without a name"));
             };
+            if span.len != name.len() || span.ptr.is_null() {
+                continue;
+            }
+            // SAFETY: as above, and not null.
+            let found = unsafe { std::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
             if found != name.as_bytes() {
                 continue;
             }
@@ -132,8 +138,10 @@ impl<'a> Frame<'a> {
                     "attribute `{name}` has kind {kind}, expected a scalar"
                 )));
             }
-            // SAFETY: the kind says that it is a scalar.
-            let scalar = unsafe { &*value.cast::<XLA_FFI_Scalar>() };
+            // SAFETY: null, or a scalar, as its kind says.
+            let Some(scalar) = (unsafe { value.cast::<XLA_FFI_Scalar>().as_ref() }) else {
+                return Err(Error::invalid(format!("attribute `{name}` is null")));
+            };
             if scalar.dtype != XLA_FFI_DataType_S64 {
                 return Err(Error::invalid(format!(
                     "attribute `{name}` has type {}, expected a 64-bit integer",
@@ -150,7 +158,9 @@ impl<'a> Frame<'a> {
     pub fn int_attribute(&self, name: &str) -> Result<c_int> {
         let value = self.attribute(name)?;
         c_int::try_from(value).map_err(|_| {
-            Error::invalid(format!("attribute `{name}` is {value}, too large for MPI"))
+            Error::invalid(format!(
+                "attribute `{name}` is {value}, not an int of MPI's"
+            ))
         })
     }
 }
@@ -178,9 +188,8 @@ unsafe fn buffers<'a, const N: usize>(
             )));
         }
         // SAFETY: the kind says that it is a buffer.
-        let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }.ok_or_else(|| {
-            Error::invalid(format!("{what} {count} is null, expected a buffer"))
-        })?;
+        let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }
+            .ok_or_else(|| Error::invalid(format!("{what} {count} is null, expected a buffer")))?;
         check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
         if raw.dtype == XLA_FFI_DataType_TOKEN {
             continue;
@@ -209,21 +218,20 @@ unsafe fn buffers<'a, const N: usize>(
 /// The version reported is the framework's own: the handler looks at `struct_size` before it
 /// reads anything, so it serves every version, while XLA wants to see one that it knows.
 fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
-    // SAFETY: `extension_start` is null or points to an extension that outlives the call.
-    let Some(extension) = (unsafe { frame.extension_start.as_ref() }) else {
-        return Ok(false);
+    let mut next = frame.extension_start;
+    let extension = loop {
+        // SAFETY: null, or the next of the extensions, which outlive the call.
+        match unsafe { next.as_ref() } {
+            None => return Ok(false),
+            Some(found) if found.type_ == XLA_FFI_Extension_Metadata => break found,
+            Some(other) => next = other.next,
+        }
     };
-    if extension.type_ != XLA_FFI_Extension_Metadata {
-        return Ok(false);
-    }
-    check_size::<XLA_FFI_Metadata_Extension>(
-        extension.struct_size,
-        "XLA_FFI_Metadata_Extension",
-    )?;
+    check_size::<XLA_FFI_Metadata_Extension>(extension.struct_size, "XLA_FFI_Metadata_Extension")?;
     // SAFETY: the type and the size say that it is a metadata extension; XLA lends it for
     // writing.
     let Some(metadata) = (unsafe {
-        (*frame.extension_start.cast::<XLA_FFI_Metadata_Extension>())
+        (*next.cast::<XLA_FFI_Metadata_Extension>())
             .metadata
             .as_mut()
     }) else {
