@@ -3,7 +3,6 @@
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
-from . import _src
 from ._src.api import capitalised as _capitalised
 from ._src.api import default as _api
 from ._src.utils import has_cuda_support, has_sycl_support

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 
+from mpi4jax import _core
+
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
 from . import (
     bridge,  # noqa: F401
@@ -17,6 +19,7 @@ from . import (
 
 config.check()
 jax_compat.check_jax_version()
+_core.set_raise_on_error(config.choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise")
 
 # No call may be under way when MPI is finalised.
 atexit.unregister(flush.flush)

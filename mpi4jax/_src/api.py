@@ -44,13 +44,15 @@ token = SimpleNamespace(**{f.__name__: with_tokens(f) for f in _OPERATIONS})
 #: The API of mpi4jax 0.8 and later.
 notoken = SimpleNamespace(**{f.__name__: without_tokens(f) for f in _OPERATIONS})
 #: The API at the top level.
-default = notoken if config.choice("MPI4JAX_API", "token", "notoken") == "notoken" else token
+default = (
+    notoken if config.choice("MPI4JAX_API", "token", "notoken") == "notoken" else token
+)
 
 _CAPITALISED = ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv")
 
 
 def capitalised(name: str) -> Callable[..., Any]:
-    """The form that an operation had in mpi4jax 0.2, where all arguments were positional."""
+    """The form that an operation had in mpi4jax 0.2: all arguments may be positional."""
     if name not in _CAPITALISED:
         raise AttributeError(f"module 'mpi4jax' has no attribute {name!r}")
     function = getattr(token, name.lower())

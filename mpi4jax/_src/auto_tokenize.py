@@ -49,7 +49,7 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
         dynamic = [x for x, d in zip(leaves, is_dynamic, strict=True) if d]
         static = tuple(x for x, d in zip(leaves, is_dynamic, strict=True) if not d)
         call = compiled if trace_state_clean() else block
-        return call((structure, is_dynamic, static), *dynamic)  # type: ignore[no-any-return]
+        return call((structure, is_dynamic, static), *dynamic)
 
     def block(fixed: tuple[Any, ...], *dynamic: Any) -> Any:
         structure, is_dynamic, static = fixed

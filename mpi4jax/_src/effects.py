@@ -5,11 +5,11 @@ an XLA token, through jit, scan, while and cond. The price is a slow path at eve
 jitted function, on which JAX passes the token from one call to the next. That is not
 needed: XLA runs the programs of a device one after another.
 
-So there are *blocks*: a piece of a program as one equation without the ordered effect, which
-makes a token of its own when it is lowered. A program that consists of a block is
+So there are *blocks*: a piece of a program as one equation without the ordered effect,
+which makes a token of its own when it is lowered. A program that consists of a block is
 dispatched on JAX's fast path. Inside a block the order is JAX's. Beside it, in the same
-compiled program, [`Chain`][] orders what stands at the top level of that program, and
-refuses what does not.
+compiled program, `Chain` orders what stands at the top level of that program, and refuses
+what does not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from .jax_compat import (
     never_drop,
     register_effect,
     register_lowering,
-    tokens,
     top_level_of_main,
 )
 
@@ -193,7 +192,9 @@ def _compile_without_effect(eqn: Any) -> Any:
     return eqn.replace(effects={e for e in eqn.effects if e != block_effect})
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str) -> Any:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str
+) -> Any:
     return jax.jvp(
         functools.partial(_evaluate, jaxpr),
         tuple(primals),
@@ -269,7 +270,7 @@ def _evaluate_dissolved(closed: ClosedJaxpr, *args: Any) -> list[Any]:
             )
         else:
             params = {k: _dissolve(v) for k, v in eqn.params.items()}
-            out = bind_again(eqn.primitive, operands, params)
+            out = list(bind_again(eqn.primitive, operands, params))
         values.update(zip(eqn.outvars, out, strict=True))
     return list(map(read, jaxpr.outvars))
 

@@ -67,9 +67,9 @@ def handle(obj: Any) -> int:
 
 
 class Communicator(NamedTuple):
-    """What the number of a communicator stands for."""
+    """A communicator: its number, and what never changes about it."""
 
-    index: int
+    number: int
     rank: int
     size: int
 
@@ -97,15 +97,15 @@ def _keyval() -> int:
 
 
 def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
-    _core.free_communicator(communicator.index)
-    _communicators[communicator.index] = None
+    _core.free_communicator(communicator.number)
+    _communicators[communicator.number] = None
 
 
-def _register(comm: MPI.Intracomm, index: int) -> Communicator:
-    communicator = Communicator(index, comm.Get_rank(), comm.Get_size())
-    if index >= len(_communicators):
-        _communicators.extend([None] * (index + 1 - len(_communicators)))
-    _communicators[index] = communicator
+def _register(comm: MPI.Intracomm, number: int) -> Communicator:
+    communicator = Communicator(number, comm.Get_rank(), comm.Get_size())
+    if number >= len(_communicators):
+        _communicators.extend([None] * (number + 1 - len(_communicators)))
+    _communicators[number] = communicator
     _core.set_communicator(*communicator[:1], handle(comm), *communicator[1:])
     comm.Set_attr(_keyval(), communicator)
     return communicator
@@ -122,7 +122,7 @@ def communicator(function: str, comm: Any) -> Communicator:
             "(was it freed?), expected a valid one"
         ) from error
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if comm == MPI.COMM_WORLD:
         return _register(comm, _WORLD)
     if comm == MPI.COMM_SELF:
@@ -130,11 +130,11 @@ def communicator(function: str, comm: Any) -> Communicator:
     return _register(comm, max(len(_communicators), _SELF + 1))
 
 
-def communicator_at(index: int) -> Communicator:
+def communicator_at(number: int) -> Communicator:
     """The communicator with this number."""
-    found = _communicators[index]
+    found = _communicators[number]
     if found is None:
-        raise ValueError(f"communicator {index} was freed")
+        raise ValueError(f"communicator {number} was freed")
     return found
 
 

@@ -184,7 +184,11 @@ _SUBCOMP_PARAMETERS = inspect.signature(mlir.jaxpr_subcomp).parameters
 
 
 def lower_jaxpr(
-    ctx: Any, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], token: Any,
+    ctx: Any,
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    token: Any,
     effect: Effect,
 ) -> tuple[Sequence[Any], Any]:
     """Lower `jaxpr` in place, its ordered `effect` starting from `token`.
@@ -199,7 +203,7 @@ def lower_jaxpr(
         for name in ("cached_primitive_lowerings", "lowering_cache")
         if hasattr(ctx.module_context, name)
     }
-    optional = {
+    optional: dict[str, Any] = {
         "const_lowering": getattr(ctx, "const_lowering", None),
         "outer_traceback": getattr(ctx, "traceback", None),
     }

@@ -87,7 +87,7 @@ class Operation:
                 self._check_is_array(name, operand)
         if trace_state_clean():
             return self._run(*operands, **params)
-        return self.primitive.bind(*operands, **params)  # type: ignore[no-any-return]
+        return self.primitive.bind(*operands, **params)
 
     def receive(self, *operands: Any, status: Any, **params: int) -> list[Any]:
         """Call MPI, and have it fill `status` (if not None)."""
@@ -96,14 +96,12 @@ class Operation:
         number = handles.borrow_status(status)
         try:
             # The status is filled when the call has run, and its number is free then.
-            return jax.block_until_ready(self(*operands, status=number, **params))  # type: ignore[no-any-return]
+            return jax.block_until_ready(self(*operands, status=number, **params))
         finally:
             handles.return_status(number)
 
     def _check_is_array(self, name: str, operand: Any) -> None:
-        if not isinstance(operand, _ARRAY_TYPES) and not hasattr(
-            operand, "__jax_array__"
-        ):
+        if not isinstance(operand, _ARRAY_TYPES) and not hasattr(operand, "__jax_array__"):
             reject(self.name, name, (jax.Array,), operand)
         _known_array_types.add(type(operand))
 
@@ -117,7 +115,7 @@ class Operation:
             # No result that the caller could wait for, so the call itself waits.
             results.block_until_ready()
             return []
-        return results  # type: ignore[no-any-return]
+        return results
 
     def _compile(self, params: dict[str, int]) -> Callable[..., Any]:
         """A jitted function that does nothing but this operation."""
@@ -136,8 +134,8 @@ class Operation:
                 )
             if aval.size > MAX_COUNT:
                 raise ValueError(
-                    f'{self.name} got an array of {aval.size} elements for argument "{name}"'
-                    f", expected at most {MAX_COUNT} (what MPI takes in one call)"
+                    f"{self.name} got an array of {aval.size} elements for argument "
+                    f'"{name}", expected at most {MAX_COUNT} (what MPI takes at once)'
                 )
         return list(self._results(*avals, **params)), {ordered_effect}
 

@@ -80,7 +80,7 @@ def _describe(docstring: str, *, returns_array: bool) -> str:
     given = "The given token, or a new one."
     if returns_array:
         text = re.sub(r"\s+", " ", results).strip()
-        return f"{head}\n    Returns:\n        A tuple of two:\n\n        - {text}\n        - {given}\n"
+        given = f"A tuple of two.\n\n        - {text}\n        - {given}"
     return f"{head}\n    Returns:\n        {given}\n"
 
 

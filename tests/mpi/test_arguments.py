@@ -42,7 +42,9 @@ def test_types(name):
 @pytest.mark.parametrize("x", [[1.0, 2.0], "text", None, {"a": X}], ids=repr)
 def test_what_is_no_array(x):
     for transform in (lambda f: f, lambda f: jax.jit(lambda _: f(x))):
-        with pytest.raises(TypeError, match='allgather got unexpected type for argument "x"'):
+        with pytest.raises(
+            TypeError, match='allgather got unexpected type for argument "x"'
+        ):
             transform(mpi.allgather)(x if transform(1) == 1 else X)
 
 

@@ -118,6 +118,7 @@ def test_blocks_and_operations_in_one_function_are_ordered(rank, size):
         (auto_tokenize(first), second),
         (first, auto_tokenize(second)),
     ]:
+
         def function(x, a=a, b=b):
             return a(x), b(x)
 
@@ -196,9 +197,7 @@ def test_block_beside_operation_in_loop_is_refused(block_first):
 def test_under_disable_jit(size):
     with jax.disable_jit():
         np.testing.assert_array_equal(total(jnp.ones(2)), size * np.ones(2))
-        np.testing.assert_array_equal(
-            auto_tokenize(total)(jnp.ones(2)), size * np.ones(2)
-        )
+        np.testing.assert_array_equal(auto_tokenize(total)(jnp.ones(2)), size * np.ones(2))
 
 
 def test_without_arguments():

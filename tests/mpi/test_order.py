@@ -98,7 +98,7 @@ def test_programs_run_one_after_another(rank):
 
 @pytest.mark.ranks(2)
 def test_unawaited_calls_run_in_order(rank):
-    """Nobody looks at the results of the first calls; the last one must still be the last."""
+    """Nobody looks at the results of the sends, and they still arrive in order."""
     send = jax.jit(auto_tokenize(lambda x: mpi.send(x, 1 - rank)))
     recv = jax.jit(auto_tokenize(lambda x: mpi.recv(x, 1 - rank)))
     if rank == 0:

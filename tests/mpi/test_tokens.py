@@ -18,7 +18,7 @@ def allreduce(x, token=None):
 
 
 def test_new_token():
-    result, token = allreduce(jnp.ones(2))
+    _, token = allreduce(jnp.ones(2))
     assert isinstance(token, Token)
     assert jax.tree_util.tree_leaves(token) == []
     assert token.block_until_ready() is token
@@ -53,9 +53,13 @@ def test_through_loops_and_branches(size):
     def function(x):
         x, token = allreduce(x)
         x, token = jax.lax.fori_loop(0, 2, lambda i, xt: allreduce(*xt), (x, token))
-        x, token = jax.lax.while_loop(
-            lambda xt: xt[0][0] < size**4, lambda xt: allreduce(*xt), (x, token)
-        ) if size > 1 else (x, token)
+        x, token = (
+            jax.lax.while_loop(
+                lambda xt: xt[0][0] < size**4, lambda xt: allreduce(*xt), (x, token)
+            )
+            if size > 1
+            else (x, token)
+        )
         (x, token), _ = jax.lax.scan(
             lambda xt, _: (allreduce(*xt), None), (x, token), None, length=2
         )
@@ -142,10 +146,12 @@ def test_capitalised_names(rank, size):
     with pytest.warns(FutureWarning):
         assert mpi4jax.Sendrecv(jnp.float32(rank), jnp.float32(0), rank, rank)[0] == rank
     if size > 1 and rank < 2:
+        talk = (
+            (lambda: mpi4jax.Send(jnp.float32(5), 1, 3, comm, token))
+            if rank == 0
+            else (lambda: mpi4jax.Recv(jnp.float32(0), 0, 3, comm)[0])
+        )
         with pytest.warns(FutureWarning):
-            if rank == 0:
-                mpi4jax.Send(jnp.float32(5), 1, 3, comm, token)
-            else:
-                assert mpi4jax.Recv(jnp.float32(0), 0, 3, comm)[0] == 5
+            assert talk() == (token if rank == 0 else 5)
     with pytest.raises(AttributeError, match="no attribute 'Gather'"):
         mpi4jax.Gather  # noqa: B018

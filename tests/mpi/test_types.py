@@ -46,12 +46,8 @@ def test_types_add_up(dtype, rank, size):
 
 def test_bool_reductions(rank, size):
     x = jnp.asarray([rank == 0, True, False])
-    np.testing.assert_array_equal(
-        mpi.allreduce(x, MPI.LOR), [True, True, False]
-    )
-    np.testing.assert_array_equal(
-        mpi.allreduce(x, MPI.LAND), [size == 1, True, False]
-    )
+    np.testing.assert_array_equal(mpi.allreduce(x, MPI.LOR), [True, True, False])
+    np.testing.assert_array_equal(mpi.allreduce(x, MPI.LAND), [size == 1, True, False])
 
 
 def test_bitwise_reduction(rank, size):

@@ -38,9 +38,7 @@ def is_root(function: str, root: int, comm: Communicator) -> bool:
 def check_first_axis(function: str, x: Any, comm: Communicator) -> None:
     """Check that `x` has a slice for every process."""
     if np.ndim(x) == 0 or np.shape(x)[0] != comm.size:
-        raise ValueError(
-            f"{function.capitalize()} input must have shape (nproc, ...)"
-        )
+        raise ValueError(f"{function.capitalize()} input must have shape (nproc, ...)")
 
 
 Array = jax.Array

@@ -35,5 +35,5 @@ def allgather(x: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("allgather", comm)
-    (result,) = allgather_p(x, comm=group.index)
+    (result,) = allgather_p(x, comm=group.number)
     return result

@@ -40,7 +40,7 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("allreduce", comm)
-    (result,) = allreduce_p(x, op=handles.operator("allreduce", op), comm=group.index)
+    (result,) = allreduce_p(x, op=handles.operator("allreduce", op), comm=group.number)
     return result
 
 
@@ -55,8 +55,8 @@ ad.primitive_jvps[transposed_p] = lambda primals, tangents, **params: (
     transposed_p.bind(*primals, **params),
     transposed_p.bind(*map(ad.instantiate_zeros, tangents), **params),
 )
-ad.primitive_transposes[transposed_p] = lambda cotangent, x, **params: (
-    allreduce_p(ad.instantiate_zeros(cotangent), **params)
+ad.primitive_transposes[transposed_p] = lambda cotangent, x, **params: allreduce_p(
+    ad.instantiate_zeros(cotangent), **params
 )
 batching.primitive_batchers[transposed_p] = lambda args, axes, **params: (
     transposed_p.bind(*args, **params),
@@ -66,9 +66,7 @@ batching.primitive_batchers[transposed_p] = lambda args, axes, **params: (
 
 def _check_sum(op: int, what: str) -> None:
     if not handles.operator_is(op, MPI.SUM):
-        raise NotImplementedError(
-            f"The {what} of allreduce is only defined for op=MPI.SUM"
-        )
+        raise NotImplementedError(f"The {what} of allreduce is only defined for op=MPI.SUM")
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, comm: int) -> Any:

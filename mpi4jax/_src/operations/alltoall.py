@@ -27,5 +27,5 @@ def alltoall(x: Any, *, comm: Any = None) -> Array:
     """
     group = handles.communicator("alltoall", comm)
     check_first_axis("alltoall", x, group)
-    (result,) = alltoall_p(x, comm=group.index)
+    (result,) = alltoall_p(x, comm=group.number)
     return result

@@ -21,4 +21,4 @@ def barrier(*, comm: Any = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    barrier_p(comm=handles.communicator("barrier", comm).index)
+    barrier_p(comm=handles.communicator("barrier", comm).number)

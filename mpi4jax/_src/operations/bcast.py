@@ -40,7 +40,7 @@ def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
     """
     group = handles.communicator("bcast", comm)
     if is_root("bcast", root, group):
-        bcast_p(x, root=int(root), comm=group.index)
-        return x  # type: ignore[no-any-return]
-    (result,) = bcast_p(x, root=int(root), comm=group.index)
+        bcast_p(x, root=int(root), comm=group.number)
+        return x
+    (result,) = bcast_p(x, root=int(root), comm=group.number)
     return result

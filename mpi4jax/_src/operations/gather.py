@@ -44,7 +44,7 @@ def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
     """
     group = handles.communicator("gather", comm)
     if not is_root("gather", root, group):
-        gather_p(x, root=int(root), comm=group.index)
-        return x  # type: ignore[no-any-return]
-    (result,) = gather_p(x, root=int(root), comm=group.index)
+        gather_p(x, root=int(root), comm=group.number)
+        return x
+    (result,) = gather_p(x, root=int(root), comm=group.number)
     return result

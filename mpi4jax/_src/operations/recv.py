@@ -48,7 +48,7 @@ def recv(
     """
     group = handles.communicator("recv", comm)
     (result,) = recv_p.receive(
-        x, source=int(source), tag=int(tag), comm=group.index, status=status
+        x, source=int(source), tag=int(tag), comm=group.number, status=status
     )
     # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
     return x if source == MPI.PROC_NULL else result

@@ -36,7 +36,7 @@ def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
     group = handles.communicator("reduce", comm)
     number = handles.operator("reduce", op)
     if not is_root("reduce", root, group):
-        reduce_p(x, op=number, root=int(root), comm=group.index)
-        return x  # type: ignore[no-any-return]
-    (result,) = reduce_p(x, op=number, root=int(root), comm=group.index)
+        reduce_p(x, op=number, root=int(root), comm=group.number)
+        return x
+    (result,) = reduce_p(x, op=number, root=int(root), comm=group.number)
     return result

@@ -27,5 +27,5 @@ def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("scan", comm)
-    (result,) = scan_p(x, op=handles.operator("scan", op), comm=group.index)
+    (result,) = scan_p(x, op=handles.operator("scan", op), comm=group.number)
     return result

@@ -50,5 +50,5 @@ def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
     group = handles.communicator("scatter", comm)
     if is_root("scatter", root, group):
         check_first_axis("scatter", x, group)
-    (result,) = scatter_p(x, root=int(root), comm=group.index)
+    (result,) = scatter_p(x, root=int(root), comm=group.number)
     return result

@@ -25,4 +25,4 @@ def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
 
     """
     group = handles.communicator("send", comm)
-    send_p(x, dest=int(dest), tag=int(tag), comm=group.index)
+    send_p(x, dest=int(dest), tag=int(tag), comm=group.number)

@@ -18,8 +18,8 @@ from ._arguments import ANY_TAG, COMM, RANK, STATUS, TAG, Array, like
 class SendRecv(Operation):
     """A sendrecv, or one of tangents, which can be transposed but not run."""
 
-    def _lower(self, ctx: Any, *operands: Any, tangent: bool, **params: int) -> Any:
-        if tangent:
+    def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
+        if params.pop("tangent"):
             raise RuntimeError(
                 "sendrecv cannot be used with forward-mode (jvp) autodiff, because the "
                 "gradient might be located on a different MPI rank than the desired "
@@ -36,9 +36,7 @@ sendrecv_p = SendRecv(
 )
 
 
-@enforce_types(
-    source=RANK, dest=RANK, sendtag=TAG, recvtag=TAG, comm=COMM, status=STATUS
-)
+@enforce_types(source=RANK, dest=RANK, sendtag=TAG, recvtag=TAG, comm=COMM, status=STATUS)
 def sendrecv(
     sendbuf: Any,
     recvbuf: Any,
@@ -81,7 +79,7 @@ def sendrecv(
         dest=int(dest),
         sendtag=int(sendtag),
         recvtag=int(recvtag),
-        comm=group.index,
+        comm=group.number,
         status=status,
         tangent=False,
     )
@@ -95,9 +93,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     return sendrecv_p(*primals, **params), sendrecv_p(*tangents, **tangent_params)
 
 
-def _transpose(
-    cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: Any
-) -> Any:
+def _transpose(cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: Any) -> Any:
     # The cotangent goes the way back. What was in recvbuf had no part in the result.
     (cotangent,) = map(ad.instantiate_zeros, cotangents)
     back = {
@@ -117,9 +113,7 @@ def _transpose(
 def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
     # One message for the whole batch, the batch axis first on both sides.
     size = next(
-        x.shape[axis]
-        for x, axis in zip(args, axes, strict=True)
-        if axis is not None
+        x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None
     )
     moved = [
         jnp.broadcast_to(x, (size, *jnp.shape(x)))

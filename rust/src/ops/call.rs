@@ -139,8 +139,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             self.functions.error_text(code)
         );
         if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
-            // Not eprintln!, which panics where stderr is closed: the abort must happen.
-            let _ = writeln!(io::stderr(), "{message} - aborting");
+            // Written at once, so that the lines of ranks don't mix, and not by eprintln!, which
+            // panics where stderr is closed: the abort must happen.
+            let _ = io::stderr().write_all(format!("{message} - aborting\n").as_bytes());
             // SAFETY: a communicator that the registry holds is valid.
             unsafe { (self.functions.abort)(self.communicator.handle::<A>(), code) };
         }

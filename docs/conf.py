@@ -1,0 +1,17 @@
+"""Configuration of Sphinx: `sphinx-build -W docs build/docs`."""
+
+import mpi4jax
+
+project = "mpi4jax"
+copyright = "the mpi4jax developers"
+version = release = mpi4jax.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+autodoc_typehints = "none"
+
+html_theme = "furo"
+html_title = f"mpi4jax {release}"

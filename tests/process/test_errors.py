@@ -1,0 +1,64 @@
+"""An error of MPI's ends all ranks, or raises."""
+
+import re
+
+import pytest
+
+SEND_TO_NOBODY = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    def program(x):
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            mpi.send(x, dest=100)
+        return mpi.recv(x, source=0) if MPI.COMM_WORLD.Get_rank() else x
+
+    {call}
+"""
+
+CALLS = {
+    "eager": "program(jnp.ones(3))",
+    "jit": "jax.jit(program)(jnp.ones(3)).block_until_ready()",
+    "not awaited": "jax.jit(program)(jnp.ones(3))",
+}
+
+LINE = r"r0 \| MPI_Send returned error code \d+: (?s:.*)[Ii]nvalid rank(?s:.*)"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_abort(launch, call, ranks):
+    # The other rank waits for a message that never comes: without the abort, a time-out.
+    done = launch(SEND_TO_NOBODY.format(call=call), ranks)
+    assert done.returncode != 0
+    assert re.search(f"{LINE} - aborting\n", done.stderr), done.stderr
+
+
+RAISES = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    x = jnp.ones(3)
+    for call in (
+        lambda: mpi.send(x, 100),
+        lambda: jax.jit(lambda x: mpi.sendrecv(x, x, 0, 100))(x).block_until_ready(),
+    ):
+        try:
+            call()
+        except Exception as error:
+            print(type(error).__name__, error)
+    # The process goes on, and so does MPI.
+    assert mpi.allreduce(x, MPI.SUM).sum() == 3
+    print("fine")
+"""
+
+
+def test_raise(launch):
+    done = launch(RAISES, MPI4JAX_ON_ERROR="raise")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"r0 \| MPI_Send returned error code \d+: .*rank", done.stdout)
+    assert re.search(r"r0 \| MPI_Sendrecv returned error code \d+: .*rank", done.stdout)
+    assert "aborting" not in done.stdout + done.stderr
+    assert done.stdout.endswith("fine\n")

