@@ -15,11 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import conformance
-from environments import ENVIRONMENTS, ROOT, prepare, tools
+from environments import ENVIRONMENTS, ROOT, prepare, tools, wheel
 
 TESTS = ROOT / "tests"
 TIMEOUT = 900
@@ -105,50 +104,54 @@ def in_parallel(runs: Iterator[Run]) -> list[bool]:
     """Do all runs: those on one rank side by side, the others one after another."""
     todo = list(runs)
     alone = [run for run in todo if run.ranks <= 1]
-    for run in todo:
-        prepare(run.environment)
+    wheel()
     with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prepare, dict.fromkeys(run.environment for run in todo)))
         results = list(pool.map(Run.__call__, alone))
     return results + [run() for run in todo if run.ranks > 1]
 
 
+#: The headers that the referee looks at: of the MPI of one environment, and of the JAX of
+#: another.
+HEADERS = (("mpich", "jax-0.6"), ("mpich", "jax-0.12"), ("openmpi", "mpich"))
+
+
 def rust() -> list[bool]:
-    """Rust's tests, and the referee on the headers of both MPIs and of JAX's."""
+    """Rust's tests, and the referee on the headers of both MPIs and of several JAXs."""
     cargo = ["cargo", "test", "--quiet", "--locked"]
     results = [cargo_test("rust", cargo, {})]
-    python = tools() / "bin" / "python"
-    clang = subprocess.run(
-        [
-            python,
-            "-c",
-            "import clang, jax; print(clang.__path__[0], jax.ffi.include_dir())",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    gcc_include = subprocess.run(
-        ["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    for name in ("mpich", "openmpi"):
+    manifest = ["--manifest-path", str(TESTS / "referee" / "Cargo.toml")]
+    clang = output_of(
+        tools() / "bin" / "python", "-c", "import clang; print(*clang.__path__)"
+    )
+    for mpi, jax in HEADERS:
+        if not ENVIRONMENTS[jax].is_possible():
+            print(f"skipped the referee on {jax}: this machine lacks what it needs")
+            continue
+        python = prepare(jax) / "bin" / "python"
         environ = {
-            "LIBCLANG_PATH": str(Path(clang[0]) / "native"),
-            "BINDGEN_EXTRA_CLANG_ARGS": f"-I{gcc_include}",
-            "XLA_FFI_INCLUDE": clang[1],
-            "MPICC": str(prepare(name) / "bin" / "mpicc"),
+            # libclang comes from PyPI, and without the headers of the compiler's own.
+            "LIBCLANG_PATH": f"{clang}/native",
+            "BINDGEN_EXTRA_CLANG_ARGS": f"-I{output_of('gcc', '-print-file-name=include')}",
+            "XLA_FFI_INCLUDE": output_of(
+                python, "-P", "-c", "import jax; print(jax.ffi.include_dir())"
+            ),
+            "MPICC": str(prepare(mpi) / "bin" / "mpicc"),
             "CARGO_TARGET_DIR": str(TESTS / "referee" / "target"),
         }
-        manifest = ["--manifest-path", str(TESTS / "referee" / "Cargo.toml")]
         # mpi-sys does not notice that it should look at another MPI.
-        subprocess.run(
-            ["cargo", "clean", "--quiet", *manifest, "-p", "mpi-sys", "-p", "referee"],
-            env={**os.environ, **environ},
-            check=False,
-        )
-        results.append(
-            cargo_test(f"referee on {name}", [*cargo, *manifest, "--tests"], environ)
-        )
+        clean = ["cargo", "clean", "--quiet", *manifest, "-p", "mpi-sys", "-p", "referee"]
+        subprocess.run(clean, env={**os.environ, **environ}, check=False)
+        label = f"referee on the headers of {mpi} and {jax}"
+        results.append(cargo_test(label, [*cargo, *manifest, "--tests"], environ))
     return results
+
+
+def output_of(*command: object) -> str:
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:

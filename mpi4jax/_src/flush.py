@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from .jax_compat import devices_in_use
+
 
 def flush() -> None:
     """Wait until every operation that was called is done.
@@ -13,7 +15,7 @@ def flush() -> None:
     programs of a device one after another.
     """
     jax.effects_barrier()
-    for device in jax.local_devices():
+    for device in devices_in_use():
         jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
 
 

@@ -114,13 +114,12 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
 def communicator(function: str, comm: Any) -> Communicator:
     """The communicator that `comm` stands for in a call of `function`."""
     comm = get_default_comm() if comm is None else unpack_hashable(comm)
-    try:
-        found = comm.Get_attr(_keyval())
-    except MPI.Exception as error:
+    if not comm:
         raise ValueError(
             f'{function} got a null communicator for argument "comm" '
             "(was it freed?), expected a valid one"
-        ) from error
+        )
+    found: Communicator | None = comm.Get_attr(_keyval())
     if found is not None:
         return found
     if comm == MPI.COMM_WORLD:

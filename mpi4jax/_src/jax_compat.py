@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src import xla_bridge
 from jax._src.core import (
     abstract_token,
     eval_jaxpr,
@@ -50,6 +51,7 @@ __all__ = [
     "batching",
     "bind_again",
     "check_jax_version",
+    "devices_in_use",
     "eval_jaxpr",
     "ffi_lowering",
     "hlo",
@@ -166,6 +168,14 @@ def top_level_of_main() -> bool:
         and "sym_visibility" in attributes
         and ir.StringAttr(attributes["sym_visibility"]).value == "public"
     )
+
+
+def devices_in_use() -> list[jax.Device]:
+    """The devices of this process on which a program may have run."""
+    if not xla_bridge.backends_are_initialized():
+        return []
+    clients = xla_bridge.backends().values()
+    return [device for client in clients for device in client.local_devices()]
 
 
 def bind_again(
