@@ -62,5 +62,6 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
 
         return as_block(run, name)(*dynamic)
 
+    block.__name__ = name  # for profiles and compilation caches
     compiled = jax.jit(block, static_argnums=0)
     return tokenized

@@ -148,6 +148,7 @@ def as_block(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         out = block_p.bind(*closed.consts, *args, jaxpr=closed.jaxpr, name=name)
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), out)
 
+    block.__name__ = name  # for profiles and compilation caches
     return block
 
 

@@ -9,7 +9,8 @@ so ranks that run the same program compile the same program.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from mpi4py import MPI
 
@@ -66,12 +67,17 @@ def handle(obj: Any) -> int:
     return int(MPI._handleof(obj)) & (2**64 - 1)
 
 
-class Communicator(NamedTuple):
+class Communicator:
     """A communicator: its number, and what never changes about it."""
 
-    number: int
-    rank: int
-    size: int
+    __slots__ = ("__weakref__", "number", "programs", "rank", "size")
+
+    def __init__(self, number: int, rank: int, size: int) -> None:
+        self.number = number
+        self.rank = rank
+        self.size = size
+        #: The compiled programs of eager calls. They go when the communicator is freed.
+        self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
 
 _communicators: list[Communicator | None] = []
@@ -106,7 +112,7 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     if number >= len(_communicators):
         _communicators.extend([None] * (number + 1 - len(_communicators)))
     _communicators[number] = communicator
-    _core.set_communicator(*communicator[:1], handle(comm), *communicator[1:])
+    _core.set_communicator(number, handle(comm), communicator.rank, communicator.size)
     comm.Set_attr(_keyval(), communicator)
     return communicator
 

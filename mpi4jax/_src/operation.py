@@ -45,7 +45,8 @@ class Operation:
         in_place: Whether the result takes the memory of the first operand, if XLA has
             no further use for that.
 
-    The parameters of a call are integers. They stand in the compiled program.
+    The parameters of a call are integers, one of them, `comm`, the communicator's number.
+    They stand in the compiled program.
     """
 
     def __init__(
@@ -62,7 +63,6 @@ class Operation:
         self._results = results
         self._sent = sent or (lambda **_: len(operands))
         self._in_place = in_place
-        self._eager: dict[tuple[int, ...], Callable[..., Any]] = {}
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -106,12 +106,13 @@ class Operation:
         _known_array_types.add(type(operand))
 
     def _run(self, *operands: Any, **params: int) -> list[Any]:
-        key = tuple(params.values())
-        function = self._eager.get(key)
-        if function is None:
-            function = self._eager[key] = self._compile(params)
-        results = function(*operands)
-        if isinstance(results, jax.Array):
+        programs = handles.communicator_at(params["comm"]).programs
+        key = (self.name, *params.values())
+        program = programs.get(key)
+        if program is None:
+            program = programs[key] = self._compile(params)
+        results = program(*operands)
+        if type(results) is not list:
             # No result that the caller could wait for, so the call itself waits.
             results.block_until_ready()
             return []

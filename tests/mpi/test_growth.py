@@ -1,5 +1,8 @@
 """Nothing grows: not memory, not caches, however often an operation is called."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -39,14 +42,18 @@ def test_eager_calls_do_not_grow(rank, size):
 
 
 def test_wrappers_of_one_handle_share_a_compiled_function(rank):
-    from mpi4jax._src.operations.allreduce import allreduce_p
+    from mpi4jax._src.handles import communicator
 
+    programs = communicator("allreduce", MPI.COMM_WORLD).programs
     mpi.allreduce(jnp.ones(2), fresh_sum(), comm=fresh_world())
-    before = dict(allreduce_p._eager)
+    before = dict(programs)
     mpi.allreduce(jnp.ones(2), fresh_sum(), comm=fresh_world())
-    assert allreduce_p._eager == before
-    (key,) = [k for k in before if k[1] == 1]
-    assert before[key]._cache_size() >= 1
+    assert programs == before
+    compiled = [p._cache_size() for key, p in programs.items() if key[0] == "allreduce"]
+    mpi.allreduce(jnp.ones(2), fresh_sum(), comm=fresh_world())
+    assert compiled == [
+        p._cache_size() for key, p in programs.items() if key[0] == "allreduce"
+    ]
 
     @jax.jit
     def function(x):
@@ -54,6 +61,20 @@ def test_wrappers_of_one_handle_share_a_compiled_function(rank):
 
     first = function.lower(jnp.ones(2)).as_text()
     assert first == function.lower(jnp.ones(2)).as_text()
+
+
+def test_programs_of_a_freed_communicator_are_freed():
+    from mpi4jax._src.handles import communicator
+
+    comm = MPI.COMM_WORLD.Dup()
+    mpi.allreduce(jnp.ones(2), MPI.SUM, comm=comm).block_until_ready()
+    entry = weakref.ref(communicator("allreduce", comm))
+    (program,) = entry().programs.values()
+    program = weakref.ref(program)
+    comm.Free()
+    gc.collect()
+    assert entry() is None
+    assert program() is None
 
 
 def test_no_copy_in_a_loop():
