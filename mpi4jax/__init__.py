@@ -1,4 +1,4 @@
-"""MPI operations on JAX arrays, inside jax.jit, on CPU and GPU."""
+"""MPI operations on JAX arrays, inside jax.jit."""
 
 from importlib.metadata import version as _version
 from typing import Any as _Any
@@ -19,6 +19,10 @@ scan = _api.scan
 scatter = _api.scatter
 send = _api.send
 sendrecv = _api.sendrecv
+
+# So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
+from . import experimental as experimental  # noqa: E402
+from . import notoken as notoken  # noqa: E402
 
 __all__ = [
     "allgather",

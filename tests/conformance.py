@@ -105,12 +105,16 @@ def run(suite: Suite, source: Path, environment: Path, ranks: int) -> bool:
             print(f"FAILED {label}: not done after {TIMEOUT} s\n{error.output!r}")
             return False
     output = process.stdout
-    failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE))
+    failures = re.findall(r"(?:FAILED|ERROR) (tests/\S+)", output)
+    failed = set(failures)
     passed = set(re.findall(r"^PASSED (\S+)", output, re.MULTILINE))
     known = known_failures(suite.version, environment.name)
     summaries = re.findall(r"\d+ passed[^\n]* in [\d.]+s", output)
     wrong = [f"fails: {test}" for test in sorted(failed - known)]
     wrong += [f"passes, but is listed as failing: {t}" for t in sorted(passed & known)]
+    counted = sum(map(int, re.findall(r"(\d+) (?:failed|errors?)[^\n]* in [\d.]+s", output)))
+    if counted != len(failures):
+        wrong.append(f"{counted} failed, but {len(failures)} are named")
     if len(summaries) != ranks or (process.returncode != 0 and not failed):
         wrong.append(f"{len(summaries)} of {ranks} ranks finished")
     if not wrong:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .jax_compat import devices_in_use
+from .jax_compat import devices_in_use, forget_runtime_tokens
 
 
 def flush() -> None:
     """Wait until every operation that was called is done.
 
     Runs on every device a program that can only run after all others: JAX runs the
-    programs of a device one after another.
+    programs of a device one after another. Raises the error of a program that failed,
+    after which programs run again.
     """
-    jax.effects_barrier()
-    for device in devices_in_use():
-        jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
+    try:
+        jax.effects_barrier()
+    except BaseException:
+        # JAX would hand the failed token on to every program that follows.
+        forget_runtime_tokens()
+        raise
+    finally:
+        for device in devices_in_use():
+            jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
 
 
 @jax.jit

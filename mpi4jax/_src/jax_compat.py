@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax._src import xla_bridge
+from jax._src import dispatch, xla_bridge
 from jax._src.core import (
     abstract_token,
     eval_jaxpr,
@@ -54,6 +54,7 @@ __all__ = [
     "devices_in_use",
     "eval_jaxpr",
     "ffi_lowering",
+    "forget_runtime_tokens",
     "hlo",
     "jaxprs_in_params",
     "lower_jaxpr",
@@ -176,6 +177,11 @@ def devices_in_use() -> list[jax.Device]:
         return []
     clients = xla_bridge.backends().values()
     return [device for client in clients for device in client.local_devices()]
+
+
+def forget_runtime_tokens() -> None:
+    """Forget the tokens by which JAX orders one effectful program after another."""
+    dispatch.runtime_tokens.clear()
 
 
 def bind_again(

@@ -61,6 +61,19 @@ def test_gradient_of_unequal_shapes(rank, size):
     np.testing.assert_array_equal(gradient, (right + 1.0) * np.ones(rank + 1))
 
 
+def test_gradient_of_an_open_chain(rank, size):
+    # What the last rank sends to nowhere has no gradient.
+    right = rank + 1 if rank + 1 < size else MPI.PROC_NULL
+    left = rank - 1 if rank > 0 else MPI.PROC_NULL
+
+    def loss(x):
+        return (mpi.sendrecv(x, jnp.zeros(2), left, right) * jnp.array([3.0, 4.0])).sum()
+
+    for transform in (lambda f: f, jax.jit):
+        gradient = transform(jax.grad(loss))(jnp.ones(2))
+        np.testing.assert_array_equal(gradient, [0, 0] if rank == size - 1 else [3, 4])
+
+
 def test_vmap_of_sendrecv(rank, size):
     right, left = (rank + 1) % size, (rank - 1) % size
     x = jnp.arange(6.0).reshape(2, 3) + 10 * rank

@@ -62,3 +62,36 @@ def test_raise(launch):
     assert re.search(r"r0 \| MPI_Sendrecv returned error code \d+: .*rank", done.stdout)
     assert "aborting" not in done.stdout + done.stderr
     assert done.stdout.endswith("fine\n")
+
+
+RECOVERS = """
+    import jax, jax.numpy as jnp
+    import mpi4jax
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    @jax.jit
+    def bad(x):
+        y = jnp.ones((1000, 1000)) + x.sum()
+        for _ in range(5):
+            y = y @ y / 1000  # so slow that the call returns before it fails
+        mpi.send(x + 0 * jnp.nan_to_num(y).sum(), 100)
+
+    good = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))
+    token = mpi4jax.barrier()
+    good(jnp.ones(3))
+    bad(jnp.ones(3))
+    try:
+        token.block_until_ready()
+    except Exception as error:
+        print(error)
+    print(good(jnp.ones(3)).sum())
+"""
+
+
+def test_going_on_after_an_error(launch):
+    # JAX hands the failed token of one program to the next, which then fails unseen.
+    done = launch(RECOVERS, MPI4JAX_ON_ERROR="raise")
+    assert done.returncode == 0, done.stderr
+    assert "r0 | MPI_Send returned error code" in done.stdout
+    assert done.stdout.endswith("3.0\n")

@@ -104,6 +104,8 @@ def _transpose(cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: 
     sent = sendbuf.aval if ad.is_undefined_primal(sendbuf) else sendbuf
     template = jnp.zeros(sent.shape, sent.dtype)
     (result,) = sendrecv_p(cotangent, template, **{**params, **back})
+    if params["dest"] == MPI.PROC_NULL:
+        result = template  # What went nowhere has no part in any result.
     return [
         result if ad.is_undefined_primal(sendbuf) else None,
         ad.Zero(recvbuf.aval) if ad.is_undefined_primal(recvbuf) else None,
