@@ -112,7 +112,9 @@ def run(suite: Suite, source: Path, environment: Path, ranks: int) -> bool:
     summaries = re.findall(r"\d+ passed[^\n]* in [\d.]+s", output)
     wrong = [f"fails: {test}" for test in sorted(failed - known)]
     wrong += [f"passes, but is listed as failing: {t}" for t in sorted(passed & known)]
-    counted = sum(map(int, re.findall(r"(\d+) (?:failed|errors?)[^\n]* in [\d.]+s", output)))
+    counted = sum(
+        map(int, re.findall(r"(\d+) (?:failed|errors?)[^\n]* in [\d.]+s", output))
+    )
     if counted != len(failures):
         wrong.append(f"{counted} failed, but {len(failures)} are named")
     if len(summaries) != ranks or (process.returncode != 0 and not failed):

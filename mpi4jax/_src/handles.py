@@ -9,12 +9,16 @@ so ranks that run the same program compile the same program.
 from __future__ import annotations
 
 import functools
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
 
 from mpi4jax import _core
+
+from .flush import flush
 
 #: The MPI data type for each data type of XLA's (the codes are those of c_api.h).
 DATATYPES = {
@@ -103,6 +107,14 @@ def _keyval() -> int:
 
 
 def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
+    # Programs that were called before may still be using it.
+    if not sys.is_finalizing() and not MPI.Is_finalized():
+        try:
+            flush()
+        except Exception as error:
+            # Raised here, it would keep MPI from freeing the communicator.
+            text = f"a program failed before a communicator was freed: {error}"
+            warnings.warn(text, stacklevel=2)
     _core.free_communicator(communicator.number)
     _communicators[communicator.number] = None
 

@@ -126,6 +126,23 @@ def test_compiled_function_of_a_freed_communicator(size):
     replacement.Free()
 
 
+def test_communicator_freed_while_its_programs_run(rank, size):
+    comm = MPI.COMM_WORLD.Dup()
+
+    @jax.jit
+    def slow(x):
+        y = jnp.ones((600, 600)) + 0 * x.sum()
+        for _ in range(5):
+            y = y @ y / 600
+        return mpi.allreduce(x * y[0, 0], MPI.SUM, comm=comm)
+
+    slow(X).block_until_ready()
+    results = [slow(X), slow(X)]
+    comm.Free()
+    for result in results:
+        np.testing.assert_array_equal(result, size * np.ones(3))
+
+
 def test_differentiation_that_is_not_defined(rank):
     with pytest.raises(NotImplementedError, match="only defined for op=MPI.SUM"):
         jax.grad(lambda x: mpi.allreduce(x, MPI.MAX).sum())(X)
