@@ -7,17 +7,13 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
-import numpy as np
 
 from .effects import as_block
 from .jax_compat import trace_state_clean
+from .validation import ARRAY_TYPES
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _is_dynamic(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
 
 
 def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
@@ -45,7 +41,7 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def tokenized(*args: P.args, **kwargs: P.kwargs) -> R:
         leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
-        is_dynamic = tuple(map(_is_dynamic, leaves))
+        is_dynamic = tuple(isinstance(leaf, ARRAY_TYPES) for leaf in leaves)
         dynamic = [x for x, d in zip(leaves, is_dynamic, strict=True) if d]
         static = tuple(x for x, d in zip(leaves, is_dynamic, strict=True) if not d)
         call = compiled if trace_state_clean() else block

@@ -23,12 +23,11 @@ from .jax_compat import (
     tokens,
     trace_state_clean,
 )
-from .validation import reject
+from .validation import ARRAY_TYPES, reject
 
 #: MPI counts in C ints.
 MAX_COUNT = 2**31 - 1
 
-_ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 _known_array_types: set[type] = set()
 
 
@@ -101,7 +100,7 @@ class Operation:
             handles.return_status(number)
 
     def _check_is_array(self, name: str, operand: Any) -> None:
-        if not isinstance(operand, _ARRAY_TYPES) and not hasattr(operand, "__jax_array__"):
+        if not isinstance(operand, ARRAY_TYPES) and not hasattr(operand, "__jax_array__"):
             reject(self.name, name, (jax.Array,), operand)
         _known_array_types.add(type(operand))
 

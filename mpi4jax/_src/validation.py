@@ -7,12 +7,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import jax
 import numpy as np
 
 from .jax_compat import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: What JAX takes as an array.
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 Types = type | tuple[type, ...] | list[type]
 
