@@ -11,6 +11,7 @@ from . import (
     bridge,  # noqa: F401
     config,
     decorators,  # noqa: F401
+    dispatch,  # noqa: F401
     flush,
     jax_compat,
     utils,  # noqa: F401

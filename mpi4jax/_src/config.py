@@ -47,6 +47,7 @@ def check() -> None:
     """Raise on a variable whose value is not understood, whoever reads it later."""
     for name in (
         "MPI4JAX_DEBUG",
+        "MPI4JAX_FAST_DISPATCH",
         "MPI4JAX_NO_WARN_JAX_VERSION",
         "MPI4JAX_USE_CUDA_MPI",
         "MPI4JAX_USE_SYCL_MPI",

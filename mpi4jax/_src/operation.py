@@ -11,7 +11,7 @@ import numpy as np
 
 from . import handles
 from .decorators import ensure_cuda_ext
-from .effects import Chain, as_block, ordered_effect
+from .effects import ordered_effect
 from .jax_compat import (
     Primitive,
     ShapedArray,
@@ -65,7 +65,7 @@ class Operation:
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
-        self.primitive.def_impl(self._run)
+        self.primitive.def_impl(self._evaluate)
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
         register_lowering(self.primitive, self._lower, platform="cpu")
         register_lowering(self.primitive, self._lower_cuda, platform="cuda")
@@ -117,13 +117,19 @@ class Operation:
             return []
         return results
 
+    def _evaluate(self, *operands: Any, **params: int) -> list[Any]:
+        # Also under jax.disable_jit: an operation can only run compiled.
+        with jax.disable_jit(False):
+            return self._run(*operands, **params)
+
     def _compile(self, params: dict[str, int]) -> Callable[..., Any]:
         """A jitted function that does nothing but this operation."""
 
         def run(*operands: Any) -> Any:
             return self.primitive.bind(*operands, **params) or jnp.zeros((), bool)
 
-        return jax.jit(as_block(run, self.name))
+        run.__name__ = self.name  # for profiles and compilation caches
+        return jax.jit(run)
 
     def _abstract_eval(self, *avals: Any, **params: int) -> Any:
         for name, aval in zip(self.operands, avals, strict=True):
@@ -140,25 +146,23 @@ class Operation:
         return list(self._results(*avals, **params)), {ordered_effect}
 
     def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
-        token = tokens.get(ctx, ordered_effect)
-        with Chain.of(ctx).operation(self.name, token) as link:
-            sent = self._sent(**params)
-            in_place = self._in_place and len(ctx.avals_out) == 1
-            rule = ffi_lowering(
-                f"mpi4jax_{self.name}",
-                has_side_effect=True,
-                operand_output_aliases={0: 0} if in_place else None,
-            )
-            *results, link.token = rule(
-                ctx.replace(
-                    avals_in=[*ctx.avals_in[:sent], abstract_token],
-                    avals_out=[*ctx.avals_out, abstract_token],
-                ),
-                *operands[:sent],
-                link.token,
-                **{name: np.int64(value) for name, value in params.items()},
-            )
-        tokens.set(ctx, ordered_effect, link.token)
+        sent = self._sent(**params)
+        in_place = self._in_place and len(ctx.avals_out) == 1
+        rule = ffi_lowering(
+            f"mpi4jax_{self.name}",
+            has_side_effect=True,
+            operand_output_aliases={0: 0} if in_place else None,
+        )
+        *results, token = rule(
+            ctx.replace(
+                avals_in=[*ctx.avals_in[:sent], abstract_token],
+                avals_out=[*ctx.avals_out, abstract_token],
+            ),
+            *operands[:sent],
+            tokens.get(ctx, ordered_effect),
+            **{name: np.int64(value) for name, value in params.items()},
+        )
+        tokens.set(ctx, ordered_effect, token)
         return results
 
     def _lower_cuda(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:

@@ -1,0 +1,84 @@
+"""Calls of jitted functions at the speed of functions without MPI operations.
+
+For a program with an ordered effect, JAX makes the XLA token an argument and a result, so
+that each call waits for the token of the last one. It does so in Python, which takes some
+thirty times as long as the call of a program without effects. Nothing is gained by it on a
+single device: XLA runs the programs of a device one after another.
+
+So before such a program is compiled, its token becomes one that the program makes itself,
+and JAX is told that there is none to pass. What JAX did to keep the operations *inside* of
+the program in order stays as it is. A program that is not as expected is left alone, and is
+then called JAX's way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import config
+from .effects import ordered_effect
+from .jax_compat import LoweredProgram, hlo, ir, on_lowering
+
+
+#: The attribute by which an argument lends its memory to a result.
+ALIAS = "tf.aliasing_output"
+
+
+def _drop_token(program: LoweredProgram) -> None:
+    if (
+        program.ordered_effects != [ordered_effect]
+        # The programs of several devices are ordered by nothing but JAX's token.
+        or program.local_device_count != 1
+        # The order of exported programs is up to the program that will call them.
+        or program.is_for_export
+    ):
+        return
+    with program.module.context, ir.Location.unknown():
+        dropped = _make_token_inside(program.module)
+    if dropped:
+        program.ordered_effects.clear()
+
+
+def _make_token_inside(module: ir.Module) -> bool:
+    """Replace the token that the main function takes and returns by one of its own."""
+    main = ir.SymbolTable(module.operation)["main"]
+    arguments, results = (list(main.attributes[n]) for n in ("arg_attrs", "res_attrs"))
+    (argument,), (result,) = map(_tokens, (arguments, results))
+    if len(results) == 1:
+        return False  # Without the token there was nothing to wait for.
+
+    entry = main.regions[0].blocks[0]
+    with ir.InsertionPoint.at_block_begin(entry):
+        entry.arguments[argument].replace_all_uses_with(hlo.create_token())
+    entry.erase_argument(argument)
+    end = entry.operations[len(entry.operations) - 1]
+    values = list(end.operands)
+    del arguments[argument], results[result], values[result]
+    with ir.InsertionPoint(end):
+        ir.Operation.create(end.operation.name, operands=values)
+    end.operation.erase()
+
+    types = [value.type for value in entry.arguments], [value.type for value in values]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+    arguments = [_with_result_moved(attributes, result) for attributes in arguments]
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
+    main.attributes["res_attrs"] = ir.ArrayAttr.get(results)
+    return True
+
+
+def _tokens(attributes: list[Any]) -> list[int]:
+    """The positions of the tokens among a function's arguments or results."""
+    return [n for n, attribute in enumerate(attributes) if "jax.token" in attribute]
+
+
+def _with_result_moved(attributes: Any, dropped: int) -> Any:
+    """An argument's attributes, after one of the results was dropped."""
+    named = {a.name: a.attr for a in attributes}
+    alias = named.get(ALIAS)
+    if alias is not None and alias.value > dropped:
+        named[ALIAS] = ir.IntegerAttr.get(alias.type, alias.value - 1)
+    return ir.DictAttr.get(named)
+
+
+if config.flag("MPI4JAX_FAST_DISPATCH") is not False:
+    on_lowering(_drop_token)
