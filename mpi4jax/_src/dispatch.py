@@ -19,7 +19,6 @@ from . import config
 from .effects import ordered_effect
 from .jax_compat import LoweredProgram, hlo, ir, on_lowering
 
-
 #: The attribute by which an argument lends its memory to a result.
 ALIAS = "tf.aliasing_output"
 
@@ -42,7 +41,9 @@ def _drop_token(program: LoweredProgram) -> None:
 def _make_token_inside(module: ir.Module) -> bool:
     """Replace the token that the main function takes and returns by one of its own."""
     main = ir.SymbolTable(module.operation)["main"]
-    arguments, results = (list(main.attributes[n]) for n in ("arg_attrs", "res_attrs"))
+    arguments, results = (
+        list(ir.ArrayAttr(main.attributes[n])) for n in ("arg_attrs", "res_attrs")
+    )
     (argument,), (result,) = map(_tokens, (arguments, results))
     if len(results) == 1:
         return False  # Without the token there was nothing to wait for.

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
+from mpi4py.MPI import _handleof
 
 from mpi4jax import _core
 
 from .flush import flush
+from .validation import check
 
 #: The MPI data type for each data type of XLA's (the codes are those of c_api.h).
 DATATYPES = {
@@ -53,7 +55,7 @@ class HashableMPIType:
         if isinstance(self.wrapped, MPI.Status):
             # A status has no handle: it is the memory that it is.
             return MPI.Status, MPI._addressof(self.wrapped)
-        return type(self.wrapped), MPI._handleof(self.wrapped)
+        return type(self.wrapped), _handleof(self.wrapped)
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -62,13 +64,19 @@ class HashableMPIType:
         return isinstance(other, HashableMPIType) and self._key() == other._key()
 
 
+#: The types of the arguments that stand for MPI objects.
+COMM = (type(None), MPI.Intracomm, HashableMPIType)
+OP = (MPI.Op, HashableMPIType)
+STATUS = (type(None), MPI.Status, HashableMPIType)
+
+
 def unpack_hashable(obj: Any) -> Any:
     return obj.wrapped if isinstance(obj, HashableMPIType) else obj
 
 
 def handle(obj: Any) -> int:
     """The handle of an MPI object as an unsigned number of pointer size."""
-    return int(MPI._handleof(obj)) & (2**64 - 1)
+    return int(_handleof(obj)) & (2**64 - 1)
 
 
 class Communicator:
@@ -85,6 +93,7 @@ class Communicator:
 
 
 _communicators: list[Communicator | None] = []
+_by_handle: dict[int, Communicator] = {}
 _default_comm: MPI.Intracomm | None = None
 
 #: Communicators that have the same number in every program.
@@ -117,6 +126,7 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
             warnings.warn(text, stacklevel=2)
     _core.free_communicator(communicator.number)
     _communicators[communicator.number] = None
+    _by_handle.pop(_handleof(comm), None)
 
 
 def _register(comm: MPI.Intracomm, number: int) -> Communicator:
@@ -124,6 +134,7 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     if number >= len(_communicators):
         _communicators.extend([None] * (number + 1 - len(_communicators)))
     _communicators[number] = communicator
+    _by_handle[_handleof(comm)] = communicator
     _core.set_communicator(number, handle(comm), communicator.rank, communicator.size)
     comm.Set_attr(_keyval(), communicator)
     return communicator
@@ -131,13 +142,24 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
 
 def communicator(function: str, comm: Any) -> Communicator:
     """The communicator that `comm` stands for in a call of `function`."""
+    if comm is None:
+        comm = _default_comm
+    try:
+        return _by_handle[_handleof(comm)]
+    except (KeyError, TypeError):
+        return _find_communicator(function, comm)
+
+
+def _find_communicator(function: str, comm: Any) -> Communicator:
+    """The same for one that is new, wrapped, or no communicator at all."""
+    check(function, "comm", COMM, comm)
     comm = get_default_comm() if comm is None else unpack_hashable(comm)
     if not comm:
         raise ValueError(
             f'{function} got a null communicator for argument "comm" '
             "(was it freed?), expected a valid one"
         )
-    found: Communicator | None = comm.Get_attr(_keyval())
+    found = _by_handle.get(_handleof(comm))
     if found is not None:
         return found
     if comm == MPI.COMM_WORLD:
@@ -162,8 +184,17 @@ _user_operators: list[MPI.Op] = []
 
 def operator(function: str, op: Any) -> int:
     """The number of a reduction operator."""
+    try:
+        return _operators[_handleof(op)]
+    except (KeyError, TypeError):
+        return _find_operator(function, op)
+
+
+def _find_operator(function: str, op: Any) -> int:
+    """The same for one that is new, wrapped, or no operator at all."""
+    check(function, "op", OP, op)
     op = unpack_hashable(op)
-    found = _operators.get(MPI._handleof(op))
+    found = _operators.get(_handleof(op))
     if found is not None:
         return found
     if op == MPI.OP_NULL:
@@ -176,14 +207,14 @@ def operator(function: str, op: Any) -> int:
 
 
 def _add_operator(op: MPI.Op) -> int:
-    number = _operators[MPI._handleof(op)] = len(_operators)
+    number = _operators[_handleof(op)] = len(_operators)
     _core.set_operator(number, handle(op))
     return number
 
 
 def operator_is(number: int, op: MPI.Op) -> bool:
     """Whether `number` stands for `op`."""
-    return _operators.get(MPI._handleof(op)) == number
+    return _operators.get(_handleof(op)) == number
 
 
 NO_STATUS = -1
@@ -202,10 +233,11 @@ def _next_number() -> int:
     return _number_count - 1
 
 
-def status(status: Any) -> int:
+def status(function: str, status: Any) -> int:
     """The number of a status that a compiled program fills whenever it runs."""
     if status is None:
         return NO_STATUS
+    check(function, "status", STATUS, status)
     status = unpack_hashable(status)
     address = MPI._addressof(status)
     if address not in _status_numbers:
@@ -215,8 +247,9 @@ def status(status: Any) -> int:
     return _status_numbers[address]
 
 
-def borrow_status(status: Any) -> int:
+def borrow_status(function: str, status: Any) -> int:
     """A number for a status that is filled once; give it back with `return_status`."""
+    check(function, "status", STATUS, status)
     number = _free_numbers.pop() if _free_numbers else _next_number()
     _core.set_status(number, MPI._addressof(unpack_hashable(status)))
     return number

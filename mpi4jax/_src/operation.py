@@ -12,6 +12,7 @@ import numpy as np
 from . import handles
 from .decorators import ensure_cuda_ext
 from .effects import ordered_effect
+from .handles import Communicator
 from .jax_compat import (
     Primitive,
     ShapedArray,
@@ -79,37 +80,19 @@ class Operation:
     def def_batch(self, rule: Callable[..., Any]) -> None:
         batching.primitive_batchers[self.primitive] = rule
 
-    def __call__(self, *operands: Any, **params: int) -> list[Any]:
+    def __call__(self, group: Communicator, *operands: Any, **params: int) -> list[Any]:
         """Call MPI, now or whenever the program that is being traced runs."""
-        for name, operand in zip(self.operands, operands, strict=True):
+        for operand in operands:
             if type(operand) not in _known_array_types:
-                self._check_is_array(name, operand)
-        if trace_state_clean():
-            return self._run(*operands, **params)
-        return self.primitive.bind(*operands, **params)
+                self._check_operands(operands)
+        if not trace_state_clean():
+            return self.bind(*operands, **params, comm=group.number)
+        return self._run(group, *operands, **params)
 
-    def receive(self, *operands: Any, status: Any, **params: int) -> list[Any]:
-        """Call MPI, and have it fill `status` (if not None)."""
-        if status is None or not trace_state_clean():
-            return self(*operands, status=handles.status(status), **params)
-        number = handles.borrow_status(status)
-        try:
-            # The status is filled when the call has run, and its number is free then.
-            return jax.block_until_ready(self(*operands, status=number, **params))
-        finally:
-            handles.return_status(number)
-
-    def _check_is_array(self, name: str, operand: Any) -> None:
-        if not isinstance(operand, ARRAY_TYPES) and not hasattr(operand, "__jax_array__"):
-            reject(self.name, name, (jax.Array,), operand)
-        _known_array_types.add(type(operand))
-
-    def _run(self, *operands: Any, **params: int) -> list[Any]:
-        programs = handles.communicator_at(params["comm"]).programs
-        key = (self.name, *params.values())
-        program = programs.get(key)
+    def _run(self, group: Communicator, *operands: Any, **params: int) -> list[Any]:
+        program = group.programs.get((self.name, *params.values()))
         if program is None:
-            program = programs[key] = self._compile(params)
+            program = self._compile(group, params)
         results = program(*operands)
         if type(results) is not list:
             # No result that the caller could wait for, so the call itself waits.
@@ -117,19 +100,48 @@ class Operation:
             return []
         return results
 
-    def _evaluate(self, *operands: Any, **params: int) -> list[Any]:
+    def receive(
+        self, group: Communicator, *operands: Any, status: Any, **params: int
+    ) -> list[Any]:
+        """Call MPI, and have it fill `status` (if not None)."""
+        if status is None or not trace_state_clean():
+            return self(
+                group, *operands, status=handles.status(self.name, status), **params
+            )
+        number = handles.borrow_status(self.name, status)
+        try:
+            # The status is filled when the call has run, and its number is free then.
+            return jax.block_until_ready(self(group, *operands, status=number, **params))
+        finally:
+            handles.return_status(number)
+
+    def bind(self, *operands: Any, **params: int) -> list[Any]:
+        """Add the call to the program that is being traced."""
+        return self.primitive.bind(*operands, **params)
+
+    def _check_operands(self, operands: Sequence[Any]) -> None:
+        for name, operand in zip(self.operands, operands, strict=True):
+            if not isinstance(operand, ARRAY_TYPES) and not hasattr(
+                operand, "__jax_array__"
+            ):
+                reject(self.name, name, (jax.Array,), operand)
+            _known_array_types.add(type(operand))
+
+    def _evaluate(self, *operands: Any, comm: int, **params: int) -> list[Any]:
         # Also under jax.disable_jit: an operation can only run compiled.
         with jax.disable_jit(False):
-            return self._run(*operands, **params)
+            return self._run(handles.communicator_at(comm), *operands, **params)
 
-    def _compile(self, params: dict[str, int]) -> Callable[..., Any]:
+    def _compile(self, group: Communicator, params: dict[str, int]) -> Callable[..., Any]:
         """A jitted function that does nothing but this operation."""
 
         def run(*operands: Any) -> Any:
-            return self.primitive.bind(*operands, **params) or jnp.zeros((), bool)
+            results = self.bind(*operands, **params, comm=group.number)
+            return results or jnp.zeros((), bool)
 
         run.__name__ = self.name  # for profiles and compilation caches
-        return jax.jit(run)
+        program = group.programs[(self.name, *params.values())] = jax.jit(run)
+        return program
 
     def _abstract_eval(self, *avals: Any, **params: int) -> Any:
         for name, aval in zip(self.operands, avals, strict=True):

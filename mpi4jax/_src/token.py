@@ -17,7 +17,7 @@ import jax
 from . import jax_compat
 from .flush import flush
 from .jax_compat import Tracer
-from .validation import TypeCheck
+from .validation import check
 
 
 class Token:
@@ -86,14 +86,14 @@ def _describe(docstring: str, *, returns_array: bool) -> str:
 
 def with_tokens(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make the token form of an operation: takes a token, and returns one as well."""
-    check = TypeCheck(function.__name__, "token", TOKEN_TYPES)
 
     @functools.wraps(function)
     def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
-        check(token)
-        result = function(*args, **kwargs)
         if token is None:
             token = _TOKEN
+        else:
+            check(function.__name__, "token", TOKEN_TYPES, token)
+        result = function(*args, **kwargs)
         return token if result is None else (result, token)
 
     with_token.__signature__ = _with_parameter(function, None)  # type: ignore[attr-defined]

@@ -45,21 +45,17 @@ def reject(function: str, argument: str, types: tuple[type, ...], value: Any) ->
     )
 
 
-class TypeCheck:
-    """The check of one argument. A type that passed once passes at once."""
+def check(function: str, argument: str, types: tuple[type, ...], value: Any) -> None:
+    """Raise TypeError if an argument of `function` is not of one of these types."""
+    if not any(_accepts(value, expected) for expected in types):
+        reject(function, argument, types, value)
 
-    def __init__(self, function: str, argument: str, types: Types) -> None:
-        self.function = function
-        self.argument = argument
-        self.types = tuple(types) if isinstance(types, (tuple, list)) else (types,)
-        self.passed: set[type] = set()
 
-    def __call__(self, value: Any) -> None:
-        if type(value) in self.passed:
-            return
-        if not any(_accepts(value, expected) for expected in self.types):
-            reject(self.function, self.argument, self.types, value)
-        self.passed.add(type(value))
+def integer(function: str, argument: str, value: Any) -> int:
+    """An argument that has to be an integer, of Python's or NumPy's, but no bool."""
+    if type(value) is not int:
+        check(function, argument, (np.integer,), value)
+    return int(value)
 
 
 def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -84,17 +80,16 @@ def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     f"enforce_types decorator for {name} "
                     f'got unexpected argument "{argument}"'
                 )
-        checks = {a: TypeCheck(name, a, t) for a, t in types.items()}
-        positional = [checks.get(a) for a in parameters]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for check, value in zip(positional, args, strict=False):
-                if check is not None:
-                    check(value)
-            for argument, value in kwargs.items():
-                if argument in checks:
-                    checks[argument](value)
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            for argument, expected in types.items():
+                if argument in given:
+                    one_or_more = (
+                        expected if isinstance(expected, (tuple, list)) else [expected]
+                    )
+                    check(name, argument, tuple(one_or_more), given[argument])
             return function(*args, **kwargs)
 
         return checked

@@ -95,3 +95,35 @@ def test_going_on_after_an_error(launch):
     assert done.returncode == 0, done.stderr
     assert "r0 | MPI_Send returned error code" in done.stdout
     assert done.stdout.endswith("3.0\n")
+
+
+GOES_ON = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    @jax.jit
+    def bad(x):
+        y = jnp.ones((1000, 1000)) + x.sum()
+        for _ in range(5):
+            y = y @ y / 1000
+        mpi.send(x + 0 * jnp.nan_to_num(y).sum(), 100)
+        return x + 1
+
+    good = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))
+    good(jnp.ones(3))
+    failed = bad(jnp.ones(3))
+    print(good(jnp.ones(3)).sum())
+    try:
+        failed.block_until_ready()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_an_error_stays_with_its_results(launch):
+    """A program with results has no token by which it could spoil the next one."""
+    done = launch(GOES_ON, MPI4JAX_ON_ERROR="raise")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3.0\n")
+    assert "r0 | MPI_Send returned error code" in done.stdout

@@ -1,4 +1,4 @@
-"""The arguments that operations share: their types, and what they mean to the core."""
+"""The arguments that operations share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from ..handles import Communicator, HashableMPIType
+from ..handles import Communicator
 from ..jax_compat import ShapedArray
-
-COMM = (type(None), MPI.Intracomm, HashableMPIType)
-OP = (MPI.Op, HashableMPIType)
-RANK = TAG = np.integer
-STATUS = (type(None), MPI.Status, HashableMPIType)
+from ..validation import integer
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)
@@ -25,14 +21,15 @@ def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
 
 
-def is_root(function: str, root: int, comm: Communicator) -> bool:
-    """Whether this process is the root of a collective operation."""
+def root_rank(function: str, root: Any, comm: Communicator) -> int:
+    """The root of a collective operation."""
+    root = integer(function, "root", root)
     if not 0 <= root < comm.size:
         raise ValueError(
             f"{function} got {root} for argument `root`, expected a rank of the "
             f"communicator (0 to {comm.size - 1})"
         )
-    return comm.rank == root
+    return root
 
 
 def check_first_axis(function: str, x: Any, comm: Communicator) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, Array, like
+from ._arguments import Array, like
 
 allgather_p = Operation(
     "allgather",
@@ -17,7 +16,6 @@ allgather_p = Operation(
 )
 
 
-@enforce_types(comm=COMM)
 def allgather(x: Any, *, comm: Any = None) -> Array:
     """Collect an array from every process, on every process.
 
@@ -35,5 +33,5 @@ def allgather(x: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("allgather", comm)
-    (result,) = allgather_p(x, comm=group.number)
+    (result,) = allgather_p(group, x)
     return result

@@ -10,8 +10,7 @@ from mpi4py import MPI
 from .. import handles
 from ..jax_compat import Primitive, ad, batching, register_lowering
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, OP, Array, like
+from ._arguments import Array, like
 
 allreduce_p = Operation(
     "allreduce",
@@ -20,7 +19,6 @@ allreduce_p = Operation(
 )
 
 
-@enforce_types(op=OP, comm=COMM)
 def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
     """Reduce an array over all processes, with the result on every process.
 
@@ -40,7 +38,7 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("allreduce", comm)
-    (result,) = allreduce_p(x, op=handles.operator("allreduce", op), comm=group.number)
+    (result,) = allreduce_p(group, x, op=handles.operator("allreduce", op))
     return result
 
 
@@ -55,7 +53,7 @@ ad.primitive_jvps[transposed_p] = lambda primals, tangents, **params: (
     transposed_p.bind(*primals, **params),
     transposed_p.bind(*map(ad.instantiate_zeros, tangents), **params),
 )
-ad.primitive_transposes[transposed_p] = lambda cotangent, x, **params: allreduce_p(
+ad.primitive_transposes[transposed_p] = lambda cotangent, x, **params: allreduce_p.bind(
     ad.instantiate_zeros(cotangent), **params
 )
 batching.primitive_batchers[transposed_p] = lambda args, axes, **params: (
@@ -72,7 +70,7 @@ def _check_sum(op: int, what: str) -> None:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, comm: int) -> Any:
     _check_sum(op, "adjoint")
     (x,), (tangent,) = primals, map(ad.instantiate_zeros, tangents)
-    return allreduce_p(x, op=op, comm=comm), allreduce_p(tangent, op=op, comm=comm)
+    return [allreduce_p.bind(a, op=op, comm=comm) for a in (x, tangent)]
 
 
 def _transpose(cotangents: Sequence[Any], x: Any, *, op: int, comm: int) -> Any:
@@ -82,7 +80,7 @@ def _transpose(cotangents: Sequence[Any], x: Any, *, op: int, comm: int) -> Any:
 
 
 def _batch(args: Sequence[Any], axes: Sequence[Any], *, op: int, comm: int) -> Any:
-    return allreduce_p(*args, op=op, comm=comm), axes
+    return allreduce_p.bind(*args, op=op, comm=comm), axes
 
 
 allreduce_p.def_jvp(_jvp)

@@ -6,13 +6,11 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, Array, check_first_axis, like
+from ._arguments import Array, check_first_axis, like
 
 alltoall_p = Operation("alltoall", results=lambda x, **_: [like(x)])
 
 
-@enforce_types(comm=COMM)
 def alltoall(x: Any, *, comm: Any = None) -> Array:
     """Send a slice of an array to every process, and receive one from each.
 
@@ -27,5 +25,5 @@ def alltoall(x: Any, *, comm: Any = None) -> Array:
     """
     group = handles.communicator("alltoall", comm)
     check_first_axis("alltoall", x, group)
-    (result,) = alltoall_p(x, comm=group.number)
+    (result,) = alltoall_p(group, x)
     return result

@@ -6,13 +6,10 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM
 
 barrier_p = Operation("barrier", operands=(), results=lambda **_: [])
 
 
-@enforce_types(comm=COMM)
 def barrier(*, comm: Any = None) -> None:
     """Wait until every process has come here.
 
@@ -21,4 +18,4 @@ def barrier(*, comm: Any = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    barrier_p(comm=handles.communicator("barrier", comm).number)
+    barrier_p(handles.communicator("barrier", comm))

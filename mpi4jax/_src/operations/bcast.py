@@ -6,8 +6,7 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, RANK, Array, is_root, like
+from ._arguments import Array, like, root_rank
 
 bcast_p = Operation(
     "bcast",
@@ -19,7 +18,6 @@ bcast_p = Operation(
 )
 
 
-@enforce_types(root=RANK, comm=COMM)
 def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
     """Send an array from one process to all others.
 
@@ -39,8 +37,5 @@ def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("bcast", comm)
-    if is_root("bcast", root, group):
-        bcast_p(x, root=int(root), comm=group.number)
-        return x
-    (result,) = bcast_p(x, root=int(root), comm=group.number)
-    return result
+    results = bcast_p(group, x, root=root_rank("bcast", root, group))
+    return results[0] if results else x

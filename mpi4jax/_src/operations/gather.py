@@ -7,8 +7,7 @@ from typing import Any
 from .. import handles
 from ..jax_compat import ShapedArray
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, RANK, Array, is_root, like
+from ._arguments import Array, like, root_rank
 
 
 def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
@@ -19,7 +18,6 @@ def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
 gather_p = Operation("gather", results=_results)
 
 
-@enforce_types(root=RANK, comm=COMM)
 def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
     """Collect an array from every process, on one process.
 
@@ -43,8 +41,5 @@ def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("gather", comm)
-    if not is_root("gather", root, group):
-        gather_p(x, root=int(root), comm=group.number)
-        return x
-    (result,) = gather_p(x, root=int(root), comm=group.number)
-    return result
+    results = gather_p(group, x, root=root_rank("gather", root, group))
+    return results[0] if results else x

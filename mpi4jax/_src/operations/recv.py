@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import ANY_SOURCE, ANY_TAG, COMM, RANK, STATUS, TAG, Array, like
+from ..validation import integer
+from ._arguments import ANY_SOURCE, ANY_TAG, Array, like
 
 recv_p = Operation(
     "recv",
@@ -18,7 +18,6 @@ recv_p = Operation(
 )
 
 
-@enforce_types(source=RANK, tag=TAG, comm=COMM, status=STATUS)
 def recv(
     x: Any,
     source: Any = ANY_SOURCE,
@@ -48,7 +47,11 @@ def recv(
     """
     group = handles.communicator("recv", comm)
     (result,) = recv_p.receive(
-        x, source=int(source), tag=int(tag), comm=group.number, status=status
+        group,
+        x,
+        source=integer("recv", "source", source),
+        tag=integer("recv", "tag", tag),
+        status=status,
     )
     # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
     return x if source == MPI.PROC_NULL else result

@@ -6,8 +6,7 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, OP, RANK, Array, is_root, like
+from ._arguments import Array, like, root_rank
 
 reduce_p = Operation(
     "reduce",
@@ -18,7 +17,6 @@ reduce_p = Operation(
 )
 
 
-@enforce_types(op=OP, root=RANK, comm=COMM)
 def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
     """Reduce an array over all processes, with the result on one process.
 
@@ -34,9 +32,10 @@ def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("reduce", comm)
-    number = handles.operator("reduce", op)
-    if not is_root("reduce", root, group):
-        reduce_p(x, op=number, root=int(root), comm=group.number)
-        return x
-    (result,) = reduce_p(x, op=number, root=int(root), comm=group.number)
-    return result
+    results = reduce_p(
+        group,
+        x,
+        op=handles.operator("reduce", op),
+        root=root_rank("reduce", root, group),
+    )
+    return results[0] if results else x

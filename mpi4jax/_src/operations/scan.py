@@ -6,13 +6,11 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, OP, Array, like
+from ._arguments import Array, like
 
 scan_p = Operation("scan", results=lambda x, **_: [like(x)], in_place=True)
 
 
-@enforce_types(op=OP, comm=COMM)
 def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
     """Reduce an array over this process and those before it.
 
@@ -27,5 +25,5 @@ def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("scan", comm)
-    (result,) = scan_p(x, op=handles.operator("scan", op), comm=group.number)
+    (result,) = scan_p(group, x, op=handles.operator("scan", op))
     return result

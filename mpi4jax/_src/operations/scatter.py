@@ -7,8 +7,7 @@ from typing import Any
 from .. import handles
 from ..jax_compat import ShapedArray
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, RANK, Array, check_first_axis, is_root, like
+from ._arguments import Array, check_first_axis, like, root_rank
 
 
 def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
@@ -23,7 +22,6 @@ def _sent(*, root: int, comm: int) -> int:
 scatter_p = Operation("scatter", results=_results, sent=_sent)
 
 
-@enforce_types(root=RANK, comm=COMM)
 def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
     """Send each process its slice of an array of one process.
 
@@ -48,7 +46,8 @@ def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("scatter", comm)
-    if is_root("scatter", root, group):
+    root = root_rank("scatter", root, group)
+    if group.rank == root:
         check_first_axis("scatter", x, group)
-    (result,) = scatter_p(x, root=int(root), comm=group.number)
+    (result,) = scatter_p(group, x, root=root)
     return result

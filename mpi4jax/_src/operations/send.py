@@ -6,13 +6,11 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import COMM, RANK, TAG
+from ..validation import integer
 
 send_p = Operation("send", results=lambda x, **_: [])
 
 
-@enforce_types(dest=RANK, tag=TAG, comm=COMM)
 def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
     """Send an array to another process.
 
@@ -25,4 +23,4 @@ def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
 
     """
     group = handles.communicator("send", comm)
-    send_p(x, dest=int(dest), tag=int(tag), comm=group.number)
+    send_p(group, x, dest=integer("send", "dest", dest), tag=integer("send", "tag", tag))

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from .. import handles
 from ..jax_compat import ad
 from ..operation import Operation
-from ..validation import enforce_types
-from ._arguments import ANY_TAG, COMM, RANK, STATUS, TAG, Array, like
+from ..validation import integer
+from ._arguments import ANY_TAG, Array, like
 
 
 class SendRecv(Operation):
@@ -36,7 +36,6 @@ sendrecv_p = SendRecv(
 )
 
 
-@enforce_types(source=RANK, dest=RANK, sendtag=TAG, recvtag=TAG, comm=COMM, status=STATUS)
 def sendrecv(
     sendbuf: Any,
     recvbuf: Any,
@@ -73,13 +72,13 @@ def sendrecv(
     """
     group = handles.communicator("sendrecv", comm)
     (result,) = sendrecv_p.receive(
+        group,
         sendbuf,
         recvbuf,
-        source=int(source),
-        dest=int(dest),
-        sendtag=int(sendtag),
-        recvtag=int(recvtag),
-        comm=group.number,
+        source=integer("sendrecv", "source", source),
+        dest=integer("sendrecv", "dest", dest),
+        sendtag=integer("sendrecv", "sendtag", sendtag),
+        recvtag=integer("sendrecv", "recvtag", recvtag),
         status=status,
         tangent=False,
     )
@@ -90,7 +89,7 @@ def sendrecv(
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     tangents = list(map(ad.instantiate_zeros, tangents))
     tangent_params = {**params, "tangent": not params["tangent"]}
-    return sendrecv_p(*primals, **params), sendrecv_p(*tangents, **tangent_params)
+    return sendrecv_p.bind(*primals, **params), sendrecv_p.bind(*tangents, **tangent_params)
 
 
 def _transpose(cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: Any) -> Any:
@@ -103,7 +102,7 @@ def _transpose(cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: 
     }
     sent = sendbuf.aval if ad.is_undefined_primal(sendbuf) else sendbuf
     template = jnp.zeros(sent.shape, sent.dtype)
-    (result,) = sendrecv_p(cotangent, template, **{**params, **back})
+    (result,) = sendrecv_p.bind(cotangent, template, **{**params, **back})
     if params["dest"] == MPI.PROC_NULL:
         result = template  # What went nowhere has no part in any result.
     return [
@@ -123,7 +122,7 @@ def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         else jnp.moveaxis(x, axis, 0)
         for x, axis in zip(args, axes, strict=True)
     ]
-    return sendrecv_p(*moved, **params), [0]
+    return sendrecv_p.bind(*moved, **params), [0]
 
 
 sendrecv_p.def_jvp(_jvp)

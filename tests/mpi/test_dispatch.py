@@ -1,0 +1,150 @@
+"""Jitted functions with operations in them are called like any other: without Python."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax._src import config
+from mpi4jax.experimental import auto_tokenize
+
+pytestmark = pytest.mark.skipif(
+    config.flag("MPI4JAX_FAST_DISPATCH") is False, reason="turned off"
+)
+
+
+def total(x):
+    return mpi.allreduce(x, MPI.SUM)
+
+
+def python_calls(function, *args):
+    """How many Python functions run during a call, once it has been compiled."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    for _ in range(3):
+        jax.block_until_ready(function(*args))
+    sys.setprofile(profile)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def in_loop(x):
+    return jax.lax.fori_loop(0, 3, lambda i, y: total(y) / 2, x)
+
+
+def in_while(x):
+    return jax.lax.while_loop(lambda y: (y < 0).any(), total, x)
+
+
+def in_cond(x):
+    return jax.lax.cond(x[0] > 0, total, lambda y: y, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        total,
+        auto_tokenize(total),
+        jax.jit(total),
+        in_loop,
+        in_while,
+        in_cond,
+        jax.checkpoint(total),
+        lambda x: jax.grad(lambda y: total(y**2).sum())(x),
+        lambda x: (mpi.barrier(), x + 1)[1],
+    ],
+    ids="plain auto_tokenize jit loop while cond checkpoint grad barrier".split(),
+)
+def test_no_python(function):
+    assert python_calls(jax.jit(function), jnp.ones(3)) == 0
+
+
+def test_no_python_ahead_of_time():
+    compiled = jax.jit(total).lower(jnp.ones(3)).compile()
+    assert python_calls(compiled, jnp.ones(3)) == 1  # the method that calls the program
+
+
+def test_donated_and_unused_arguments(size):
+    """Dropping the token moves the results that arguments lend their memory to."""
+
+    def function(unused, x, y):
+        return y + 1, total(x), x.sum()
+
+    jitted = jax.jit(function, donate_argnums=(1, 2))
+    for _ in range(3):
+        x, y = jnp.ones(4), jnp.arange(5.0)
+        out = jitted(0, x, y)
+        np.testing.assert_array_equal(out[0], np.arange(5.0) + 1)
+        np.testing.assert_array_equal(out[1], np.full(4, size))
+        assert out[2] == 4
+        assert x.is_deleted()
+        assert y.is_deleted()
+    lowered = jitted.lower(0, jnp.ones(4), jnp.arange(5.0)).as_text()
+    assert "token" not in lowered.split("@main")[1].split("{\n")[0]
+
+
+def test_unused_arguments_are_kept_on_request(size):
+    jitted = jax.jit(lambda unused, x: total(x), keep_unused=True)
+    assert python_calls(jitted, 0, jnp.ones(3)) == 0
+    np.testing.assert_array_equal(jitted(0, jnp.ones(3)), np.full(3, size))
+
+
+def test_a_function_without_results_can_be_waited_for(rank, size):
+    """Nothing but JAX's token tells when it is done, so it keeps that."""
+    x = jnp.full(3, float(rank))
+    send = jax.jit(lambda x: mpi.send(x, (rank + 1) % size, tag=5))
+    assert python_calls(send, x) > 10
+    jax.effects_barrier()
+    for _ in range(4):
+        message = mpi.recv(x, (rank - 1) % size, tag=5)
+        np.testing.assert_array_equal(message, np.full(3, (rank - 1) % size))
+
+
+def test_beside_other_effects(capfd, size):
+    """A program with another ordered effect is called JAX's way."""
+
+    def function(x):
+        jax.debug.print("x is {x}", x=x, ordered=True)
+        return total(x)
+
+    jitted = jax.jit(function)
+    assert python_calls(jitted, jnp.float32(2)) > 10
+    assert jitted(jnp.float32(2)) == 2 * size
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("x is 2.0") == 5
+
+
+def test_exported_functions_keep_their_effect(size):
+    check = export.DisabledSafetyCheck.custom_call("mpi4jax_allreduce")
+    exported = export.export(jax.jit(total), disabled_checks=[check])(jnp.ones(3))
+    assert [str(e) for e in exported.ordered_effects] == ["MPI"]
+    again = jax.jit(lambda x: exported.call(exported.call(x)))
+    np.testing.assert_array_equal(again(jnp.ones(3)), np.full(3, size**2))
+    assert python_calls(again, jnp.ones(3)) == 0
+
+
+def test_without_the_announcement_of_jax(size):
+    """Where the program is not found, JAX's way is taken, and silently."""
+    from jax._src import monitoring
+
+    listeners = monitoring.get_event_duration_listeners()
+    jax.monitoring.clear_event_listeners()
+    try:
+        jitted = jax.jit(lambda x: total(x) + 3)
+        assert python_calls(jitted, jnp.ones(3)) > 10
+        np.testing.assert_array_equal(jitted(jnp.ones(3)), np.full(3, size + 3))
+    finally:
+        for listener in listeners:
+            jax.monitoring.register_event_duration_secs_listener(listener)

@@ -1,0 +1,72 @@
+"""When JAX's own way of calling programs is kept."""
+
+PYTHON_CALLS = """
+    import sys
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    total = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))
+    for _ in range(3):
+        total(jnp.ones(3)).block_until_ready()
+    count = 0
+
+    def profile(frame, event, argument):
+        global count
+        count += event == "call"
+
+    x = jnp.ones(3)
+    sys.setprofile(profile)
+    y = total(x)
+    sys.setprofile(None)
+    print(count, y.sum(), "token" in total.lower(x).as_text().split("@main")[1][:40])
+"""
+
+
+def test_on_by_default(launch):
+    assert launch(PYTHON_CALLS).stdout == "0 3.0 False\n"
+
+
+def test_turned_off(launch):
+    done = launch(PYTHON_CALLS, MPI4JAX_FAST_DISPATCH="0")
+    count, result, has_token = done.stdout.split()
+    assert int(count) > 10
+    assert (result, has_token) == ("3.0", "True")
+
+
+SEVERAL_DEVICES = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    other = 1 - MPI.COMM_WORLD.Get_rank()
+    devices = jax.local_devices()
+    assert len(devices) == 3
+
+    def exchange(x):
+        return mpi.sendrecv(x, x, other, other)
+
+    def slow(x):
+        y = jnp.ones((300, 300)) + x
+        for _ in range(3):
+            y = y @ y / 300
+        return exchange(x + 0 * jnp.nan_to_num(y).sum())
+
+    calls = [jax.jit(slow), jax.jit(exchange), exchange]
+    results = []
+    for k in range(90):
+        x = jax.device_put(jnp.float32(k), devices[k % 3])
+        results.append(calls[k % 3](x))
+    assert [float(y) for y in results] == list(range(90)), results
+    print("fine")
+"""
+
+
+def test_several_devices_of_one_process(launch):
+    """Each exchange is slower on one device than the next one on another.
+
+    The numbers would arrive in another order if the devices went their own ways.
+    """
+    flags = "--xla_force_host_platform_device_count=3"
+    done = launch(SEVERAL_DEVICES, 2, XLA_FLAGS=flags)
+    assert done.stdout.count("fine") == 2, done.stderr
