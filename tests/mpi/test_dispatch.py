@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -127,6 +126,7 @@ def test_beside_other_effects(capfd, size):
 
 
 def test_exported_functions_keep_their_effect(size):
+    export = pytest.importorskip("jax.export", exc_type=ImportError)
     check = export.DisabledSafetyCheck.custom_call("mpi4jax_allreduce")
     exported = export.export(jax.jit(total), disabled_checks=[check])(jnp.ones(3))
     assert [str(e) for e in exported.ordered_effects] == ["MPI"]
