@@ -24,7 +24,10 @@ TESTS = ROOT / "tests"
 TIMEOUT = 900
 
 #: What is run on more ranks than two, and on other MPIs and JAXs than the main ones.
-CORE = ("test_operations.py", "test_order.py", "test_auto_tokenize.py", "test_arguments.py")
+CORE = tuple(
+    f"test_{name}.py"
+    for name in "operations order dispatch auto_tokenize arguments transformations".split()
+)
 
 
 class Run(NamedTuple):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from .. import handles
-from ..jax_compat import ad
+from ..jax_compat import Tracer, ad
 from ..operation import Operation
 from ..validation import integer
 from ._arguments import ANY_TAG, Array, like
@@ -82,8 +82,11 @@ def sendrecv(
         status=status,
         tangent=False,
     )
-    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
-    return recvbuf if source == MPI.PROC_NULL else result
+    if source != MPI.PROC_NULL:
+        return result
+    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10). It depends on
+    # the call nevertheless, for the gradient that comes back from `dest`.
+    return jnp.where(False, result, recvbuf) if isinstance(result, Tracer) else recvbuf
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
