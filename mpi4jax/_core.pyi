@@ -16,7 +16,7 @@ def free_communicator(index: int) -> None:
 def set_operator(index: int, handle: int) -> None:
     """Make `index` stand for the reduction operator with this handle."""
 
-def set_datatype(dtype: int, handle: int) -> None:
+def set_datatype(dtype: int, handle: int, size: int) -> None:
     """Make the MPI data type with this handle hold elements of XLA's type `dtype`."""
 
 def set_status(index: int, address: int) -> None:

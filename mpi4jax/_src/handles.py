@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import _handleof
 
@@ -260,8 +261,9 @@ def return_status(number: int) -> None:
 
 
 def _fill_tables() -> None:
-    for code, name in DATATYPES.values():
-        _core.set_datatype(code, handle(getattr(MPI, name)))
+    for dtype, (code, name) in DATATYPES.items():
+        size = np.dtype(dtype).itemsize
+        _core.set_datatype(code, handle(getattr(MPI, name)), size)
     for name in OPERATORS:
         _add_operator(getattr(MPI, name))
 

@@ -47,6 +47,7 @@ __all__ = [
     "forget_runtime_tokens",
     "hlo",
     "ir",
+    "is_kept_argument",
     "on_lowering",
     "register_ffi_target",
     "register_lowering",
@@ -97,7 +98,18 @@ def register_ordered_effect(effect: Effect) -> Effect:
     return effect
 
 
-register_lowering = mlir.register_lowering
+# JAX >= 0.7 may lower equal equations once, out of line. Ours look at where they are.
+_UNCACHED = (
+    {"cacheable": False}
+    if "cacheable" in inspect.signature(mlir.register_lowering).parameters
+    else {}
+)
+
+
+def register_lowering(
+    primitive: Primitive, rule: Callable[..., Any], platform: str | None = None
+) -> None:
+    mlir.register_lowering(primitive, rule, platform=platform, **_UNCACHED)
 
 
 class tokens:
@@ -111,6 +123,22 @@ class tokens:
     def set(ctx: Any, effect: Effect, token: Any) -> None:
         new = mlir.TokenSet({effect: token})
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(new))
+
+
+def is_kept_argument(value: ir.Value) -> bool:
+    """Whether a value is an argument of the whole program that its caller has not donated."""
+    try:
+        argument = ir.BlockArgument(value)
+    except (TypeError, ValueError):
+        return False
+    function = argument.owner.owner
+    attributes = function.attributes
+    if "sym_name" not in attributes or "arg_attrs" not in attributes:
+        return False
+    if ir.StringAttr(attributes["sym_name"]).value != "main":
+        return False
+    given = ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
+    return "tf.aliasing_output" not in given and "jax.buffer_donor" not in given
 
 
 def devices_in_use() -> list[jax.Device]:

@@ -20,6 +20,7 @@ from .jax_compat import (
     ad,
     batching,
     ffi_lowering,
+    is_kept_argument,
     register_lowering,
     tokens,
     trace_state_clean,
@@ -159,7 +160,12 @@ class Operation:
 
     def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
         sent = self._sent(**params)
-        in_place = self._in_place and len(ctx.avals_out) == 1
+        in_place = (
+            self._in_place
+            and len(ctx.avals_out) == 1
+            # XLA would copy an argument of the program to have it overwritten.
+            and not is_kept_argument(operands[0])
+        )
         rule = ffi_lowering(
             f"mpi4jax_{self.name}",
             has_side_effect=True,

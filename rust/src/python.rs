@@ -7,7 +7,7 @@ use pyo3::ffi::c_str;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::mpi::{Abi, Communicator, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard};
 use crate::xla::Handler;
 use crate::{log, ops};
 
@@ -97,10 +97,11 @@ pub fn set_operator(index: usize, handle: usize) {
     REGISTRY.set_operator(index, handle);
 }
 
-/// Makes the MPI data type with this handle hold elements of XLA's type `dtype`.
+/// Makes the MPI data type with this handle hold elements of XLA's type `dtype`, which take
+/// `size` bytes each.
 #[pyfunction]
-pub fn set_datatype(dtype: usize, handle: usize) {
-    REGISTRY.set_datatype(dtype, handle);
+pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
+    REGISTRY.set_datatype(dtype, Datatype::new(handle, size));
 }
 
 /// Makes `index` stand for the `MPI_Status` at this address.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use _core::mpi::{Abi, Communicator, Functions, REGISTRY, Types};
+use _core::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Types};
 use _core::{log, ops};
 
 mod common;
@@ -135,7 +135,7 @@ fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
         REGISTRY.free_communicator(FREED as usize);
         REGISTRY.set_operator(SUM as usize, SUM_HANDLE as usize);
         REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
-        REGISTRY.set_datatype(F32 as usize, FLOAT as usize);
+        REGISTRY.set_datatype(F32 as usize, Datatype::new(FLOAT as usize, 4));
         functions()
     });
     let (_, handler) = ops::host_handlers::<Recorder>()

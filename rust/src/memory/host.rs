@@ -12,11 +12,34 @@ impl Memory for Host {
         Ok(operand.address)
     }
 
-    fn write(&self, result: &Buffer) -> Result<*mut c_void> {
+    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void> {
+        if bytes >= LARGE {
+            ask_for_huge_pages(result.address, bytes);
+        }
         Ok(result.address)
     }
 
     fn finish(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// From here on the kernel is asked for huge pages, as NumPy does.
+const LARGE: usize = 4 << 20;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Has the kernel map a large result in huge pages, if it is new memory.
+///
+/// XLA takes large arrays fresh from the system. The first write to each page is a trap into
+/// the kernel, and for pages of 4 KiB these take longer than the message.
+fn ask_for_huge_pages(address: *mut c_void, bytes: usize) {
+    let start = (address as usize).next_multiple_of(HUGE_PAGE);
+    let end = (address as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
+    #[cfg(target_os = "linux")]
+    if start < end {
+        // SAFETY: the range lies within the result. The advice changes no content, and whether
+        // it is taken makes no difference but to speed.
+        unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_HUGEPAGE) };
     }
 }

@@ -16,8 +16,8 @@ pub trait Memory {
     /// An address from which MPI may read the operand.
     fn read(&self, operand: &Buffer) -> Result<*const c_void>;
 
-    /// An address to which MPI may write the result.
-    fn write(&self, result: &Buffer) -> Result<*mut c_void>;
+    /// An address to which MPI may write the result, of so many bytes.
+    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void>;
 
     /// Makes what MPI wrote visible in the results.
     fn finish(&self) -> Result<()>;

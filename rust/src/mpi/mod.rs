@@ -8,4 +8,4 @@ mod registry;
 pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
 pub use functions::{Functions, MAX_ERROR_STRING};
 pub use library::Library;
-pub use registry::{Communicator, REGISTRY, Registry};
+pub use registry::{Communicator, Datatype, REGISTRY, Registry};

@@ -53,11 +53,28 @@ impl Communicator {
     }
 }
 
+/// An MPI data type, and the bytes that an element takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datatype {
+    handle: usize,
+    pub size: usize,
+}
+
+impl Datatype {
+    pub const fn new(handle: usize, size: usize) -> Self {
+        Self { handle, size }
+    }
+
+    pub fn handle<A: Abi>(&self) -> A::Datatype {
+        A::Datatype::from_raw(self.handle)
+    }
+}
+
 /// The objects that compiled programs refer to.
 pub struct Registry {
     communicators: Table<Communicator>,
     operators: Table<usize>,
-    datatypes: Table<usize>,
+    datatypes: Table<Datatype>,
     statuses: Table<usize>,
 }
 
@@ -88,8 +105,8 @@ impl Registry {
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
-    pub fn set_datatype(&self, dtype: usize, handle: usize) {
-        self.datatypes.set(dtype, Some(handle));
+    pub fn set_datatype(&self, dtype: usize, datatype: Datatype) {
+        self.datatypes.set(dtype, Some(datatype));
     }
 
     pub fn set_status(&self, index: usize, address: usize) {
@@ -113,11 +130,10 @@ impl Registry {
         Ok(A::Op::from_raw(handle))
     }
 
-    pub fn datatype<A: Abi>(&self, dtype: i32) -> Result<A::Datatype> {
-        let handle = self.datatypes.get(dtype.into()).ok_or_else(|| {
+    pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
+        self.datatypes.get(dtype.into()).ok_or_else(|| {
             Error::invalid(format!("no MPI data type for XLA's data type {dtype}"))
-        })?;
-        Ok(A::Datatype::from_raw(handle))
+        })
     }
 
     /// Where MPI puts the status of a receive; a negative index ignores it.

@@ -75,19 +75,24 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// An operand as MPI reads it.
     pub fn source(&self, operand: &Buffer) -> Result<Source<A>> {
+        let datatype = REGISTRY.datatype(operand.dtype)?;
+        let count = count(operand)?;
         Ok(Data {
             address: self.memory.read(operand)?,
-            count: count(operand)?,
-            datatype: REGISTRY.datatype::<A>(operand.dtype)?,
+            count,
+            datatype: datatype.handle::<A>(),
         })
     }
 
     /// A result as MPI writes it.
     pub fn target(&self, result: &Buffer) -> Result<Target<A>> {
+        let datatype = REGISTRY.datatype(result.dtype)?;
+        let count = count(result)?;
+        let bytes = usize::try_from(count).unwrap_or(0) * datatype.size;
         Ok(Data {
-            address: self.memory.write(result)?,
-            count: count(result)?,
-            datatype: REGISTRY.datatype::<A>(result.dtype)?,
+            address: self.memory.write(result, bytes)?,
+            count,
+            datatype: datatype.handle::<A>(),
         })
     }
 
