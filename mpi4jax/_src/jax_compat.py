@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+
+# jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
 from jax._src import dispatch, xla_bridge
-from jax._src.core import abstract_token, trace_state_clean
+from jax._src.core import Primitive, Token, abstract_token, trace_state_clean
 from jax._src.effects import (
     Effect,
     control_flow_allowed_effects,
@@ -26,7 +28,6 @@ from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax.core import ShapedArray, Tracer
-from jax.extend.core import Primitive, Token
 from jax.ffi import ffi_lowering, register_ffi_target
 
 from . import config
@@ -125,20 +126,18 @@ class tokens:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(new))
 
 
-def is_kept_argument(value: ir.Value) -> bool:
-    """Whether a value is an argument of the whole program that its caller has not donated."""
+def is_kept_argument(value: Any) -> bool:
+    """Whether a value is an argument of the program that its caller has not donated."""
     try:
-        argument = ir.BlockArgument(value)
-    except (TypeError, ValueError):
+        argument: Any = ir.BlockArgument(value)
+    except (TypeError, ValueError):  # made by an operation
         return False
-    function = argument.owner.owner
-    attributes = function.attributes
-    if "sym_name" not in attributes or "arg_attrs" not in attributes:
+    attributes = argument.owner.owner.attributes
+    if "arg_attrs" not in attributes or "sym_name" not in attributes:
         return False
-    if ir.StringAttr(attributes["sym_name"]).value != "main":
-        return False
-    given = ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
-    return "tf.aliasing_output" not in given and "jax.buffer_donor" not in given
+    given: Any = ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
+    is_donated = "tf.aliasing_output" in given or "jax.buffer_donor" in given
+    return ir.StringAttr(attributes["sym_name"]).value == "main" and not is_donated
 
 
 def devices_in_use() -> list[jax.Device]:

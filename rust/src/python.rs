@@ -7,7 +7,9 @@ use pyo3::ffi::c_str;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::mpi::{Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard};
+use crate::mpi::{
+    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard,
+};
 use crate::xla::Handler;
 use crate::{log, ops};
 

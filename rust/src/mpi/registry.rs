@@ -131,9 +131,9 @@ impl Registry {
     }
 
     pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
-        self.datatypes.get(dtype.into()).ok_or_else(|| {
-            Error::invalid(format!("no MPI data type for XLA's data type {dtype}"))
-        })
+        self.datatypes
+            .get(dtype.into())
+            .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
     /// Where MPI puts the status of a receive; a negative index ignores it.
