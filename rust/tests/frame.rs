@@ -49,7 +49,7 @@ fn a_frame_is_decoded() {
                 buffer.address as usize,
                 buffer.dtype,
                 buffer.dims.to_vec(),
-                buffer.count(),
+                buffer.count,
             )
         });
         seen = Some((
@@ -94,7 +94,7 @@ fn an_array_may_be_empty() {
     let call = Call::default().operand(array(F32, 0, &[3, 0]));
     let outcome = call.enter(unchanged, |frame| {
         let [operand] = frame.operands()?;
-        assert_eq!((operand.dims, operand.count()), (&[3, 0][..], 0));
+        assert_eq!((operand.dims, operand.count), (&[3, 0][..], 0));
         assert!(operand.address.is_null());
         Ok(())
     });

@@ -5,33 +5,37 @@
 //! and in every run, and a communicator that was freed is known to be.
 
 use std::ffi::c_int;
-use std::sync::{PoisonError, RwLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::abi::{Abi, Handle};
 use crate::xla::{Error, Result};
 
-/// A table that grows and whose entries can be replaced.
-struct Table<T>(RwLock<Vec<Option<T>>>);
+/// A list that grows while others read it, without a lock: every call looks into several.
+///
+/// Block number n has 2^n slots. A block never moves, nor does a slot.
+struct Table<T>([OnceLock<Box<[T]>>; 32]);
 
-impl<T: Copy> Table<T> {
+impl<T: Default> Table<T> {
     const fn new() -> Self {
-        Self(RwLock::new(Vec::new()))
+        Self([const { OnceLock::new() }; 32])
     }
 
-    fn get(&self, index: i64) -> Option<T> {
-        let entries = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        usize::try_from(index)
-            .ok()
-            .and_then(|index| entries.get(index).copied())
-            .flatten()
+    /// The block that a slot is in, and its place there.
+    fn place(index: usize) -> (usize, usize) {
+        let block = (index + 1).ilog2() as usize;
+        (block, index + 1 - (1 << block))
     }
 
-    fn set(&self, index: usize, entry: Option<T>) {
-        let mut entries = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() <= index {
-            entries.resize(index + 1, None);
-        }
-        entries[index] = entry;
+    fn get(&self, index: i64) -> Option<&T> {
+        let (block, offset) = Self::place(usize::try_from(index).ok()?);
+        self.0.get(block)?.get()?.get(offset)
+    }
+
+    fn get_or_grow(&self, index: usize) -> &T {
+        let (block, offset) = Self::place(index);
+        let slots = self.0[block].get_or_init(|| (0..1 << block).map(|_| T::default()).collect());
+        &slots[offset]
     }
 }
 
@@ -70,16 +74,28 @@ impl Datatype {
     }
 }
 
+/// The place of a communicator, which it has for itself also when it is gone.
+#[derive(Default)]
+struct CommunicatorSlot {
+    communicator: OnceLock<Communicator>,
+    is_freed: AtomicBool,
+}
+
 /// The objects that compiled programs refer to.
 pub struct Registry {
-    communicators: Table<Communicator>,
-    operators: Table<usize>,
-    datatypes: Table<Datatype>,
-    statuses: Table<usize>,
+    communicators: Table<CommunicatorSlot>,
+    operators: Table<OnceLock<usize>>,
+    datatypes: Table<OnceLock<Datatype>>,
+    statuses: Table<AtomicUsize>,
 }
 
 /// The registry of this process.
 pub static REGISTRY: Registry = Registry::new();
+
+/// An index is for one object only, in all programs that hold it.
+fn set_once<T>(slot: &OnceLock<T>, value: T) {
+    assert!(slot.set(value).is_ok(), "an index was given out twice");
+}
 
 impl Registry {
     const fn new() -> Self {
@@ -92,47 +108,58 @@ impl Registry {
     }
 
     pub fn set_communicator(&self, index: usize, communicator: Communicator) {
-        self.communicators.set(index, Some(communicator));
+        let slot = self.communicators.get_or_grow(index);
+        set_once(&slot.communicator, communicator);
     }
 
     /// Forgets a communicator. Its index is never given to another one.
     pub fn free_communicator(&self, index: usize) {
-        self.communicators.set(index, None);
+        let slot = self.communicators.get_or_grow(index);
+        slot.is_freed.store(true, Ordering::Release);
     }
 
     pub fn set_operator(&self, index: usize, handle: usize) {
-        self.operators.set(index, Some(handle));
+        set_once(self.operators.get_or_grow(index), handle);
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
     pub fn set_datatype(&self, dtype: usize, datatype: Datatype) {
-        self.datatypes.set(dtype, Some(datatype));
+        set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
+    /// Says where the status with this index is. It may move.
     pub fn set_status(&self, index: usize, address: usize) {
-        self.statuses.set(index, Some(address));
+        let slot = self.statuses.get_or_grow(index);
+        slot.store(address, Ordering::Release);
     }
 
     pub fn communicator(&self, index: i64) -> Result<Communicator> {
-        self.communicators.get(index).ok_or_else(|| {
-            Error::precondition(format!(
-                "communicator {index} was freed, or is not one of this process: a compiled \
-                 function can only be called while the communicator it was traced with exists"
-            ))
-        })
+        self.communicators
+            .get(index)
+            .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
+            .and_then(|slot| slot.communicator.get().copied())
+            .ok_or_else(|| {
+                Error::precondition(format!(
+                    "communicator {index} was freed, or is not one of this process: a compiled \
+                     function can only be called while the communicator it was traced with exists"
+                ))
+            })
     }
 
     pub fn operator<A: Abi>(&self, index: i64) -> Result<A::Op> {
         let handle = self
             .operators
             .get(index)
+            .and_then(OnceLock::get)
             .ok_or_else(|| Error::precondition(format!("reduction operator {index} is unknown")))?;
-        Ok(A::Op::from_raw(handle))
+        Ok(A::Op::from_raw(*handle))
     }
 
     pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
         self.datatypes
             .get(dtype.into())
+            .and_then(OnceLock::get)
+            .copied()
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
@@ -143,8 +170,30 @@ impl Registry {
         } else {
             self.statuses
                 .get(index)
+                .map(|slot| slot.load(Ordering::Acquire))
+                .filter(|address| *address != 0)
                 .ok_or_else(|| Error::precondition(format!("status {index} is unknown")))?
         };
         Ok(address as *mut A::Status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_slot_for_every_index() {
+        let table = Table::<AtomicUsize>::new();
+        for index in 0..1000 {
+            table.get_or_grow(index).store(index + 1, Ordering::Relaxed);
+        }
+        for index in 0..1000 {
+            let value = table.get(index as i64).unwrap().load(Ordering::Relaxed);
+            assert_eq!(value, index + 1);
+        }
+        assert!(table.get(-1).is_none());
+        assert!(table.get(1 << 20).is_none());
+        assert!(table.get(i64::MAX).is_none());
     }
 }

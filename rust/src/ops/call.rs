@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Communicator, Functions, REGISTRY};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
 use crate::xla::{Buffer, Error, Frame, Result};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
@@ -50,10 +50,12 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         })
     }
 
+    #[inline(always)]
     pub fn operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
         self.frame.operands()
     }
 
+    #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
         self.frame.results()
     }
@@ -75,8 +77,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// An operand as MPI reads it.
     pub fn source(&self, operand: &Buffer) -> Result<Source<A>> {
-        let datatype = REGISTRY.datatype(operand.dtype)?;
-        let count = count(operand)?;
+        let (count, datatype) = elements(operand)?;
         Ok(Data {
             address: self.memory.read(operand)?,
             count,
@@ -86,11 +87,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// A result as MPI writes it.
     pub fn target(&self, result: &Buffer) -> Result<Target<A>> {
-        let datatype = REGISTRY.datatype(result.dtype)?;
-        let count = count(result)?;
-        let bytes = usize::try_from(count).unwrap_or(0) * datatype.size;
+        let (count, datatype) = elements(result)?;
         Ok(Data {
-            address: self.memory.write(result, bytes)?,
+            address: self.memory.write(result, count as usize * datatype.size)?,
             count,
             datatype: datatype.handle::<A>(),
         })
@@ -104,11 +103,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         result: &Buffer,
     ) -> Result<(Source<A>, Target<A>)> {
         check_blocks(result, operand, 1)?;
-        let mut source = self.source(operand)?;
         let target = self.target(result)?;
-        if source.address == target.address {
-            source.address = A::IN_PLACE as *const c_void;
+        let mut address = self.memory.read(operand)?;
+        if address == target.address {
+            address = A::IN_PLACE as *const c_void;
         }
+        let source = Data {
+            address,
+            count: target.count,
+            datatype: target.datatype,
+        };
         Ok((source, target))
     }
 
@@ -154,23 +158,22 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 }
 
-/// The number of elements, as MPI takes it.
-fn count(buffer: &Buffer) -> Result<c_int> {
-    c_int::try_from(buffer.count()).map_err(|_| {
-        Error::invalid(format!(
+/// The elements of an array, as MPI counts them: how many, and of which type.
+fn elements(buffer: &Buffer) -> Result<(c_int, Datatype)> {
+    match c_int::try_from(buffer.count) {
+        Ok(count) if count >= 0 => Ok((count, REGISTRY.datatype(buffer.dtype)?)),
+        _ => Err(Error::invalid(format!(
             "an array of {} elements, more than MPI takes in one call ({})",
-            buffer.count(),
+            buffer.count,
             c_int::MAX
-        ))
-    })
+        ))),
+    }
 }
 
 /// Checks that `whole` holds `blocks` times what `block` does, which is what keeps MPI from
 /// writing past the end of a result.
 pub fn check_blocks(whole: &Buffer, block: &Buffer, blocks: c_int) -> Result<()> {
-    if whole.dtype == block.dtype
-        && whole.count() == block.count().saturating_mul(i64::from(blocks))
-    {
+    if whole.dtype == block.dtype && whole.count == block.count.saturating_mul(i64::from(blocks)) {
         return Ok(());
     }
     Err(Error::invalid(format!(

@@ -1,0 +1,124 @@
+//! What a handler costs, apart from MPI: calls as XLA makes them, on an MPI that does nothing.
+//!
+//!     cargo bench --bench handler
+//!
+//! prints one line per operation, with the nanoseconds that a call takes.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::hint::black_box;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use _core::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Types};
+use _core::ops;
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+use common::*;
+
+struct Idle;
+
+impl Types for Idle {
+    type Comm = c_int;
+    type Datatype = c_int;
+    type Op = c_int;
+    type Status = c_void;
+}
+
+impl Abi for Idle {
+    const IN_PLACE: usize = 0x777;
+    const STATUS_IGNORE: usize = 0x888;
+
+    fn functions() -> &'static OnceLock<Functions<Self>> {
+        static FUNCTIONS: OnceLock<Functions<Idle>> = OnceLock::new();
+        &FUNCTIONS
+    }
+}
+
+/// A C function that takes as many arguments as there are letters, and returns at once.
+macro_rules! idle {
+    ($($argument:ident)*) => {{
+        #[allow(non_snake_case)]
+        unsafe extern "C" fn idle<$($argument),*>($(_: $argument),*) -> c_int {
+            0
+        }
+        idle
+    }};
+}
+
+unsafe extern "C" fn error_string(_: c_int, _: *mut c_char, _: *mut c_int) -> c_int {
+    0
+}
+
+fn functions() -> Functions<Idle> {
+    Functions {
+        abort: idle!(A B),
+        allgather: idle!(A B C D E F G),
+        allreduce: idle!(A B C D E F),
+        alltoall: idle!(A B C D E F G),
+        barrier: idle!(A),
+        bcast: idle!(A B C D E),
+        error_string,
+        gather: idle!(A B C D E F G H),
+        recv: idle!(A B C D E F G),
+        reduce: idle!(A B C D E F G),
+        scan: idle!(A B C D E F),
+        scatter: idle!(A B C D E F G H),
+        send: idle!(A B C D E F),
+        sendrecv: idle!(A B C D E F G H I J K L),
+        sendrecv_replace: idle!(A B C D E F G H I),
+    }
+}
+
+const ROUNDS: usize = 15;
+const CALLS: u32 = 200_000;
+
+/// The median of several rounds, in nanoseconds per call.
+fn nanoseconds(mut call: impl FnMut()) -> f64 {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                call();
+            }
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+fn main() {
+    assert!(Idle::functions().set(functions()).is_ok());
+    REGISTRY.set_communicator(0, Communicator::new(0x44, 0, 2));
+    REGISTRY.set_operator(0, 0x58);
+    REGISTRY.set_datatype(F32 as usize, Datatype::new(0xf32, 4));
+
+    let x = || array(F32, 0x1000, &[2]);
+    let y = || array(F32, 0x2000, &[2]);
+    let unary = || Call::default().operand(x()).result(y());
+    let messages: &[(&str, i64)] = &[
+        ("comm", 0),
+        ("dest", 1),
+        ("recvtag", -1),
+        ("sendtag", 0),
+        ("source", 1),
+        ("status", -1),
+    ];
+    for (operation, call) in [
+        ("allreduce", unary().ints(&[("comm", 0), ("op", 0)])),
+        ("sendrecv", unary().ints(messages)),
+        ("barrier", Call::default().ints(&[("comm", 0)])),
+    ] {
+        let call = call.operand(token()).result(token());
+        let (_, handler) = ops::host_handlers::<Idle>()
+            .into_iter()
+            .find(|(name, _)| *name == operation)
+            .unwrap();
+        let time = call.lend(|frame| {
+            // SAFETY: the frame lives through the call.
+            nanoseconds(|| assert!(unsafe { black_box(handler)(frame) }.is_null()))
+        });
+        println!("{operation} {time:.1}");
+    }
+}
