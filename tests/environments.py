@@ -38,6 +38,8 @@ class Environment(NamedTuple):
     mpicc: str = ""
     #: The mpiexec of an MPI that is the system's.
     mpiexec: str = ""
+    #: What to build from its source archive, instead of the wheel of this checkout.
+    peer: str = ""
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -63,6 +65,7 @@ ENVIRONMENTS = {
     "jax-0.6": Environment(("mpich",), jax="jax==0.6.0"),
     "jax-0.8": Environment(("mpich",), jax="jax==0.8.3"),
     "jax-0.12": Environment(("mpich",), jax="jax==0.12.0.1", python=(3, 12)),
+    "upstream": Environment(("mpich",), peer="mpi4jax==0.9.1.post2"),
 }
 
 #: Tools that are no part of any environment for tests.
@@ -146,12 +149,20 @@ def prepare(name: str) -> Path:
     path = FOLDER / name
     interpreter = python(environment.python)
     assert interpreter is not None
-    if make(path, environment.requirements, interpreter) and environment.mpicc:
+    if make(path, environment.requirements, interpreter):
         try:
-            build_mpi4py(path, environment)
+            if environment.mpicc:
+                # It only has to be right, and soon there.
+                build(path, "mpi4py", MPICC=environment.mpicc, CFLAGS="-O0")
+            if environment.mpiexec:
+                call_mpiexec(path, environment.mpiexec)
+            if environment.peer:
+                build(path, environment.peer)
         except BaseException:
             shutil.rmtree(path)
             raise
+    if environment.peer:
+        return path
     built = wheel()
     installed = path / "wheel"
     if not installed.exists() or installed.read_text() != str(built):
@@ -161,28 +172,20 @@ def prepare(name: str) -> Path:
     return path
 
 
-def build_mpi4py(path: Path, environment: Environment) -> None:
-    """Replace mpi4py's wheel by a build for the environment's MPI."""
-    environ = {
-        "MPICC": environment.mpicc,
-        "CFLAGS": "-O0",  # it only has to be right, and soon there
-        "PATH": f"{path / 'bin'}{os.pathsep}{os.environ['PATH']}",
-    }
+def build(path: Path, package: str, **environ: str) -> None:
+    """Install a package built from source, with the MPI of the environment."""
+    environ["PATH"] = f"{path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     options = ("--quiet", "--no-cache-dir", "--force-reinstall", "--no-deps")
-    call(
-        path / "bin" / "pip",
-        "install",
-        *options,
-        "--no-binary",
-        "mpi4py",
-        "mpi4py",
-        **environ,
-    )
-    if environment.mpiexec:
-        # No link: MPICH's mpiexec looks for its helpers beside the name it is called by.
-        mpiexec = path / "bin" / "mpiexec"
-        mpiexec.write_text(f'#!/bin/sh\nexec {shutil.which(environment.mpiexec)} "$@"\n')
-        mpiexec.chmod(0o755)
+    source = ("--no-binary", package.partition("=")[0], package)
+    call(path / "bin" / "pip", "install", *options, *source, **environ)
+
+
+def call_mpiexec(path: Path, name: str) -> None:
+    """Let the environment's mpiexec be one of the system's."""
+    # No link: MPICH's mpiexec looks for its helpers beside the name it is called by.
+    mpiexec = path / "bin" / "mpiexec"
+    mpiexec.write_text(f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n')
+    mpiexec.chmod(0o755)
 
 
 def main() -> None:

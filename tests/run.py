@@ -95,7 +95,7 @@ def own() -> Iterator[Run]:
 def range_() -> Iterator[Run]:
     """The core of them with other MPIs and other versions of JAX."""
     for name, environment in ENVIRONMENTS.items():
-        if name in ("mpich", "openmpi"):
+        if name in ("mpich", "openmpi") or environment.peer:
             continue
         if environment.is_possible():
             yield Run(name, 2, CORE)

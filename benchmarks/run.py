@@ -1,0 +1,181 @@
+"""Measures this mpi4jax against the original one, mpi4py alone, and JAX's collectives.
+
+    python benchmarks/run.py [--quick] [--output DIRECTORY]
+
+makes an environment for each (as `tests/environments.py` does), lets them take turns at the
+same workloads, and writes the samples (`results.json`), a table (`table.md`) and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import conformance
+from environments import FOLDER, prepare
+
+OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
+ENVIRONMENTS = {OURS: "mpich", GLOO: "mpich", UPSTREAM: "upstream"}
+BOTH = (OURS, UPSTREAM)
+
+#: What is measured, by whom, on how many ranks, and how often each has its turn.
+PLAN = [
+    ("dispatch", BOTH, (2,), 3),
+    ("eager", BOTH, (2,), 2),
+    ("latency", BOTH, (2,), 3),
+    ("gloo", (GLOO,), (2,), 2),
+    ("programs", BOTH, (1,), 2),
+    ("growth", BOTH, (1, 2, 4, 8), 2),
+    ("loops", BOTH, (2,), 2),
+]
+
+Samples = dict[str, list[float]]
+
+
+def python(peer: str) -> Path:
+    return FOLDER / ENVIRONMENTS[peer] / "bin" / "python"
+
+
+def mpirun(peer: str, ranks: int, *arguments: object, cwd: Path = ROOT, **environ) -> str:
+    """Run a Python program on a number of ranks, and give back its output."""
+    environment = FOLDER / ENVIRONMENTS[peer]
+    command = [environment / "bin" / "mpiexec", "-n", ranks, python(peer), "-P", *arguments]
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**os.environ, **conformance.mpi_environ(environment), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def extend(samples: Samples, more: Samples) -> None:
+    for case, seconds in more.items():
+        samples.setdefault(case, []).extend(seconds)
+
+
+def workloads(quick: bool) -> dict[str, dict[str, Samples]]:
+    """The samples of the plan, by workload (and ranks) and peer."""
+    results: dict[str, dict[str, Samples]] = {}
+    for workload, peers, ranks, turns in PLAN:
+        for size in ranks:
+            name = workload if len(ranks) == 1 else f"{workload}, {size}"
+            taken: dict[str, Samples] = {peer: {} for peer in peers}
+            for turn in range(1 if quick else turns):
+                for peer in peers if turn % 2 == 0 else reversed(peers):
+                    print(f"{name}: {peer}", flush=True)
+                    extend(taken[peer], measure(workload, peer, size, quick))
+            results[name] = taken
+    return results
+
+
+def measure(workload: str, peer: str, ranks: int, quick: bool) -> Samples:
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "samples.json"
+        options = ["--quick"] if quick else []
+        script = HERE / "measure.py"
+        mpirun(peer, ranks, script, workload, "--output", output, *options)
+        return json.loads(output.read_text())
+
+
+def imports(quick: bool) -> dict[str, Samples]:
+    """The seconds that `import mpi4jax` adds to those of JAX and mpi4py."""
+    code = (
+        "import time, jax, mpi4py.MPI; start = time.perf_counter(); import mpi4jax; "
+        "print(time.perf_counter() - start)"
+    )
+    taken: dict[str, Samples] = {peer: {"import": []} for peer in BOTH}
+    for _ in range(2 if quick else 11):
+        for peer in BOTH:
+            output = mpirun(peer, 1, "-c", code)
+            taken[peer]["import"].append(float(output.split()[-1]))
+    return taken
+
+
+def handlers() -> dict[str, float]:
+    """The nanoseconds that a handler takes apart from MPI."""
+    command = ["cargo", "bench", "--quiet", "--locked", "--bench", "handler"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {name: float(nanoseconds) for name, nanoseconds in lines}
+
+
+def applications(quick: bool) -> dict[str, dict[str, Samples]]:
+    """The seconds that the two shallow-water solvers take."""
+    own = (ROOT / "examples" / "shallow_water.py", "--benchmark")
+    # Both run on both, through the API without tokens.
+    todo = {"own solver": (*own, *(("--days", "0.1") if quick else ("--days", "10")))}
+    if not quick:
+        archive = conformance.fetch("0.9.1.post2", FOLDER / "archives")
+        todo["solver of 0.9.1"] = (archive / "examples" / "shallow_water.py", "--benchmark")
+    results: dict[str, dict[str, Samples]] = {}
+    for name, command in todo.items():
+        for ranks in (1, 2):
+            taken: dict[str, Samples] = {peer: {"seconds": []} for peer in BOTH}
+            for turn in range(1 if quick else 5):
+                for peer in BOTH if turn % 2 == 0 else reversed(BOTH):
+                    print(f"{name}, {ranks}: {peer}", flush=True)
+                    output = mpirun(peer, ranks, *command, MPI4JAX_API="notoken")
+                    (found,) = re.findall(r"(?:took|time of the loop:) ([\d.]+) ?s", output)
+                    taken[peer]["seconds"].append(float(found))
+            results[f"{name}, {ranks}"] = taken
+    return results
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = re.findall(r"model name\s*: (.*)", text)
+    code = (
+        "import jax, jaxlib; from mpi4py import MPI; "
+        "print(jax.__version__, MPI.Get_library_version().split()[2])"
+    )
+    versions = mpirun(OURS, 1, "-c", code).split()
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "system": platform.release(),
+        "python": platform.python_version(),
+        "jax": versions[0],
+        "mpich": versions[1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="only show that it works")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench")
+    args = parser.parse_args()
+    for peer in BOTH:
+        prepare(ENVIRONMENTS[peer])
+    results = {
+        "machine": machine(),
+        "handlers": handlers(),
+        "import": imports(args.quick),
+        **workloads(args.quick),
+        **applications(args.quick),
+    }
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "results.json"
+    path.write_text(json.dumps(results, indent=1))
+    subprocess.run([python(OURS), "-P", HERE / "report.py", path], check=True)
+
+
+if __name__ == "__main__":
+    main()
