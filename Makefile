@@ -2,7 +2,7 @@ PYTHON ?= python3
 ENVS := .envs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test rust own range conformance lint format wheel docs clean
+.PHONY: help demo test rust own range conformance bench bench-quick lint format wheel docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ range: ## Run the core of the own tests on other MPIs and other versions of JAX
 
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tests/run.py --only conformance
+
+bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
+	$(PYTHON) benchmarks/run.py
+
+bench-quick: ## The same with few and small samples, to see that it works
+	$(PYTHON) benchmarks/run.py --quick --output build/bench-quick
 
 lint: ## Check formatting, clippy, ruff and mypy
 	$(PYTHON) tests/lint.py

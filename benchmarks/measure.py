@@ -235,19 +235,19 @@ def loops(effort: Effort) -> dict[str, list[float]]:
             continue
         count = size // 4
         x = jnp.ones(count, jnp.float32)
-        bodies = {
-            "allreduce": lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm),
-            "bcast": lambda x: mpi.bcast(x, 0, comm=comm),
-            "sendrecv": lambda x: mpi.sendrecv(x, x, LEFT, RIGHT, comm=comm),
+        bodies: dict[str, tuple[Callable, object]] = {
+            "allreduce": (lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm), x),
+            "bcast": (lambda x: mpi.bcast(x, 0, comm=comm), x),
+            "sendrecv": (lambda x: mpi.sendrecv(x, x, LEFT, RIGHT, comm=comm), x),
         }
         if count % SIZE == 0:
-            bodies["allgather"] = lambda x: mpi.allgather(
-                x[: len(x) // SIZE], comm=comm
-            ).reshape(x.shape)
-            bodies["alltoall"] = lambda x: mpi.alltoall(
-                x.reshape(SIZE, -1), comm=comm
-            ).reshape(x.shape)
-        for name, body in bodies.items():
+            blocks = x.reshape(SIZE, -1)
+            bodies["alltoall"] = lambda x: mpi.alltoall(x, comm=comm), blocks
+            bodies["allgather"] = (
+                lambda state: (state[0], mpi.allgather(state[0], comm=comm)),
+                (blocks[0], blocks),
+            )
+        for name, (body, start) in bodies.items():
             calls = {"": _mpi4py_body(comm, name, np.ones(count, np.float32))}
             if size >= 1 << 22:
                 # NumPy has large arrays in huge pages, XLA does not: half the truth each.
@@ -256,7 +256,8 @@ def loops(effort: Effort) -> dict[str, list[float]]:
             program = jax.jit(
                 lambda x, n=length, b=body: jax.lax.fori_loop(0, n, lambda _, y: b(y), x)
             )
-            cases = {f"{name}, {size}": lambda p=program, x=x: p(x).block_until_ready()}
+            case = lambda p=program, x=start: jax.block_until_ready(p(x))  # noqa: E731
+            cases = {f"{name}, {size}": case}
             for memory, call in calls.items():
                 cases[f"mpi4py, {name}, {size}{memory}"] = _repeated(call, length)
             for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
@@ -296,7 +297,7 @@ def _mpi4py_body(comm: MPI.Comm, name: str, buffer: np.ndarray) -> Case:
         "sendrecv": then_copy(
             lambda: comm.Sendrecv(buffer, RIGHT, recvbuf=result, source=LEFT)
         ),
-        "allgather": then_copy(lambda: comm.Allgather(part, result)),
+        "allgather": lambda: comm.Allgather(part, result),
         "alltoall": then_copy(lambda: comm.Alltoall(buffer, result)),
     }[name]
 
@@ -352,7 +353,9 @@ def gloo(effort: Effort) -> dict[str, list[float]]:
         x = jax.make_array_from_process_local_data(sharding, local)
         length = max(3, effort.loop // (1 + size // (1 << 14)))
         program = over_ranks(
-            lambda x, n=length: jax.lax.fori_loop(0, n, lambda _, y: psum(y) / SIZE + 0 * y, x)
+            lambda x, n=length: jax.lax.fori_loop(
+                0, n, lambda _, y: psum(y) / SIZE + 0 * y, x
+            )
         )
         case = {f"allreduce, {size}": lambda p=program, x=x: p(x).block_until_ready()}
         for name, seconds in take_turns(case, effort).items():
@@ -377,7 +380,9 @@ def growth(effort: Effort) -> dict[str, list[float]]:
             return mpi.allreduce(x, op=MPI.MAX, comm=comm)
 
         call = jax.jit(total)
-        loop = jax.jit(lambda x, n=length: jax.lax.fori_loop(0, n, lambda _, y: total(y), x))
+        loop = jax.jit(
+            lambda x, n=length: jax.lax.fori_loop(0, n, lambda _, y: total(y), x)
+        )
 
         def by_hand(buffer=buffer):
             comm.Allreduce(MPI.IN_PLACE, buffer, op=MPI.MAX)

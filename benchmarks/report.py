@@ -1,6 +1,6 @@
 """Makes a table and plots of what run.py has measured.
 
-    python benchmarks/report.py build/bench/results.json
+python benchmarks/report.py build/bench/results.json
 """
 
 from __future__ import annotations
