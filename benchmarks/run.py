@@ -22,8 +22,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import conformance
-from environments import FOLDER, prepare
+import conformance  # noqa: E402
+from environments import FOLDER, prepare  # noqa: E402
 
 OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
 ENVIRONMENTS = {OURS: "mpich", GLOO: "mpich", UPSTREAM: "upstream"}
