@@ -26,7 +26,7 @@ range: ## Run the core of the own tests on other MPIs and other versions of JAX
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tests/run.py --only conformance
 
-bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
+bench: ## Measure against the original mpi4jax and others (15 minutes), into build/bench
 	$(PYTHON) benchmarks/run.py
 
 bench-quick: ## The same with few and small samples, to see that it works
@@ -43,7 +43,7 @@ wheel: ## Build the wheel into dist/
 
 docs: ## Build the documentation into build/docs
 	$(PYTHON) tests/environments.py mpich
-	$(ENVS)/mpich/bin/pip install --quiet sphinx furo myst-parser
+	$(ENVS)/uv/bin/uv pip install --quiet --system-certs --python $(ENVS)/mpich sphinx furo myst-parser
 	$(ENVS)/mpich/bin/python -P -m sphinx -W -q docs build/docs
 
 clean: ## Remove all that was built or set up

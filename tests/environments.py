@@ -68,6 +68,8 @@ ENVIRONMENTS = {
     "upstream": Environment(("mpich",), peer="mpi4jax==0.9.1.post2"),
 }
 
+UV = "uv==0.13.8"
+
 #: Tools that are no part of any environment for tests.
 TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "libclang")
 
@@ -97,6 +99,24 @@ def python(oldest: tuple[int, int]) -> str | None:
     return None
 
 
+@cache
+def uv() -> Path:
+    """The installer: as pip, but environments take seconds instead of minutes."""
+    path = FOLDER / "uv"
+    if not (path / "bin" / "uv").exists():
+        call(sys.executable, "-m", "venv", path)
+        call(path / "bin" / "pip", "install", "--quiet", UV)
+    return path / "bin" / "uv"
+
+
+def install(path: Path, *arguments: object, **environ: str) -> None:
+    """Install into the virtual environment at `path`."""
+    # The certificates that the system trusts, as pip does.
+    environ = {"UV_SYSTEM_CERTS": "1", **environ}
+    interpreter = path / "bin" / "python"
+    call(uv(), "pip", "install", "--quiet", "--python", interpreter, *arguments, **environ)
+
+
 def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
     """Make a virtual environment, unless it is there. Says whether it had to be made."""
     stamp = path / "requirements"
@@ -104,8 +124,8 @@ def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
         return False
     print(f"making {path.relative_to(ROOT)}", flush=True)
     shutil.rmtree(path, ignore_errors=True)
-    call(interpreter, "-m", "venv", path)
-    call(path / "bin" / "pip", "install", "--quiet", *requirements)
+    call(uv(), "venv", "--quiet", "--python", interpreter, path)
+    install(path, *requirements)
     stamp.write_text("\n".join(requirements))
     return True
 
@@ -166,8 +186,8 @@ def prepare(name: str) -> Path:
     built = wheel()
     installed = path / "wheel"
     if not installed.exists() or installed.read_text() != str(built):
-        pip = path / "bin" / "pip"
-        call(pip, "install", "--quiet", "--no-deps", "--force-reinstall", built)
+        # No links: edited files would change what other environments get.
+        install(path, "--no-deps", "--reinstall", "--link-mode", "copy", built)
         installed.write_text(str(built))
     return path
 
@@ -175,9 +195,8 @@ def prepare(name: str) -> Path:
 def build(path: Path, package: str, **environ: str) -> None:
     """Install a package built from source, with the MPI of the environment."""
     environ["PATH"] = f"{path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    options = ("--quiet", "--no-cache-dir", "--force-reinstall", "--no-deps")
-    source = ("--no-binary", package.partition("=")[0], package)
-    call(path / "bin" / "pip", "install", *options, *source, **environ)
+    options = ("--no-cache", "--reinstall", "--no-deps")
+    install(path, *options, "--no-binary", package.partition("=")[0], package, **environ)
 
 
 def call_mpiexec(path: Path, name: str) -> None:

@@ -36,11 +36,14 @@ class Run(NamedTuple):
     environment: str
     ranks: int
     files: tuple[str, ...] = ()
+    #: Settings of mpi4jax's.
+    environ: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
         where = f"{self.ranks} rank(s)" if self.ranks else "processes"
-        return f"{self.environment}, {where}"
+        settings = "".join(f", {name}={value}" for name, value in self.environ)
+        return f"{self.environment}, {where}{settings}"
 
     def __call__(self) -> bool:
         path = prepare(self.environment)
@@ -50,9 +53,8 @@ class Run(NamedTuple):
         command += [folder / file for file in self.files] or [folder]
         if self.ranks:
             command = [path / "bin" / "mpiexec", "-n", str(self.ranks), *command]
-        return report(
-            self.label, command, conformance.mpi_environ(path), max(self.ranks, 1)
-        )
+        environ = {**conformance.mpi_environ(path), **dict(self.environ)}
+        return report(self.label, command, environ, max(self.ranks, 1))
 
 
 def report(label: str, command: list, environ: dict[str, str], summaries: int) -> bool:
@@ -90,6 +92,7 @@ def own() -> Iterator[Run]:
         yield Run(name, 2)
         yield Run(name, 3, CORE[:1])
         yield Run(name, 4, CORE[:2])
+    yield Run("mpich", 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
 
 
 def range_() -> Iterator[Run]:

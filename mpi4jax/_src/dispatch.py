@@ -40,11 +40,13 @@ def _drop_token(program: LoweredProgram) -> None:
 
 def _make_token_inside(module: ir.Module) -> bool:
     """Replace the token that the main function takes and returns by one of its own."""
-    main = ir.SymbolTable(module.operation)["main"]
-    arguments, results = (
-        list(ir.ArrayAttr(main.attributes[n])) for n in ("arg_attrs", "res_attrs")
-    )
-    (argument,), (result,) = map(_tokens, (arguments, results))
+    try:
+        main = ir.SymbolTable(module.operation)["main"]
+        arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
+        results = list(ir.ArrayAttr(main.attributes["res_attrs"]))
+        (argument,), (result,) = _tokens(arguments), _tokens(results)
+    except (KeyError, ValueError):
+        return False  # This is not how JAX passes a token.
     if len(results) == 1:
         return False  # Without the token there was nothing to wait for.
 

@@ -70,6 +70,14 @@ def test_no_python(function):
     assert python_calls(jax.jit(function), jnp.ones(3)) == 0
 
 
+def test_no_python_with_a_constant(size):
+    """JAX may make arguments of the arrays that a function closes over."""
+    constant = jnp.arange(3.0)
+    jitted = jax.jit(lambda x: (total(x * constant), constant))
+    assert python_calls(jitted, jnp.ones(3)) == 0
+    np.testing.assert_array_equal(jitted(jnp.ones(3)), [size * constant, constant])
+
+
 def test_no_python_ahead_of_time():
     compiled = jax.jit(total).lower(jnp.ones(3)).compile()
     assert python_calls(compiled, jnp.ones(3)) == 1  # the method that calls the program
