@@ -109,11 +109,11 @@ def run(suite: Suite, source: Path, environment: Path, ranks: int) -> bool:
     failed = set(failures)
     passed = set(re.findall(r"^PASSED (\S+)", output, re.MULTILINE))
     known = known_failures(suite.version, environment.name)
-    summaries = re.findall(r"\d+ passed[^\n]* in [\d.]+s", output)
+    summaries = re.findall(r"\d+ passed[^\n]*? in [\d.]+s", output)
     wrong = [f"fails: {test}" for test in sorted(failed - known)]
     wrong += [f"passes, but is listed as failing: {t}" for t in sorted(passed & known)]
     counted = sum(
-        map(int, re.findall(r"(\d+) (?:failed|errors?)[^\n]* in [\d.]+s", output))
+        map(int, re.findall(r"(\d+) (?:failed|errors?)[^\n]*? in [\d.]+s", output))
     )
     if counted != len(failures):
         wrong.append(f"{counted} failed, but {len(failures)} are named")

@@ -73,7 +73,7 @@ def report(label: str, command: list, environ: dict[str, str], summaries: int) -
         output, code = done.stdout, done.returncode
     except subprocess.TimeoutExpired as error:
         output, code = (error.output or b"").decode(errors="replace"), 124
-    passed = re.findall(r"\d+ passed[^\n]* in [\d.]+s", output)
+    passed = re.findall(r"\d+ passed[^\n]*? in [\d.]+s", output)
     seconds = f"{time.monotonic() - start:.0f} s"
     if code == 0 and len(passed) >= summaries:
         print(f"ok {label}: {re.sub(' in .*', '', passed[0])} ({seconds})", flush=True)
