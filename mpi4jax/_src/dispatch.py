@@ -17,10 +17,7 @@ from typing import Any
 
 from . import config
 from .effects import ordered_effect
-from .jax_compat import LoweredProgram, hlo, ir, on_lowering
-
-#: The attribute by which an argument lends its memory to a result.
-ALIAS = "tf.aliasing_output"
+from .jax_compat import ALIAS, LoweredProgram, hlo, ir, on_lowering
 
 
 def _drop_token(program: LoweredProgram) -> None:

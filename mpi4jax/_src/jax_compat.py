@@ -33,6 +33,7 @@ from jax.ffi import ffi_lowering, register_ffi_target
 from . import config
 
 __all__ = [
+    "ALIAS",
     "Effect",
     "LoweredProgram",
     "Primitive",
@@ -126,6 +127,10 @@ class tokens:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(new))
 
 
+#: The attribute by which an argument of a program lends its memory to a result.
+ALIAS = "tf.aliasing_output"
+
+
 def is_kept_argument(value: Any) -> bool:
     """Whether a value is an argument of the program that its caller has not donated."""
     try:
@@ -136,7 +141,7 @@ def is_kept_argument(value: Any) -> bool:
     if "arg_attrs" not in attributes or "sym_name" not in attributes:
         return False
     given: Any = ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
-    is_donated = "tf.aliasing_output" in given or "jax.buffer_donor" in given
+    is_donated = ALIAS in given or "jax.buffer_donor" in given
     return ir.StringAttr(attributes["sym_name"]).value == "main" and not is_donated
 
 
