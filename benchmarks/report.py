@@ -66,6 +66,18 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
+def comparison(
+    labels: list[str],
+    ours: float | None,
+    upstream: float | None,
+    others: list[float | None],
+    bases: list[float | None],
+) -> list[str]:
+    """A row of times, and of our time over upstream's and over each of the bases."""
+    times = map(number, (ours, upstream, *others))
+    return [*labels, *times, *(over(ours, base) for base in (upstream, *bases))]
+
+
 def dispatch(r: Results) -> str:
     rows = []
     for case, count in (
@@ -79,15 +91,8 @@ def dispatch(r: Results) -> str:
         empty, mpi4py = (r("dispatch", OURS, c) for c in ("empty", "mpi4py"))
         by_hand = r("dispatch", OURS, "by hand" if count == 1 else "by hand, 10")
         sum_ = empty + count * mpi4py if empty and mpi4py else None
-        rows.append(
-            [
-                case,
-                *map(number, (ours, upstream, sum_, by_hand)),
-                over(ours, upstream),
-                over(ours, sum_),
-                over(ours, by_hand),
-            ]
-        )
+        bases = [sum_, by_hand]
+        rows.append(comparison([case], ours, upstream, bases, bases))
     head = "call,ours,0.9.1,empty + mpi4py,in turn,ours / 0.9.1,ours / sum,ours / in turn"
     return table(head.split(","), rows)
 
@@ -99,14 +104,7 @@ def eager(r: Results) -> str:
             continue
         ours, upstream = (r("eager", p, case) for p in (OURS, UPSTREAM))
         by_hand = r("eager", OURS, f"{case}, by hand")
-        rows.append(
-            [
-                case,
-                *map(number, (ours, upstream, by_hand)),
-                over(ours, upstream),
-                over(ours, by_hand),
-            ]
-        )
+        rows.append(comparison([case], ours, upstream, [by_hand], [by_hand]))
     head = "operation,ours,0.9.1,empty + mpi4py,ours / 0.9.1,ours / (empty + mpi4py)"
     return table(head.split(","), rows)
 
@@ -119,16 +117,8 @@ def loops(r: Results) -> str:
             ours, upstream = (r("loops", p, case) for p in (OURS, UPSTREAM))
             mpi4py = r("loops", OURS, f"mpi4py, {case}")
             same = r("loops", OURS, f"mpi4py, {case}, JAX's memory") or mpi4py
-            rows.append(
-                [
-                    name,
-                    size_of(size),
-                    *map(number, (ours, upstream, mpi4py)),
-                    over(ours, upstream),
-                    over(ours, mpi4py),
-                    over(ours, same),
-                ]
-            )
+            labels = [name, size_of(size)]
+            rows.append(comparison(labels, ours, upstream, [mpi4py], [mpi4py, same]))
     head = (
         "operation,size,ours,0.9.1,mpi4py,ours / 0.9.1,ours / mpi4py,"
         "ours / mpi4py in memory of XLA's"
