@@ -6,8 +6,13 @@ project = "mpi4jax"
 copyright = "the mpi4jax developers"
 version = release = mpi4jax.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-myst_enable_extensions = ["deflist"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

@@ -8,15 +8,21 @@ from ._src.api import default as _api
 from ._src.utils import has_cuda_support, has_sycl_support
 
 allgather = _api.allgather
+allgatherv = _api.allgatherv
 allreduce = _api.allreduce
 alltoall = _api.alltoall
+alltoallv = _api.alltoallv
 barrier = _api.barrier
 bcast = _api.bcast
+exscan = _api.exscan
 gather = _api.gather
+gatherv = _api.gatherv
 recv = _api.recv
 reduce = _api.reduce
+reduce_scatter = _api.reduce_scatter
 scan = _api.scan
 scatter = _api.scatter
+scatterv = _api.scatterv
 send = _api.send
 sendrecv = _api.sendrecv
 
@@ -26,17 +32,23 @@ from . import notoken as notoken  # noqa: E402
 
 __all__ = [
     "allgather",
+    "allgatherv",
     "allreduce",
     "alltoall",
+    "alltoallv",
     "barrier",
     "bcast",
+    "exscan",
     "gather",
+    "gatherv",
     "has_cuda_support",
     "has_sycl_support",
     "recv",
     "reduce",
+    "reduce_scatter",
     "scan",
     "scatter",
+    "scatterv",
     "send",
     "sendrecv",
 ]

@@ -11,7 +11,7 @@ def set_communicator(index: int, handle: int, rank: int, size: int) -> None:
     """Make `index` stand for the communicator with this handle."""
 
 def free_communicator(index: int) -> None:
-    """Make calls on the communicator at `index` an error."""
+    """Make calls on the communicator at `index` an error, and free what was made of it."""
 
 def set_operator(index: int, handle: int) -> None:
     """Make `index` stand for the reduction operator with this handle."""
@@ -30,3 +30,10 @@ def get_logging() -> bool:
 
 def set_raise_on_error(raise_: bool) -> None:
     """Make an error of MPI's raise (True) or end all ranks (False)."""
+
+def set_count_limit(limit: int, use_large: bool) -> None:
+    """Have tests of large counts do with small arrays.
+
+    Calls with more than `limit` elements go the ways that are meant for counts beyond an
+    int: by MPI's functions for large counts, or without them.
+    """

@@ -23,11 +23,17 @@ from environments import ENVIRONMENTS, ROOT, prepare, tools, wheel
 TESTS = ROOT / "tests"
 TIMEOUT = 900
 
-#: What is run on more ranks than two, and on other MPIs and JAXs than the main ones.
+#: What is run on more ranks than two, and with other settings and JAXs than the main ones.
 CORE = tuple(
     f"test_{name}.py"
-    for name in "operations order dispatch auto_tokenize arguments transformations".split()
+    for name in "operations order dispatch auto_tokenize arguments".split()
 )
+#: What depends on the MPI.
+MPI = (*CORE[:2], "test_types.py::test_reductions", "test_counts.py")
+#: What depends on how JAX traces and transforms.
+JAX = ("test_autodiff.py", "test_vmap.py", "test_docs.py")
+#: The comparison with the Jacobian, which has more blocks the more ranks there are.
+JACOBIAN = ("test_autodiff.py::test_linear", "test_autodiff.py::test_first_derivatives")
 
 
 class Run(NamedTuple):
@@ -90,8 +96,9 @@ def own() -> Iterator[Run]:
     for name in ("mpich", "openmpi"):
         yield Run(name, 0)
         yield Run(name, 2)
-        yield Run(name, 3, CORE[:1])
-        yield Run(name, 4, CORE[:2])
+    yield Run("mpich", 3, (CORE[0], *JACOBIAN))
+    yield Run("mpich", 4, (CORE[1], *JACOBIAN))
+    yield Run("openmpi", 4, CORE[:2])
     yield Run("mpich", 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
 
 
@@ -101,7 +108,7 @@ def range_() -> Iterator[Run]:
         if name in ("mpich", "openmpi") or environment.peer:
             continue
         if environment.is_possible():
-            yield Run(name, 2, CORE)
+            yield Run(name, 2, CORE + JAX if name.startswith("jax") else MPI)
         else:
             print(f"skipped {name}: this machine lacks what it needs", flush=True)
 

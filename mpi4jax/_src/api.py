@@ -11,30 +11,42 @@ from typing import Any
 
 from . import config
 from .operations.allgather import allgather
+from .operations.allgatherv import allgatherv
 from .operations.allreduce import allreduce
 from .operations.alltoall import alltoall
+from .operations.alltoallv import alltoallv
 from .operations.barrier import barrier
 from .operations.bcast import bcast
+from .operations.exscan import exscan
 from .operations.gather import gather
+from .operations.gatherv import gatherv
 from .operations.recv import recv
 from .operations.reduce import reduce
+from .operations.reduce_scatter import reduce_scatter
 from .operations.scan import scan
 from .operations.scatter import scatter
+from .operations.scatterv import scatterv
 from .operations.send import send
 from .operations.sendrecv import sendrecv
 from .token import with_tokens, without_tokens
 
 _OPERATIONS = (
     allgather,
+    allgatherv,
     allreduce,
     alltoall,
+    alltoallv,
     barrier,
     bcast,
+    exscan,
     gather,
+    gatherv,
     recv,
     reduce,
+    reduce_scatter,
     scan,
     scatter,
+    scatterv,
     send,
     sendrecv,
 )

@@ -20,30 +20,9 @@ from mpi4py.MPI import _handleof
 
 from mpi4jax import _core
 
+from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
 from .validation import check
-
-#: The MPI data type for each data type of XLA's (the codes are those of c_api.h).
-DATATYPES = {
-    "bool": (1, "C_BOOL"),
-    "int8": (2, "INT8_T"),
-    "int16": (3, "INT16_T"),
-    "int32": (4, "INT32_T"),
-    "int64": (5, "INT64_T"),
-    "uint8": (6, "UINT8_T"),
-    "uint16": (7, "UINT16_T"),
-    "uint32": (8, "UINT32_T"),
-    "uint64": (9, "UINT64_T"),
-    "float32": (11, "FLOAT"),
-    "float64": (12, "DOUBLE"),
-    "complex64": (15, "C_FLOAT_COMPLEX"),
-    "complex128": (18, "C_DOUBLE_COMPLEX"),
-}
-
-#: The reduction operators that MPI defines, in the order of their numbers.
-OPERATORS = (
-    "SUM PROD MAX MIN LAND BAND LOR BOR LXOR BXOR MAXLOC MINLOC REPLACE NO_OP".split()
-)
 
 
 class HashableMPIType:
@@ -89,8 +68,9 @@ class Communicator:
         self.number = number
         self.rank = rank
         self.size = size
-        #: The compiled programs of eager calls. They go when the communicator is freed.
-        self.programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        #: The compiled programs of eager calls, by operation and parameters, each with the
+        #: position of the operand that the call keeps. They go with the communicator.
+        self.programs: dict[Any, tuple[Callable[..., Any], int | None]] = {}
 
 
 _communicators: list[Communicator | None] = []
@@ -211,11 +191,6 @@ def _add_operator(op: MPI.Op) -> int:
     number = _operators[_handleof(op)] = len(_operators)
     _core.set_operator(number, handle(op))
     return number
-
-
-def operator_is(number: int, op: MPI.Op) -> bool:
-    """Whether `number` stands for `op`."""
-    return _operators.get(_handleof(op)) == number
 
 
 NO_STATUS = -1

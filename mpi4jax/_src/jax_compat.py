@@ -44,12 +44,14 @@ __all__ = [
     "ad",
     "batching",
     "check_jax_version",
+    "convert",
     "devices_in_use",
     "ffi_lowering",
     "forget_runtime_tokens",
     "hlo",
     "ir",
     "is_kept_argument",
+    "lower_function",
     "on_lowering",
     "register_ffi_target",
     "register_lowering",
@@ -112,6 +114,19 @@ def register_lowering(
     primitive: Primitive, rule: Callable[..., Any], platform: str | None = None
 ) -> None:
     mlir.register_lowering(primitive, rule, platform=platform, **_UNCACHED)
+
+
+def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The lowering rule of a primitive with one result that JAX could trace as well."""
+    return mlir.lower_fun(function, multiple_results=False)
+
+
+def convert(value: Any, aval: ShapedArray) -> Any:
+    """A value of a program that is being lowered, converted to a data type."""
+    element = mlir.dtype_to_ir_type(aval.dtype)
+    if ir.RankedTensorType(value.type).element_type == element:
+        return value
+    return hlo.convert(ir.RankedTensorType.get(aval.shape, element), value)
 
 
 class tokens:

@@ -1,7 +1,13 @@
-"""The factory that turns the declaration of an MPI operation into a JAX primitive."""
+"""The factory that turns the declaration of an MPI operation into JAX primitives.
+
+What holds for all operations is here: eager calls and traced ones, types, a batch that
+travels as one message, tangents that are pushed by the operation itself. How its cotangents
+come back, an operation says itself (docs/autodiff.md).
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +17,7 @@ import numpy as np
 
 from . import handles
 from .decorators import ensure_cuda_ext
+from .dtypes import carried, check_dtype, check_reduction
 from .effects import ordered_effect
 from .handles import Communicator
 from .jax_compat import (
@@ -19,16 +26,15 @@ from .jax_compat import (
     abstract_token,
     ad,
     batching,
+    convert,
     ffi_lowering,
     is_kept_argument,
+    lower_function,
     register_lowering,
     tokens,
     trace_state_clean,
 )
 from .validation import ARRAY_TYPES, reject
-
-#: MPI counts in C ints.
-MAX_COUNT = 2**31 - 1
 
 _known_array_types: set[type] = set()
 
@@ -39,15 +45,21 @@ class Operation:
     Arguments:
         name: The name of the operation, of its handler, and of its primitive.
         operands: The names of the array arguments.
-        results: Gives the abstract values of the results, from those of the operands
-            and the parameters.
+        results: Gives the abstract values of what MPI writes on this process, from those
+            of the operands and the parameters: one at most.
         sent: Gives, from the parameters, how many of the operands the handler gets (by
             default all). The others only lend their shape and type.
+        kept: Gives, from the parameters, the position of the operand that this process
+            gets as its result, instead of what MPI writes, or None.
         in_place: Whether the result takes the memory of the first operand, if XLA has
             no further use for that.
+        batch_axes: Gives, from the parameters, the axes at which operands and result
+            have a batch in a message: 1 where the first axis is one of processes.
+        traced: The names of the parameters that only JAX's rules look at. They don't
+            stand in the compiled program, as the others do.
 
-    The parameters of a call are integers, one of them, `comm`, the communicator's number.
-    They stand in the compiled program.
+    The parameters of a call are integers, or tuples of them. One of them, `comm`, is the
+    communicator's number.
     """
 
     def __init__(
@@ -57,13 +69,19 @@ class Operation:
         operands: Sequence[str] = ("x",),
         results: Callable[..., Sequence[ShapedArray]],
         sent: Callable[..., int] | None = None,
+        kept: Callable[..., int | None] = lambda **_: None,
         in_place: bool = False,
+        batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
+        traced: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.operands = operands
+        self.batch_axes = batch_axes
         self._results = results
         self._sent = sent or (lambda **_: len(operands))
+        self._kept = kept
         self._in_place = in_place
+        self._traced = traced
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -71,38 +89,70 @@ class Operation:
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
         register_lowering(self.primitive, self._lower, platform="cpu")
         register_lowering(self.primitive, self._lower_cuda, platform="cuda")
+        batching.primitive_batchers[self.primitive] = self._batch
+
+    def def_linear(self, transpose: Callable[..., Any]) -> None:
+        """Say that the operation is linear, and how it is transposed."""
+        self.def_jvp(self.push)
+        self.def_transpose(transpose)
 
     def def_jvp(self, rule: Callable[..., Any]) -> None:
         ad.primitive_jvps[self.primitive] = rule
 
-    def def_transpose(self, rule: Callable[..., Any]) -> None:
+    def def_transpose(self, transpose: Callable[..., Any]) -> None:
+        """Say how the operation is transposed.
+
+        Arguments:
+            transpose: Gives the operand's cotangent, or a tuple of all operands', from
+                the result's, the operands (or only their types), and the parameters.
+
+        """
+
+        def rule(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
+            (cotangent,) = map(ad.instantiate_zeros, cotangents)
+            is_linear = list(map(ad.is_undefined_primal, operands))
+            given = zip(operands, is_linear, strict=True)
+            found = transpose(cotangent, *(x.aval if n else x for x, n in given), **params)
+            found = found if isinstance(found, tuple) else (found,)
+            return [x if n else None for x, n in zip(found, is_linear, strict=True)]
+
         ad.primitive_transposes[self.primitive] = rule
 
-    def def_batch(self, rule: Callable[..., Any]) -> None:
-        batching.primitive_batchers[self.primitive] = rule
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        """Apply the operation to arrays, and then to their tangents."""
+        results = self.primitive.bind(*primals, **params)
+        tangents = [ad.instantiate_zeros(tangent) for tangent in tangents]
+        return results, self.primitive.bind(*tangents, **params)
 
-    def __call__(self, group: Communicator, *operands: Any, **params: int) -> list[Any]:
+    def bind(self, *operands: Any, **params: Any) -> Any:
+        """Add a call to the program that is being traced. Gives the result."""
+        (result,) = self.primitive.bind(*operands, **params)
+        return result
+
+    def __call__(self, group: Communicator, *operands: Any, **params: Any) -> list[Any]:
         """Call MPI, now or whenever the program that is being traced runs."""
         for operand in operands:
             if type(operand) not in _known_array_types:
                 self._check_operands(operands)
         if not trace_state_clean():
-            return self.bind(*operands, **params, comm=group.number)
+            return self.primitive.bind(*operands, **params, comm=group.number)
         return self._run(group, *operands, **params)
 
-    def _run(self, group: Communicator, *operands: Any, **params: int) -> list[Any]:
-        program = group.programs.get((self.name, *params.values()))
-        if program is None:
-            program = self._compile(group, params)
+    def _run(self, group: Communicator, *operands: Any, **params: Any) -> list[Any]:
+        # Rules of JAX's give the parameters in any order.
+        compiled = group.programs.get((self, frozenset(params.items())))
+        if compiled is None:
+            compiled = self._compile(group, params)
+        program, kept = compiled
         results = program(*operands)
-        if type(results) is not list:
-            # No result that the caller could wait for, so the call itself waits.
-            results.block_until_ready()
-            return []
-        return results
+        if type(results) is list:
+            return results
+        # No result that the caller could wait for, so the call itself waits.
+        results.block_until_ready()
+        return [] if kept is None else [operands[kept]]
 
     def receive(
-        self, group: Communicator, *operands: Any, status: Any, **params: int
+        self, group: Communicator, *operands: Any, status: Any, **params: Any
     ) -> list[Any]:
         """Call MPI, and have it fill `status` (if not None)."""
         if status is None or not trace_state_clean():
@@ -116,10 +166,6 @@ class Operation:
         finally:
             handles.return_status(number)
 
-    def bind(self, *operands: Any, **params: int) -> list[Any]:
-        """Add the call to the program that is being traced."""
-        return self.primitive.bind(*operands, **params)
-
     def _check_operands(self, operands: Sequence[Any]) -> None:
         for name, operand in zip(self.operands, operands, strict=True):
             if not isinstance(operand, ARRAY_TYPES) and not hasattr(
@@ -128,41 +174,43 @@ class Operation:
                 reject(self.name, name, (jax.Array,), operand)
             _known_array_types.add(type(operand))
 
-    def _evaluate(self, *operands: Any, comm: int, **params: int) -> list[Any]:
+    def _evaluate(self, *operands: Any, comm: int, **params: Any) -> list[Any]:
         # Also under jax.disable_jit: an operation can only run compiled.
         with jax.disable_jit(False):
-            return self._run(handles.communicator_at(comm), *operands, **params)
+            results = self._run(handles.communicator_at(comm), *operands, **params)
+        return list(map(jnp.asarray, results))
 
-    def _compile(self, group: Communicator, params: dict[str, int]) -> Callable[..., Any]:
-        """A jitted function that does nothing but this operation."""
+    def _compile(self, group: Communicator, params: dict[str, Any]) -> Any:
+        """A jitted function that does nothing but this operation, and what is kept."""
+        kept = self._kept(**params, comm=group.number)
 
         def run(*operands: Any) -> Any:
-            results = self.bind(*operands, **params, comm=group.number)
-            return results or jnp.zeros((), bool)
+            results = self.primitive.bind(*operands, **params, comm=group.number)
+            return results if results and kept is None else jnp.zeros((), bool)
 
         run.__name__ = self.name  # for profiles and compilation caches
-        program = group.programs[(self.name, *params.values())] = jax.jit(run)
-        return program
+        compiled = jax.jit(run), kept
+        group.programs[(self, frozenset(params.items()))] = compiled
+        return compiled
 
-    def _abstract_eval(self, *avals: Any, **params: int) -> Any:
+    def _abstract_eval(self, *avals: Any, **params: Any) -> Any:
         for name, aval in zip(self.operands, avals, strict=True):
-            if str(aval.dtype) not in handles.DATATYPES:
-                raise TypeError(
-                    f'{self.name} got an array of type {aval.dtype} for argument "{name}", '
-                    f"expected one of {', '.join(handles.DATATYPES)}"
-                )
-            if aval.size > MAX_COUNT:
-                raise ValueError(
-                    f"{self.name} got an array of {aval.size} elements for argument "
-                    f'"{name}", expected at most {MAX_COUNT} (what MPI takes at once)'
-                )
-        return list(self._results(*avals, **params)), {ordered_effect}
+            check_dtype(self.name, name, aval.dtype)
+        if "op" in params:
+            check_reduction(self.name, params["op"], avals[0].dtype)
+        kept = self._kept(**params)
+        if kept is None:
+            results = list(self._results(*avals, **params))
+        else:
+            results = [ShapedArray(avals[kept].shape, avals[kept].dtype)]
+        return results, {ordered_effect}
 
-    def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
-        sent = self._sent(**params)
+    def _lower(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+        read = ctx.avals_in[: self._sent(**params)]
+        written = list(self._results(*ctx.avals_in, **params))
         in_place = (
             self._in_place
-            and len(ctx.avals_out) == 1
+            and len(written) == 1
             # XLA would copy an argument of the program to have it overwritten.
             and not is_kept_argument(operands[0])
         )
@@ -171,18 +219,82 @@ class Operation:
             has_side_effect=True,
             operand_output_aliases={0: 0} if in_place else None,
         )
+        carriers = list(map(carried, read))
         *results, token = rule(
             ctx.replace(
-                avals_in=[*ctx.avals_in[:sent], abstract_token],
-                avals_out=[*ctx.avals_out, abstract_token],
+                avals_in=[*carriers, abstract_token],
+                avals_out=[*map(carried, written), abstract_token],
             ),
-            *operands[:sent],
+            *map(convert, operands, carriers),
             tokens.get(ctx, ordered_effect),
-            **{name: np.int64(value) for name, value in params.items()},
+            **{
+                name: np.array(value, np.int64)[()]  # a scalar of what is none
+                for name, value in params.items()
+                if name not in self._traced
+            },
         )
         tokens.set(ctx, ordered_effect, token)
-        return results
+        kept = self._kept(**params)
+        return list(map(convert, results, written)) if kept is None else [operands[kept]]
 
-    def _lower_cuda(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
+    def _lower_cuda(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
         ensure_cuda_ext()
         raise NotImplementedError(f"{self.name} on GPU")
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        """One message for the whole batch, which is at the same place on all processes."""
+        axis, result_axis = self.batch_axes(**params)
+        batched = zip(operands, axes, strict=True)
+        size = next(x.shape[n] for x, n in batched if n is not None)
+        moved = [batch_at(axis, size, x, n) for x, n in zip(operands, axes, strict=True)]
+        results = self.primitive.bind(*moved, **params)
+        return results, [result_axis] * len(results)
+
+
+def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
+    """An array with its batch at `axis`: moved there, or made if it has none."""
+    if batch_axis is not None:
+        return jnp.moveaxis(x, batch_axis, axis)
+    shape = jnp.shape(x)
+    return jnp.broadcast_to(jnp.expand_dims(x, axis), (*shape[:axis], size, *shape[axis:]))
+
+
+class SharedTranspose:
+    """The transpose of an operation whose result is one value that all processes share.
+
+    Each process has the cotangent of that one value already, so nothing is sent. This is
+    a primitive because its own transpose is the operation again.
+
+    Arguments:
+        operation: The operation.
+        function: Gives the operand's cotangent from the result's and the parameters.
+
+    """
+
+    def __init__(self, operation: Operation, function: Callable[..., Any]) -> None:
+        self._operation = operation
+        self.primitive = Primitive(f"{operation.name}_transpose_mpi")
+        self.primitive.def_impl(function)
+        self.primitive.def_abstract_eval(
+            lambda y, **params: ShapedArray(
+                jax.eval_shape(functools.partial(function, **params), y).shape, y.dtype
+            )
+        )
+        register_lowering(self.primitive, lower_function(function))
+        ad.primitive_jvps[self.primitive] = self._push
+        ad.primitive_transposes[self.primitive] = self._transpose
+        batching.primitive_batchers[self.primitive] = self._batch
+
+    def __call__(self, cotangent: Any, *_: Any, **params: Any) -> Any:
+        return self.primitive.bind(cotangent, **params)
+
+    def _push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        return self(*primals, **params), self(*tangents, **params)
+
+    def _transpose(self, cotangent: Any, _: Any, **params: Any) -> list[Any]:
+        return [self._operation.bind(ad.instantiate_zeros(cotangent), **params)]
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        operand_axis, result_axis = self._operation.batch_axes(**params)
+        moved = jnp.moveaxis(operands[0], axes[0], result_axis)
+        return self(moved, **params), operand_axis

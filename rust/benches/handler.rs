@@ -4,12 +4,12 @@
 //!
 //! prints one line per operation, with the nanoseconds that a call takes.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use _core::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Types};
+use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, REGISTRY, Types};
 use _core::ops;
 
 #[path = "../tests/common/mod.rs"]
@@ -19,6 +19,7 @@ use common::*;
 struct Idle;
 
 impl Types for Idle {
+    type Aint = isize;
     type Comm = c_int;
     type Datatype = c_int;
     type Op = c_int;
@@ -46,24 +47,42 @@ macro_rules! idle {
     }};
 }
 
-unsafe extern "C" fn error_string(_: c_int, _: *mut c_char, _: *mut c_int) -> c_int {
-    0
-}
-
 fn functions() -> Functions<Idle> {
     Functions {
         abort: idle!(A B),
+        alltoallw: idle!(A B C D E F G H I),
+        barrier: idle!(A),
+        comm_free: idle!(A),
+        comm_split: idle!(A B C D),
+        error_string: idle!(A B C),
+        finalized: idle!(A),
+        op_create: idle!(A B C),
+        type_commit: idle!(A),
+        type_contiguous: idle!(A B C),
+        type_create_struct: idle!(A B C D E),
+        type_free: idle!(A),
+        int: counted(),
+        large: Some(counted()),
+    }
+}
+
+fn counted<N: 'static, D: 'static>() -> Counted<Idle, N, D> {
+    Counted {
         allgather: idle!(A B C D E F G),
+        allgatherv: idle!(A B C D E F G H),
         allreduce: idle!(A B C D E F),
         alltoall: idle!(A B C D E F G),
-        barrier: idle!(A),
+        alltoallv: idle!(A B C D E F G H I),
         bcast: idle!(A B C D E),
-        error_string,
+        exscan: idle!(A B C D E F),
         gather: idle!(A B C D E F G H),
+        gatherv: idle!(A B C D E F G H I),
         recv: idle!(A B C D E F G),
         reduce: idle!(A B C D E F G),
+        reduce_scatter_block: idle!(A B C D E F),
         scan: idle!(A B C D E F),
         scatter: idle!(A B C D E F G H),
+        scatterv: idle!(A B C D E F G H I),
         send: idle!(A B C D E F),
         sendrecv: idle!(A B C D E F G H I J K L),
         sendrecv_replace: idle!(A B C D E F G H I),

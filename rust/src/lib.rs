@@ -17,7 +17,7 @@ mod python;
 mod _core {
     #[pymodule_export]
     use super::python::{
-        free_communicator, get_logging, load, set_communicator, set_datatype, set_logging,
-        set_operator, set_raise_on_error, set_status,
+        free_communicator, get_logging, load, set_communicator, set_count_limit, set_datatype,
+        set_logging, set_operator, set_raise_on_error, set_status,
     };
 }

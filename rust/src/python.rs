@@ -1,6 +1,7 @@
 //! What Python sees of the core.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::ffi::c_str;
@@ -44,6 +45,7 @@ fn bind<A: Abi>(path: &str) -> PyResult<Vec<(&'static str, Handler)>> {
         .map_err(PyImportError::new_err)?;
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
+    FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
     Ok(ops::host_handlers::<A>())
 }
 
@@ -87,10 +89,18 @@ pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32) {
     REGISTRY.set_communicator(index, Communicator::new(handle, rank, size));
 }
 
-/// Makes calls on the communicator at `index` an error.
+/// What is to be done in the ABI that is loaded.
+static FREE_COMMUNICATOR: OnceLock<fn(usize)> = OnceLock::new();
+
+/// Makes calls on the communicator at `index` an error, and frees what was made of it.
+///
+/// MPI deletes the attributes of a communicator on all its ranks, so that all of them free the
+/// reversed one, too. MPICH and Open MPI have nothing against that within the callback.
 #[pyfunction]
 pub fn free_communicator(index: usize) {
-    REGISTRY.free_communicator(index);
+    if let Some(free) = FREE_COMMUNICATOR.get() {
+        free(index);
+    }
 }
 
 /// Makes `index` stand for the reduction operator with this handle.
@@ -110,6 +120,13 @@ pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
 #[pyfunction]
 pub fn set_status(index: usize, address: usize) {
     REGISTRY.set_status(index, address);
+}
+
+/// Has tests of large counts do with small arrays: what is done for counts beyond an int's is done
+/// for more elements than `limit`, with MPI's functions for large counts, or without them.
+#[pyfunction]
+pub fn set_count_limit(limit: i64, use_large: bool) {
+    ops::set_count_limit(limit, use_large);
 }
 
 /// Turns the debug lines on or off.

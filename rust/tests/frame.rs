@@ -257,6 +257,87 @@ fn an_attribute_must_be_a_64_bit_integer() {
     );
 }
 
+/// Reads the array `counts` of a call with this attribute.
+fn read_counts(attribute: Attribute) -> std::result::Result<Vec<i64>, String> {
+    let mut seen = None;
+    let outcome = call().attribute(attribute).enter(unchanged, |frame| {
+        seen = Some(frame.ints_attribute("counts")?);
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => Ok(seen.unwrap()),
+        Err((code, text)) => {
+            assert_eq!(code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+            Err(text)
+        }
+    }
+}
+
+#[test]
+fn an_array_of_integers_is_decoded() {
+    let counts = array_attribute("counts", &[3, -1, i64::MAX]);
+    assert_eq!(read_counts(counts), Ok(vec![3, -1, i64::MAX]));
+    let empty = Attribute {
+        is_null: true,
+        ..array_attribute("counts", &[])
+    };
+    assert_eq!(read_counts(empty), Ok(vec![]));
+}
+
+/// Fails by a panic of the debug build's where the array is read as if it were aligned.
+#[test]
+fn an_array_of_integers_needs_no_alignment() {
+    let bytes: Vec<u8> = [0u8].into_iter().chain(7i64.to_ne_bytes()).collect();
+    let mut array = XLA_FFI_Array {
+        dtype: S64,
+        size: 1,
+        data: bytes[1..].as_ptr().cast_mut().cast(),
+    };
+    let mut seen = None;
+    let outcome = Call::default().list("counts", &[0]).enter(
+        |frame| {
+            // SAFETY: the frame has room for its one attribute.
+            unsafe { *frame.attrs.attrs = ptr::from_mut(&mut array).cast() };
+        },
+        |frame| {
+            seen = Some(frame.ints_attribute("counts")?);
+            Ok(())
+        },
+    );
+    assert_eq!((outcome, seen), (Ok(()), Some(vec![7])));
+}
+
+#[test]
+fn an_array_must_have_64_bit_integers() {
+    let array = || array_attribute("counts", &[1, 2]);
+    for (attribute, text) in [
+        (
+            attribute("counts", 1),
+            "attribute `counts` has kind 3, expected an array",
+        ),
+        (
+            Attribute {
+                dtype: S32,
+                ..array()
+            },
+            "attribute `counts` has elements of type 4, expected 64-bit integers",
+        ),
+        (
+            Attribute {
+                is_null: true,
+                ..array()
+            },
+            "attribute `counts` has 2 elements at the null address",
+        ),
+        (
+            array_attribute("other", &[1, 2]),
+            "attribute `counts` is missing",
+        ),
+    ] {
+        assert_eq!(read_counts(attribute), Err(text.into()));
+    }
+}
+
 #[test]
 fn an_int_must_fit() {
     let read = |value| {

@@ -1,176 +1,15 @@
 //! The operations, called as XLA calls them, on an MPI that only records what it is asked.
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{c_char, c_int, c_void};
-use std::ptr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::cell::RefCell;
 
-use _core::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Types};
 use _core::{log, ops};
 
 mod common;
+use common::recorder::*;
 use common::*;
 
-/// An ABI of its own, with ints and pointers mixed and values that no real MPI has.
-struct Recorder;
-
-impl Types for Recorder {
-    type Comm = c_int;
-    type Datatype = *mut c_void;
-    type Op = c_int;
-    type Status = c_void;
-}
-
-const IN_PLACE: i64 = 0x777;
-const STATUS_IGNORE: i64 = 0x888;
-
-impl Abi for Recorder {
-    const IN_PLACE: usize = IN_PLACE as usize;
-    const STATUS_IGNORE: usize = STATUS_IGNORE as usize;
-
-    fn functions() -> &'static OnceLock<Functions<Self>> {
-        static FUNCTIONS: OnceLock<Functions<Recorder>> = OnceLock::new();
-        &FUNCTIONS
-    }
-}
-
-/// A call of MPI: the function and its arguments, pointers as their addresses.
-type Recorded = (&'static str, Vec<i64>);
-
 thread_local! {
-    // Each test runs on a thread of its own, and so do the calls that it makes.
-    static CALLS: RefCell<Vec<Recorded>> = const { RefCell::new(Vec::new()) };
-    static CODE: Cell<c_int> = const { Cell::new(0) };
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-trait Word {
-    fn word(self) -> i64;
-}
-
-impl Word for c_int {
-    fn word(self) -> i64 {
-        self.into()
-    }
-}
-
-impl<T> Word for *const T {
-    fn word(self) -> i64 {
-        self as i64
-    }
-}
-
-impl<T> Word for *mut T {
-    fn word(self) -> i64 {
-        self as i64
-    }
-}
-
-/// A C function of as many arguments as there are letters, of the types that its place in the
-/// table gives them.
-macro_rules! recorder {
-    ($name:literal $($argument:ident)*) => {{
-        #[allow(non_snake_case)]
-        unsafe extern "C" fn called<$($argument: Word),*>($($argument: $argument),*) -> c_int {
-            let arguments = vec![$($argument.word()),*];
-            CALLS.with_borrow_mut(|calls| calls.push(($name, arguments)));
-            CODE.get()
-        }
-        called
-    }};
-}
-
-unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c_int) -> c_int {
-    let message = format!("number {code} is wrong");
-    // SAFETY: MPI may write MPI_MAX_ERROR_STRING bytes.
-    unsafe {
-        ptr::copy_nonoverlapping(message.as_ptr(), text.cast(), message.len());
-        *length = message.len() as c_int;
-    }
-    0
-}
-
-fn functions() -> Functions<Recorder> {
-    Functions {
-        abort: recorder!("MPI_Abort" A B),
-        allgather: recorder!("MPI_Allgather" A B C D E F G),
-        allreduce: recorder!("MPI_Allreduce" A B C D E F),
-        alltoall: recorder!("MPI_Alltoall" A B C D E F G),
-        barrier: recorder!("MPI_Barrier" A),
-        bcast: recorder!("MPI_Bcast" A B C D E),
-        error_string,
-        gather: recorder!("MPI_Gather" A B C D E F G H),
-        recv: recorder!("MPI_Recv" A B C D E F G),
-        reduce: recorder!("MPI_Reduce" A B C D E F G),
-        scan: recorder!("MPI_Scan" A B C D E F),
-        scatter: recorder!("MPI_Scatter" A B C D E F G H),
-        send: recorder!("MPI_Send" A B C D E F),
-        sendrecv: recorder!("MPI_Sendrecv" A B C D E F G H I J K L),
-        sendrecv_replace: recorder!("MPI_Sendrecv_replace" A B C D E F G H I),
-    }
-}
-
-/// A communicator of two, by its index, as each of its ranks has it: tests are both.
-const RANK_0: i64 = 0;
-const RANK_1: i64 = 1;
-const COMM: [i64; 2] = [0x440, 0x441];
-const FREED: i64 = 2;
-
-const SUM: i64 = 3;
-const SUM_HANDLE: i64 = 0x58;
-
-const STATUS: i64 = 1;
-const STATUS_ADDRESS: i64 = 0x5000;
-
-const FLOAT: i64 = 0xf32;
-
-/// Calls an operation. Gives back how it ended and what it called.
-fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
-    Recorder::functions().get_or_init(|| {
-        for rank in [0, 1] {
-            let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2);
-            REGISTRY.set_communicator(rank, communicator);
-        }
-        REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2));
-        REGISTRY.free_communicator(FREED as usize);
-        REGISTRY.set_operator(SUM as usize, SUM_HANDLE as usize);
-        REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
-        REGISTRY.set_datatype(F32 as usize, Datatype::new(FLOAT as usize, 4));
-        functions()
-    });
-    let (_, handler) = ops::host_handlers::<Recorder>()
-        .into_iter()
-        .find(|(name, _)| *name == operation)
-        .unwrap();
-    let outcome = call.run(handler);
-    (outcome, CALLS.take())
-}
-
-/// The one call that an operation made, all being well.
-fn called(operation: &str, call: Call) -> Recorded {
-    let (outcome, mut calls) = run(operation, call);
-    assert_eq!(outcome, Ok(()));
-    assert_eq!(calls.len(), 1, "{calls:?}");
-    calls.remove(0)
-}
-
-/// The error of an operation that must not have called MPI.
-fn refused(operation: &str, call: Call) -> Outcome {
-    let (outcome, calls) = run(operation, call);
-    assert_eq!(calls, []);
-    outcome
-}
-
-/// Where operands and results lie.
-const IN: i64 = 0x1000;
-const OUT: i64 = 0x2000;
-
-fn floats(address: i64, dims: &[i64]) -> Array {
-    array(F32, address as usize, dims)
-}
-
-fn on(comm: i64) -> Call {
-    Call::default().ints(&[("comm", comm)])
 }
 
 #[test]
@@ -218,8 +57,12 @@ fn allreduce_passes_both_arrays() {
 
 #[test]
 fn one_array_is_reduced_in_place() {
-    for (operation, function) in [("allreduce", "MPI_Allreduce"), ("scan", "MPI_Scan")] {
-        let call = allreduce(RANK_0)
+    for (operation, function) in [
+        ("allreduce", "MPI_Allreduce"),
+        ("exscan", "MPI_Exscan"),
+        ("scan", "MPI_Scan"),
+    ] {
+        let call = scan(RANK_0)
             .operand(floats(IN, &[4]))
             .result(floats(IN, &[4]));
         assert_eq!(
@@ -375,14 +218,109 @@ fn reduce_of_an_empty_array_is_in_place_nowhere_but_on_root() {
 }
 
 #[test]
-fn scan_passes_both_arrays() {
-    let call = allreduce(RANK_0)
-        .operand(floats(IN, &[3]))
-        .result(floats(OUT, &[3]));
+fn reduce_scatter_receives_one_block() {
+    let call = |operand: &[i64]| {
+        allreduce(RANK_1)
+            .operand(floats(IN, operand))
+            .result(floats(OUT, &[3]))
+    };
     assert_eq!(
-        called("scan", call),
-        ("MPI_Scan", vec![IN, OUT, 3, FLOAT, SUM_HANDLE, COMM[0]])
+        called("reduce_scatter", call(&[2, 3])),
+        (
+            "MPI_Reduce_scatter_block",
+            vec![IN, OUT, 3, FLOAT, SUM_HANDLE, COMM[1]]
+        )
     );
+    assert_eq!(
+        refused("reduce_scatter", call(&[3, 3])),
+        invalid("arrays do not match: [3, 3] of XLA type 11 is not 2 times [3] of XLA type 11")
+    );
+}
+
+fn scan(comm: i64) -> Call {
+    allreduce(comm).ints(&[("reverse", 0)])
+}
+
+#[test]
+fn scans_pass_both_arrays() {
+    for (operation, function) in [("exscan", "MPI_Exscan"), ("scan", "MPI_Scan")] {
+        let call = scan(RANK_0)
+            .operand(floats(IN, &[3]))
+            .result(floats(OUT, &[3]));
+        assert_eq!(
+            called(operation, call),
+            (function, vec![IN, OUT, 3, FLOAT, SUM_HANDLE, COMM[0]])
+        );
+    }
+}
+
+/// What a reversed scan on a communicator calls.
+fn reversed(operation: &str, index: i64) -> (Outcome, Vec<Recorded>) {
+    let call = allreduce(index)
+        .ints(&[("reverse", 1)])
+        .operand(floats(IN, &[3]))
+        .result(floats(IN, &[3]));
+    run(operation, call)
+}
+
+#[test]
+fn a_reversed_communicator_is_made_once_and_freed() {
+    let (index, handle) = new_communicator();
+    let arguments = vec![IN_PLACE, IN, 3, FLOAT, SUM_HANDLE, handle + REVERSED];
+    let split = ("MPI_Comm_split", vec![handle, 0, 0]);
+    assert_eq!(
+        reversed("scan", index),
+        (Ok(()), vec![split, ("MPI_Scan", arguments.clone())])
+    );
+    assert_eq!(
+        reversed("exscan", index),
+        (Ok(()), vec![("MPI_Exscan", arguments)])
+    );
+    ops::free_communicator::<Recorder>(index as usize);
+    assert_eq!(
+        recorded(),
+        [("MPI_Comm_free", vec![handle + REVERSED])],
+        "freed another, or none"
+    );
+    ops::free_communicator::<Recorder>(index as usize);
+    assert_eq!(recorded(), [], "freed twice");
+    assert!(reversed("scan", index).0.is_err(), "usable when freed");
+}
+
+#[test]
+fn a_communicator_without_a_reversed_one_is_just_forgotten() {
+    let (index, _) = new_communicator();
+    called("barrier", on(index));
+    ops::free_communicator::<Recorder>(index as usize);
+    assert_eq!(recorded(), []);
+}
+
+/// MPI may not be called any more.
+#[test]
+fn nothing_is_freed_after_the_end_of_mpi() {
+    let (index, _) = new_communicator();
+    assert_eq!(reversed("scan", index).0, Ok(()));
+    after_the_end(|| ops::free_communicator::<Recorder>(index as usize));
+    assert_eq!(recorded(), []);
+}
+
+/// Fails when the error leaves a communicator behind that was never made.
+#[test]
+fn a_reversed_communicator_that_could_not_be_made_is_tried_again() {
+    let _alone = alone();
+    let (index, handle) = new_communicator();
+    ops::set_raise_on_error(true);
+    set_error(Some(("MPI_Comm_split", 5)));
+    let (outcome, calls) = reversed("scan", index);
+    set_error(None);
+    ops::set_raise_on_error(false);
+    assert_eq!(
+        outcome,
+        internal("r1 | MPI_Comm_split returned error code 5: number 5 is wrong")
+    );
+    let split = ("MPI_Comm_split", vec![handle, 0, 0]);
+    assert_eq!(calls, std::slice::from_ref(&split));
+    assert_eq!(reversed("scan", index).1[0], split);
 }
 
 #[test]
@@ -404,6 +342,211 @@ fn scatter_sends_on_root_only() {
         refused("scatter", scatter(RANK_1).operand(floats(IN, &[2, 3]))),
         invalid("expected 0 operands, got 1")
     );
+}
+
+#[test]
+fn allgatherv_receives_the_rows_of_each_rank() {
+    let call = on(RANK_1)
+        .list("counts", &[1, 2])
+        .operand(floats(IN, &[2, 5]))
+        .result(floats(OUT, &[3, 5]));
+    let lists = [5, 10, 0, 5];
+    assert_eq!(
+        called("allgatherv", call),
+        (
+            "MPI_Allgatherv",
+            [&[IN, 10, FLOAT, OUT], &lists[..], &[FLOAT, COMM[1]]].concat()
+        )
+    );
+}
+
+/// All but one rank may have nothing.
+#[test]
+fn allgatherv_takes_no_rows() {
+    let call = on(RANK_0)
+        .list("counts", &[0, 2])
+        .operand(floats(IN, &[0]))
+        .result(floats(OUT, &[2]));
+    assert_eq!(
+        called("allgatherv", call),
+        (
+            "MPI_Allgatherv",
+            vec![IN, 0, FLOAT, OUT, 0, 2, 0, 0, FLOAT, COMM[0]]
+        )
+    );
+}
+
+#[test]
+fn alltoallv_sends_rows_to_each_rank() {
+    let call = on(RANK_0)
+        .list("sendcounts", &[1, 3])
+        .list("recvcounts", &[2, 0])
+        .operand(floats(IN, &[4, 5]))
+        .result(floats(OUT, &[2, 5]));
+    let (sent, received) = ([5, 15, 0, 5], [10, 0, 0, 10]);
+    assert_eq!(
+        called("alltoallv", call),
+        (
+            "MPI_Alltoallv",
+            [
+                &[IN],
+                &sent[..],
+                &[FLOAT, OUT],
+                &received,
+                &[FLOAT, COMM[0]]
+            ]
+            .concat()
+        )
+    );
+}
+
+#[test]
+fn gatherv_receives_on_root_only() {
+    let gatherv = |comm| on(comm).list("counts", &[1, 2]).ints(&[("root", 1)]);
+    let on_root = gatherv(RANK_1)
+        .operand(floats(IN, &[2, 5]))
+        .result(floats(OUT, &[3, 5]));
+    assert_eq!(
+        called("gatherv", on_root),
+        (
+            "MPI_Gatherv",
+            vec![IN, 10, FLOAT, OUT, 5, 10, 0, 5, FLOAT, 1, COMM[1]]
+        )
+    );
+    let elsewhere = gatherv(RANK_0).operand(floats(IN, &[1, 5]));
+    assert_eq!(
+        called("gatherv", elsewhere),
+        (
+            "MPI_Gatherv",
+            vec![IN, 5, FLOAT, 0, 5, 10, 0, 5, FLOAT, 1, COMM[0]]
+        )
+    );
+}
+
+#[test]
+fn scatterv_sends_on_root_only() {
+    let scatterv = |comm| on(comm).list("counts", &[1, 2]).ints(&[("root", 0)]);
+    let on_root = scatterv(RANK_0)
+        .operand(floats(IN, &[3, 5]))
+        .result(floats(OUT, &[1, 5]));
+    assert_eq!(
+        called("scatterv", on_root),
+        (
+            "MPI_Scatterv",
+            vec![IN, 5, 10, 0, 5, FLOAT, OUT, 5, FLOAT, 0, COMM[0]]
+        )
+    );
+    let elsewhere = scatterv(RANK_1).result(floats(OUT, &[2, 5]));
+    assert_eq!(
+        called("scatterv", elsewhere),
+        (
+            "MPI_Scatterv",
+            vec![0, 5, 10, 0, 5, FLOAT, OUT, 10, FLOAT, 0, COMM[1]]
+        )
+    );
+}
+
+/// Rank 0's part of calls in which the ranks have one and two rows.
+fn vector_call(
+    operation: &str,
+    counts: &[i64],
+    own: Array,
+    all: Array,
+) -> (Outcome, Vec<Recorded>) {
+    let call = match operation {
+        "alltoallv" => on(RANK_0)
+            .list("sendcounts", counts)
+            .list("recvcounts", &[0, 1])
+            .operand(all)
+            .result(own),
+        "scatterv" => on(RANK_0).list("counts", counts).operand(all).result(own),
+        _ => on(RANK_0).list("counts", counts).operand(own).result(all),
+    };
+    run(operation, call.ints(&[("root", 0)]))
+}
+
+const VECTOR_OPERATIONS: [&str; 4] = ["allgatherv", "alltoallv", "gatherv", "scatterv"];
+
+#[test]
+fn counts_must_be_one_for_each_rank() {
+    for operation in VECTOR_OPERATIONS {
+        let name = match operation {
+            "alltoallv" => "sendcounts",
+            _ => "counts",
+        };
+        for counts in [&[][..], &[1], &[1, 1, 1], &[4, -1]] {
+            let (own, all) = (floats(IN, &[1, 5]), floats(OUT, &[3, 5]));
+            let text = format!(
+                "attribute `{name}` is {counts:?}, expected a number of rows for each of 2 ranks"
+            );
+            assert_eq!(
+                vector_call(operation, counts, own, all),
+                (invalid(&text), vec![]),
+                "{operation}"
+            );
+        }
+    }
+}
+
+/// MPI would read or write past the end of an array.
+#[test]
+fn arrays_must_have_the_rows_of_the_counts() {
+    let text = |dims: &[i64], rows| {
+        invalid(&format!(
+            "an array of shape {dims:?} has not the {rows} rows that the call says"
+        ))
+    };
+    for operation in VECTOR_OPERATIONS {
+        for dims in [&[2, 5][..], &[4, 5], &[]] {
+            let (own, all) = (floats(IN, &[1, 5]), floats(OUT, dims));
+            let (outcome, calls) = vector_call(operation, &[1, 2], own, all);
+            assert_eq!((outcome, calls), (text(dims, 3), vec![]), "{operation}");
+        }
+        for dims in [&[2, 5][..], &[0, 5], &[]] {
+            let (own, all) = (floats(IN, dims), floats(OUT, &[3, 5]));
+            let (outcome, calls) = vector_call(operation, &[1, 2], own, all);
+            assert_eq!((outcome, calls), (text(dims, 1), vec![]), "{operation}");
+        }
+    }
+}
+
+#[test]
+fn rows_must_be_alike() {
+    for operation in VECTOR_OPERATIONS {
+        for (all, text) in [
+            (floats(OUT, &[3, 4]), "[3, 4] of XLA type 11"),
+            (floats(OUT, &[3, 5, 1]), "[3, 5, 1] of XLA type 11"),
+            (array(S64, OUT as usize, &[3, 5]), "[3, 5] of XLA type 5"),
+        ] {
+            let own = floats(IN, &[1, 5]);
+            let (outcome, calls) = vector_call(operation, &[1, 2], own, all);
+            let (first, second) = match operation {
+                "alltoallv" => (text, "[1, 5] of XLA type 11"),
+                _ => ("[1, 5] of XLA type 11", text),
+            };
+            let text = format!("arrays do not match: rows of {first} are not those of {second}");
+            assert_eq!((outcome, calls), (invalid(&text), vec![]), "{operation}");
+        }
+    }
+}
+
+/// Sums that overflow are no way around the checks.
+#[test]
+fn absurd_counts_are_refused() {
+    for counts in [[i64::MAX, i64::MAX], [1, i64::MAX]] {
+        let (own, all) = (floats(IN, &[counts[0], 5]), floats(OUT, &[3, 5]));
+        let (outcome, calls) = vector_call("gatherv", &counts, own, all);
+        assert_eq!(
+            (outcome, calls),
+            (
+                invalid(
+                    "an array of shape [3, 5] has not the 9223372036854775807 rows that the call \
+                     says"
+                ),
+                vec![]
+            )
+        );
+    }
 }
 
 fn send() -> Call {
@@ -547,6 +690,122 @@ fn what_the_registry_does_not_know_is_an_error() {
 }
 
 #[test]
+fn an_array_must_have_a_size() {
+    for dims in [&[-1][..], &[1 << 62, 4], &[i64::MAX, 3]] {
+        let call = on(RANK_0)
+            .ints(&[("dest", 1), ("tag", 0)])
+            .operand(floats(IN, dims));
+        assert_eq!(
+            refused("send", call),
+            invalid(&format!(
+                "an array of shape {dims:?} does not fit into memory"
+            ))
+        );
+    }
+}
+
+/// A reduction of this operator's number on elements of 16 bits, or of 32.
+fn reduction(number: i64, dtype: i32) -> Call {
+    on(RANK_0)
+        .ints(&[("op", number)])
+        .operand(array(dtype, IN as usize, &[3]))
+        .result(array(dtype, IN as usize, &[3]))
+}
+
+/// The handle of the operator that a reduction passes, and whether it was made for that.
+fn operator_of(call: Call) -> (i64, bool) {
+    let (outcome, mut calls) = run("allreduce", call);
+    assert_eq!(outcome, Ok(()));
+    let (_, arguments) = calls.pop().unwrap();
+    let commutative = ("MPI_Op_create", vec![1]);
+    assert!(calls.iter().all(|call| *call == commutative), "{calls:?}");
+    (arguments[4], calls.len() == 1)
+}
+
+/// What MPI gets from an operator for one pair of elements.
+fn reduced(op: i64, left: u16, right: u16) -> u16 {
+    let (mut input, mut inout, mut len, mut datatype) = (left, right, 1, std::ptr::null_mut());
+    // SAFETY: both vectors have one element.
+    unsafe {
+        function_of(op).unwrap()(
+            std::ptr::from_mut(&mut input).cast(),
+            std::ptr::from_mut(&mut inout).cast(),
+            &mut len,
+            &mut datatype,
+        );
+    }
+    inout
+}
+
+/// The one test that uses them: they are made once for the whole process.
+#[test]
+fn half_floats_have_operators_of_their_own_made_once() {
+    // Two and a half, in both formats.
+    let values = [(F16, 0x4000, 0x3800), (BF16, 0x4000, 0x3f00)];
+    // Sum, product, maximum and minimum: two and a half, one, two, a half.
+    let expected = [
+        (F16, [0x4100, 0x3c00, 0x4000, 0x3800]),
+        (BF16, [0x4020, 0x3f80, 0x4000, 0x3f00]),
+    ];
+    let mut handles = vec![];
+    for ((dtype, two, half), (_, expected)) in values.into_iter().zip(expected) {
+        for (number, expected) in (0..).zip(expected) {
+            let (op, was_made) = operator_of(reduction(number, dtype));
+            assert!(was_made);
+            assert_eq!(reduced(op, two, half), expected);
+            assert_eq!(operator_of(reduction(number, dtype)), (op, false));
+            assert!(!handles.contains(&op));
+            handles.push(op);
+        }
+    }
+}
+
+#[test]
+fn half_floats_have_no_other_operators_of_mpi() {
+    for (number, dtype) in [(4, F16), (13, BF16)] {
+        assert_eq!(
+            refused("allreduce", reduction(number, dtype)),
+            invalid(&format!(
+                "reduction operator {number} is not for elements of XLA type {dtype}"
+            ))
+        );
+    }
+}
+
+#[test]
+fn half_floats_may_have_operators_that_users_made() {
+    assert_eq!(
+        operator_of(reduction(USER_MADE, BF16)),
+        (USER_MADE_HANDLE, false)
+    );
+}
+
+#[test]
+fn other_types_have_the_operators_of_mpi() {
+    for number in 0..14 {
+        assert_eq!(
+            operator_of(reduction(number, F32)),
+            (SUM_HANDLE - SUM + number, false)
+        );
+    }
+}
+
+/// As integers, which is what MPI moves them as.
+#[test]
+fn half_floats_are_moved() {
+    for dtype in [F16, BF16] {
+        let call =
+            on(RANK_0)
+                .ints(&[("dest", 1), ("tag", 9)])
+                .operand(array(dtype, IN as usize, &[5]));
+        assert_eq!(
+            called("send", call),
+            ("MPI_Send", vec![IN, 5, SHORT, 1, 9, COMM[0]])
+        );
+    }
+}
+
+#[test]
 fn a_missing_attribute_is_an_error() {
     assert_eq!(
         refused("barrier", Call::default()),
@@ -558,38 +817,13 @@ fn a_missing_attribute_is_an_error() {
     );
 }
 
-/// A count that is cut off to 32 bits would send a part only.
-#[test]
-fn a_count_must_fit_a_c_int() {
-    let huge = on(RANK_0)
-        .ints(&[("dest", 1), ("tag", 0)])
-        .operand(floats(IN, &[2, 1 << 30]));
-    assert_eq!(
-        refused("send", huge),
-        invalid("an array of 2147483648 elements, more than MPI takes in one call (2147483647)")
-    );
-    let largest = on(RANK_0)
-        .ints(&[("dest", 1), ("tag", 0)])
-        .operand(floats(IN, &[(1 << 31) - 1]));
-    assert_eq!(
-        called("send", largest),
-        ("MPI_Send", vec![IN, 2147483647, FLOAT, 1, 0, COMM[0]])
-    );
-}
-
-/// Held while a test changes what holds for the whole process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[test]
 fn an_error_of_mpi_is_raised_where_asked_for() {
     let _alone = alone();
     ops::set_raise_on_error(true);
-    CODE.set(6);
+    set_error(Some(("MPI_Send", 6)));
     let (outcome, calls) = run("send", send());
-    CODE.set(0);
+    set_error(None);
     ops::set_raise_on_error(false);
     assert_eq!(
         outcome,
@@ -605,9 +839,9 @@ fn an_error_of_mpi_is_raised_where_asked_for() {
 #[test]
 fn an_error_of_mpi_ends_all_ranks_otherwise() {
     let _alone = alone();
-    CODE.set(6);
+    set_error(Some(("MPI_Recv", 6)));
     let (outcome, calls) = run("recv", recv(-1));
-    CODE.set(0);
+    set_error(None);
     assert_eq!(calls[0].0, "MPI_Recv");
     assert_eq!(calls[1..], [("MPI_Abort", vec![COMM[1], 6])]);
     // Seen only where MPI_Abort returns, which the stand-in does.
@@ -701,6 +935,52 @@ fn each_call_has_two_lines_in_the_log() {
             "r1 | ID | MPI_Reduce done with code 0",
         ),
         (
+            "reduce_scatter",
+            floats_in_and_out(allreduce(RANK_0), &[2, 3], &[3]),
+            "r0 | ID | MPI_Reduce_scatter_block (3 items)",
+            "r0 | ID | MPI_Reduce_scatter_block done with code 0",
+        ),
+        (
+            "exscan",
+            floats_in_and_out(scan(RANK_0), &[3], &[3]),
+            "r0 | ID | MPI_Exscan (3 items)",
+            "r0 | ID | MPI_Exscan done with code 0",
+        ),
+        (
+            "allgatherv",
+            floats_in_and_out(on(RANK_0).list("counts", &[1, 2]), &[1, 3], &[3, 3]),
+            "r0 | ID | MPI_Allgatherv (3 items)",
+            "r0 | ID | MPI_Allgatherv done with code 0",
+        ),
+        (
+            "alltoallv",
+            floats_in_and_out(
+                on(RANK_0)
+                    .list("sendcounts", &[1, 2])
+                    .list("recvcounts", &[1, 0]),
+                &[3, 3],
+                &[1, 3],
+            ),
+            "r0 | ID | MPI_Alltoallv (9 items sent, 3 items received)",
+            "r0 | ID | MPI_Alltoallv done with code 0",
+        ),
+        (
+            "gatherv",
+            at_root(RANK_1)
+                .list("counts", &[1, 2])
+                .operand(floats(IN, &[2, 3])),
+            "r1 | ID | MPI_Gatherv (6 items, root=0)",
+            "r1 | ID | MPI_Gatherv done with code 0",
+        ),
+        (
+            "scatterv",
+            at_root(RANK_1)
+                .list("counts", &[1, 2])
+                .result(floats(OUT, &[2, 3])),
+            "r1 | ID | MPI_Scatterv (6 items, root=0)",
+            "r1 | ID | MPI_Scatterv done with code 0",
+        ),
+        (
             "recv",
             recv(-1),
             "r1 | ID | MPI_Recv <- -2 (tag -1, 5 items)",
@@ -727,9 +1007,9 @@ fn each_call_has_two_lines_in_the_log() {
 fn the_log_has_the_code_of_an_error() {
     let _alone = alone();
     ops::set_raise_on_error(true);
-    CODE.set(6);
+    set_error(Some(("MPI_Send", 6)));
     let lines = logged("send", send());
-    CODE.set(0);
+    set_error(None);
     ops::set_raise_on_error(false);
     assert_eq!(
         lines,

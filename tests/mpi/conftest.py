@@ -2,6 +2,8 @@
 
 import faulthandler
 import os
+import re
+from collections import Counter
 
 # Two ranks share one core on small machines: one thread each is plenty.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -22,6 +24,16 @@ def _start_together():
 
 
 @pytest.fixture
+def enable_x64():
+    import jax
+
+    old = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", old)
+
+
+@pytest.fixture
 def comm():
     return COMM
 
@@ -34,6 +46,32 @@ def rank():
 @pytest.fixture
 def size():
     return COMM.Get_size()
+
+
+@pytest.fixture
+def calls_of(capsys):
+    """Calls a function, and gives its result, and how often it called what of MPI's.
+
+    The latter is a Counter({"Send": 1}), say. It comes from the debug lines.
+    """
+    import jax
+
+    from mpi4jax import notoken as mpi
+    from mpi4jax._src.xla_bridge import set_logging
+
+    def call(function, *args):
+        capsys.readouterr()
+        set_logging(True)
+        try:
+            result = jax.block_until_ready(function(*args))
+            mpi.barrier(comm=MPI.COMM_SELF)  # ordered behind the call
+        finally:
+            set_logging(False)
+        lines = capsys.readouterr().out
+        calls = Counter(re.findall(r"\| MPI_(\w+) done with code 0 ", lines))
+        return result, calls - Counter(Barrier=1)
+
+    return call
 
 
 def pytest_collection_modifyitems(items):

@@ -1,5 +1,9 @@
 """Bad arguments are refused at the call, with a text that says what is wrong."""
 
+import functools
+import re
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,15 +16,45 @@ X = jnp.ones(3)
 
 BY_TYPE = {
     "allgather": (lambda: mpi.allgather(X, comm=3), "comm", r"\['NoneType', 'Intra.*int"),
+    "allgatherv": (
+        lambda: mpi.allgatherv(X, 3),
+        "counts",
+        r"\['Sequence', 'ndarray'\], got.*int",
+    ),
     "allreduce": (lambda: mpi.allreduce(X, op=np.sum), "op", r"\['Op', 'Hashable.*got"),
     "alltoall": (lambda: mpi.alltoall(X, comm="world"), "comm", r".*got: <class 'str'>"),
+    "alltoallv": (
+        lambda: mpi.alltoallv(X, [3] * MPI.COMM_WORLD.Get_size(), "3"),
+        "recvcounts",
+        r"\['Sequence', 'ndarray'\], got.*str",
+    ),
     "barrier": (lambda: mpi.barrier(comm=1.0), "comm", r".*got: <class 'float'>"),
     "bcast": (lambda: mpi.bcast(X, 1.5), "root", r"expected: integer, got.*float"),
+    "exscan": (
+        lambda: mpi.exscan(X, max),
+        "op",
+        r"\['Op', 'HashableMPIType'\], got.*built",
+    ),
     "gather": (lambda: mpi.gather(X, None), "root", r"expected: integer, got.*None"),
+    "gatherv": (
+        lambda: mpi.gatherv(X, [1.5] * MPI.COMM_WORLD.Get_size(), 0),
+        "counts",
+        r"expected: integer, got.*float",
+    ),
     "recv": (lambda: mpi.recv(X, "a"), "source", r"expected: integer, got.*str"),
     "reduce": (lambda: mpi.reduce(X, MPI.SUM, True), "root", r"expected: integer.*bool"),
+    "reduce_scatter": (
+        lambda: mpi.reduce_scatter(jnp.ones(MPI.COMM_WORLD.Get_size()), None),
+        "op",
+        r"\['Op', 'HashableMPIType'\], got.*None",
+    ),
     "scan": (lambda: mpi.scan(X, "+"), "op", r"\['Op', 'HashableMPIType'\], got.*str"),
     "scatter": (lambda: mpi.scatter(X, 0, comm=[]), "comm", r".*got: <class 'list'>"),
+    "scatterv": (
+        lambda: mpi.scatterv(X, {0: 3}, 0),
+        "counts",
+        r"\['Sequence', 'ndarray'\], got.*dict",
+    ),
     "send": (lambda: mpi.send(X, 0, tag="t"), "tag", r"expected: integer, got.*str"),
     "sendrecv": (
         lambda: mpi.sendrecv(X, X, 0, 0, status=0),
@@ -54,9 +88,11 @@ def test_tracer_where_a_number_is_needed():
 
 
 @pytest.mark.parametrize("root", [-1, 100])
-@pytest.mark.parametrize("name", ["bcast", "gather", "scatter", "reduce"])
+@pytest.mark.parametrize(
+    "name", ["bcast", "gather", "gatherv", "scatter", "scatterv", "reduce"]
+)
 def test_root_out_of_range(name, root, size):
-    op = (MPI.SUM,) if name == "reduce" else ()
+    op = (MPI.SUM,) if name == "reduce" else ([3] * size,) if name.endswith("v") else ()
     with pytest.raises(
         ValueError,
         match=f"{name} got {root} for argument `root`, expected a rank of the "
@@ -67,6 +103,7 @@ def test_root_out_of_range(name, root, size):
 
 def test_numpy_integers_are_accepted(size):
     assert mpi.bcast(X, np.int64(0)).shape == (3,)
+    assert mpi.allgatherv(X, np.full(size, 3, np.uint8)).shape == (3 * size,)
     assert mpi.allgather(np.float32(1)).shape == (size,)
 
 
@@ -76,11 +113,72 @@ def test_first_axis(rank, size):
             ValueError, match=r"Alltoall input must have shape \(nproc, \.\.\.\)"
         ):
             mpi.alltoall(x)
+        with pytest.raises(
+            ValueError, match=r"Reduce_scatter input must have shape \(nproc, \.\.\.\)"
+        ):
+            mpi.reduce_scatter(x, MPI.SUM)
         if rank == 0:
             with pytest.raises(
                 ValueError, match=r"Scatter input must have shape \(nproc, \.\.\.\)"
             ):
                 mpi.scatter(x, 0)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_counts(transform, size, calls_of):
+    right = [3] * size
+    calls = {
+        ("allgatherv", "counts"): lambda x, n: mpi.allgatherv(x, n),
+        ("alltoallv", "sendcounts"): lambda x, n: mpi.alltoallv(x, n, right),
+        ("alltoallv", "recvcounts"): lambda x, n: mpi.alltoallv(x, right, n),
+        ("gatherv", "counts"): lambda x, n: mpi.gatherv(x, n, 0),
+        ("scatterv", "counts"): lambda x, n: mpi.scatterv(x, n, 0),
+    }
+
+    def refused():
+        for (name, argument), call in calls.items():
+            for counts in ([], [*right, 3], np.array([-1, *right[1:]])):
+                given = re.escape(str(list(map(int, counts))))
+                text = (
+                    f"{name} got {given} for argument `{argument}`, expected a number of "
+                    f"rows, not negative, for each of the {size} processes"
+                )
+                with pytest.raises(ValueError, match=text):
+                    transform(functools.partial(call, n=counts))(X)
+
+    assert calls_of(refused) == (None, Counter())
+
+
+def test_rows_are_what_the_counts_say(rank, size, calls_of):
+    fours = [4] * size
+    calls = {
+        "allgatherv": (lambda x: mpi.allgatherv(x, fours), 4),
+        "alltoallv": (lambda x: mpi.alltoallv(x, fours, fours), 4 * size),
+        "gatherv": (lambda x: mpi.gatherv(x, fours, 0), 4),
+        "scatterv": (lambda x: mpi.scatterv(x, fours, 0), 4 if rank else 4 * size),
+    }
+
+    def refused():
+        for x in (jnp.ones((5, 3)), jnp.float32(1)):
+            for name, (call, rows) in calls.items():
+                text = (
+                    f"{name} got an array of shape {re.escape(str(x.shape))} for argument "
+                    rf"`x`, expected \({rows}, \.\.\.\), as the counts say"
+                )
+                with pytest.raises(ValueError, match=text):
+                    call(x)
+
+    assert calls_of(refused) == (None, Counter())
+
+
+def test_rows_that_stay(rank, size):
+    # What a process sends to itself is what it gets from itself.
+    with pytest.raises(
+        ValueError,
+        match="alltoallv got 2 rows in `sendcounts` and 1 in `recvcounts` for this process "
+        rf"itself \(rank {rank}\), expected the same number",
+    ):
+        mpi.alltoallv(jnp.ones(2 * size), [2] * size, [1] * size)
 
 
 @pytest.mark.ranks(2)
@@ -141,10 +239,3 @@ def test_communicator_freed_while_its_programs_run(rank, size):
     comm.Free()
     for result in results:
         np.testing.assert_array_equal(result, size * np.ones(3))
-
-
-def test_differentiation_that_is_not_defined(rank):
-    with pytest.raises(NotImplementedError, match="only defined for op=MPI.SUM"):
-        jax.grad(lambda x: mpi.allreduce(x, MPI.MAX).sum())(X)
-    with pytest.raises(RuntimeError, match="forward-mode"):
-        jax.jvp(lambda x: mpi.sendrecv(x, x, rank, rank), (X,), (X,))

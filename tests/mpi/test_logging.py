@@ -16,13 +16,22 @@ ANY = MPI.ANY_TAG
 
 LINES = {
     "Allgather": (lambda n: mpi.allgather(X), "(10 items)"),
+    "Allgatherv": (lambda n: mpi.allgatherv(X, [10] * n), "(10 items)"),
     "Allreduce": (lambda n: mpi.allreduce(X, MPI.SUM), "with 10 items"),
     "Alltoall": (lambda n: mpi.alltoall(jnp.ones((n, 5, 2))), "(10 items)"),
+    "Alltoallv": (lambda n: alltoallv(n), "(10 items sent, 10 items received)"),
     "Barrier": (lambda n: mpi.barrier(), None),
     "Bcast": (lambda n: mpi.bcast(X, 0), "(10 items, root=0)"),
+    "Exscan": (lambda n: mpi.exscan(X, MPI.SUM), "(10 items)"),
     "Gather": (lambda n: mpi.gather(X, 0), "(10 items, root=0)"),
+    "Gatherv": (lambda n: mpi.gatherv(X, [10] * n, 0), "(10 items, root=0)"),
     "Scatter": (lambda n: scatter(n), "(10 items, root=0)"),
+    "Scatterv": (lambda n: scatterv(n), "(10 items, root=0)"),
     "Reduce": (lambda n: mpi.reduce(X, MPI.SUM, 0), "(10 items, root=0)"),
+    "Reduce_scatter_block": (
+        lambda n: mpi.reduce_scatter(jnp.ones((n, 10)), MPI.SUM),
+        "(10 items)",
+    ),
     "Scan": (lambda n: mpi.scan(X, MPI.SUM), "(10 items)"),
     "Send": (lambda n: mpi.send(X, NULL, tag=3), f"-> {NULL} (tag 3, 10 items)"),
     "Recv": (lambda n: mpi.recv(X, NULL, tag=4), f"<- {NULL} (tag 4, 10 items)"),
@@ -36,6 +45,18 @@ LINES = {
 def scatter(size):
     x = jnp.ones((size, 10)) if MPI.COMM_WORLD.Get_rank() == 0 else X
     return mpi.scatter(x, 0)
+
+
+def scatterv(size):
+    x = jnp.ones(10 * size) if MPI.COMM_WORLD.Get_rank() == 0 else X
+    return mpi.scatterv(x, [10] * size, 0)
+
+
+def alltoallv(size):
+    # Five rows of two elements stay where they are.
+    rank = MPI.COMM_WORLD.Get_rank()
+    counts = [5 if r == rank else 0 for r in range(size)]
+    return mpi.alltoallv(jnp.ones((5, 2)), counts, counts)
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from modes import MODES
+from modes import MODES, ring
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -25,8 +25,26 @@ def check(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
+def counts(size):
+    """Rows of each process: 1, 2, 0, 1, ..."""
+    return [(r + 1) % 3 for r in range(size)]
+
+
+def rows_of(rank, count):
+    return mine(rank, (count, 2))
+
+
+def everyones_rows(size):
+    return np.concatenate([rows_of(r, count) for r, count in enumerate(counts(size))])
+
+
 def test_allgather(mode, rank, size):
     check(mode(mpi.allgather)(mine(rank)), everyones(size))
+
+
+def test_allgatherv(mode, rank, size):
+    x = rows_of(rank, counts(size)[rank])
+    check(mode(lambda x: mpi.allgatherv(x, counts(size)))(x), everyones_rows(size))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +76,18 @@ def test_alltoall_of_blocks(mode, rank, size):
     check(mode(mpi.alltoall)(x), expected)
 
 
+def test_alltoallv(mode, rank, size):
+    # Rank r sends 0, 1 or 2 rows to rank s. A row says who sends it, and to whom.
+    table = [[(r - s + 1) % 3 for s in range(size)] for r in range(size)]
+    sent, received = table[rank], [row[rank] for row in table]
+    x = jnp.repeat(10 * rank + jnp.arange(size, dtype=jnp.float32), np.array(sent))
+    expected = np.repeat(10 * np.arange(size) + rank, received)
+    check(mode(lambda x: mpi.alltoallv(x, sent, received))(x), expected)
+    blocks = jnp.stack([x, -x], axis=1)
+    result = mode(lambda x: mpi.alltoallv(x, np.array(sent), tuple(received)))(blocks)
+    check(result, np.stack([expected, -expected], axis=1))
+
+
 def test_barrier(mode, rank):
     def function(x):
         mpi.barrier()
@@ -76,16 +106,48 @@ def test_bcast(mode, rank, size):
         check(result, mine(root))
 
 
+@pytest.mark.parametrize(
+    ("op", "reduced", "of_nothing"),
+    [
+        (MPI.SUM, np.sum, 0),
+        (MPI.PROD, np.prod, 1),
+        (MPI.MAX, np.max, -np.inf),
+        (MPI.MIN, np.min, np.inf),
+    ],
+    ids=["SUM", "PROD", "MAX", "MIN"],
+)
+def test_exscan(mode, rank, size, op, reduced, of_nothing):
+    expected = reduced(everyones(size)[:rank], axis=0, initial=of_nothing)
+    check(mode(lambda x: mpi.exscan(x, op))(mine(rank)), expected)
+
+
 def test_gather(mode, rank, size):
     for root in roots(size):
         result = mode(lambda x, root=root: mpi.gather(x, root))(mine(rank))
         check(result, everyones(size) if rank == root else mine(rank))
 
 
+def test_gatherv(mode, rank, size):
+    x = rows_of(rank, counts(size)[rank])
+    for root in roots(size):
+        result = mode(lambda x, root=root: mpi.gatherv(x, counts(size), root))(x)
+        check(result, everyones_rows(size) if rank == root else x)
+
+
 def test_reduce(mode, rank, size):
     for root in roots(size):
         result = mode(lambda x, root=root: mpi.reduce(x, MPI.SUM, root))(mine(rank))
         check(result, everyones(size).sum(0) if rank == root else mine(rank))
+
+
+def test_reduce_scatter(mode, rank, size):
+    x = mine(rank, (size, 3, 2))
+    result = mode(lambda x: mpi.reduce_scatter(x, MPI.SUM))(x)
+    check(result, everyones(size, (size, 3, 2)).sum(0)[rank])
+    check(
+        mode(lambda x: mpi.reduce_scatter(x, MPI.MAX))(x),
+        mine(size - 1, (size, 3, 2))[rank],
+    )
 
 
 def test_scan(mode, rank, size):
@@ -98,6 +160,15 @@ def test_scatter(mode, rank, size):
         x = mine(7, (size, 3, 2)) if rank == root else jnp.zeros((3, 2), jnp.float32)
         result = mode(lambda x, root=root: mpi.scatter(x, root))(x)
         check(result, mine(7, (size, 3, 2))[rank])
+
+
+def test_scatterv(mode, rank, size):
+    sent = mine(7, (sum(counts(size)), 2))
+    expected = np.split(sent, np.cumsum(counts(size)))[rank]
+    for root in roots(size):
+        x = sent if rank == root else jnp.zeros_like(expected)
+        result = mode(lambda x, root=root: mpi.scatterv(x, counts(size), root))(x)
+        check(result, expected)
 
 
 def test_sendrecv(mode, rank, size):
@@ -122,17 +193,7 @@ def test_sendrecv_of_unequal_shapes(mode, rank, size):
 
 @pytest.mark.ranks(2)
 def test_send_and_recv(mode, rank, size):
-    right, left = (rank + 1) % size, (rank - 1) % size
-
-    def ring(x):
-        if rank == 0:
-            mpi.send(x, right, tag=5)
-            return mpi.recv(x, left, tag=5)
-        received = mpi.recv(x, left, tag=5)
-        mpi.send(x, right, tag=5)
-        return received
-
-    check(mode(ring)(mine(rank)), mine(left))
+    check(mode(ring)(mine(rank)), mine((rank - 1) % size))
 
 
 @pytest.mark.ranks(2)
@@ -165,17 +226,34 @@ def test_operand_is_left_alone(mode, rank, size):
 
 
 def test_empty_arrays(mode, rank, size):
-    empty = jnp.zeros((0, 3), jnp.float32)
-    assert mode(lambda x: mpi.allreduce(x, MPI.SUM))(empty).shape == (0, 3)
-    assert mode(mpi.allgather)(empty).shape == (size, 0, 3)
-    assert mode(lambda x: mpi.bcast(x, 0))(empty).shape == (0, 3)
-    assert mode(lambda x: mpi.sendrecv(x, x, rank, rank))(empty).shape == (0, 3)
+    none = [0] * size
+
+    def function(x):
+        assert mpi.allgather(x).shape == (size, 0, 3)
+        results = (
+            mpi.allgatherv(x, none),
+            mpi.allreduce(x, MPI.SUM),
+            mpi.alltoallv(x, none, none),
+            mpi.bcast(x, 0),
+            mpi.exscan(x, MPI.SUM),
+            mpi.gatherv(x, none, 0),
+            mpi.reduce_scatter(jnp.stack([x] * size), MPI.SUM),
+            mpi.scatterv(x, none, 0),
+            mpi.sendrecv(x, x, rank, rank),
+        )
+        assert all(y.shape == (0, 3) for y in results)
+        return jnp.concatenate(results)
+
+    assert mode(function)(jnp.zeros((0, 3), jnp.float32)).shape == (0, 3)
 
 
 def test_scalars(mode, rank, size):
     assert mode(lambda x: mpi.allreduce(x, MPI.SUM))(jnp.float32(rank)) == sum(range(size))
     gathered = mode(mpi.allgather)(jnp.int32(rank))
     np.testing.assert_array_equal(gathered, np.arange(size))
+    assert mode(lambda x: mpi.exscan(x, MPI.SUM))(jnp.int32(1)) == rank
+    total = mode(lambda x: mpi.reduce_scatter(x, MPI.SUM))(jnp.arange(size))
+    assert total == rank * size
 
 
 def test_user_made_operator(mode, rank, size):

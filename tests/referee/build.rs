@@ -63,7 +63,7 @@ fn xla_header() -> Result<(), String> {
         .prepend_enum_name(false)
         .layout_tests(false)
         .parse_callbacks(Box::new(OldNames));
-    write(bindings, "xla.rs")
+    write(bindings, "xla.rs").map(drop)
 }
 
 /// Has clang evaluate the addresses: bindgen drops a macro whose value is a cast. Signed, because
@@ -75,6 +75,9 @@ static const intptr_t STATUS_IGNORE = (intptr_t)(MPI_STATUS_IGNORE);
 static const uintptr_t STATUS_SIZE = sizeof(MPI_Status);
 static const uintptr_t COMM_SIZE = sizeof(MPI_Comm);
 static const int VERSION = 100 * MPI_VERSION + MPI_SUBVERSION;
+#if MPI_VERSION >= 4
+static const int LARGE_COUNTS = 1;
+#endif
 ";
 
 fn mpi_header() -> Result<(), String> {
@@ -109,9 +112,13 @@ fn mpi_header() -> Result<(), String> {
                     .iter()
                     .map(|path| format!("-I{}", path.display())),
             )
-            .allowlist_var("IN_PLACE|STATUS_IGNORE|STATUS_SIZE|COMM_SIZE|VERSION")
+            .allowlist_var("IN_PLACE|STATUS_IGNORE|STATUS_SIZE|COMM_SIZE|VERSION|LARGE_COUNTS")
     };
-    write(bindings("mpi.h"), "mpi.rs")?;
+    let written = write(bindings("mpi.h"), "mpi.rs")?;
+    println!("cargo::rustc-check-cfg=cfg(large_counts)");
+    if written.contains("LARGE_COUNTS") {
+        println!("cargo::rustc-cfg=large_counts");
+    }
 
     // The ABI that MPI-5.0 §20 standardises has a header of its own, which MPICH 5 brings along.
     // mpi-sys does not build for it, because it has no MPI_Fint.
@@ -123,7 +130,7 @@ fn mpi_header() -> Result<(), String> {
     {
         println!("cargo::rustc-cfg=standard_abi");
         let standard = bindings("mpi_abi.h")
-            .allowlist_item("MPI_(Comm|Datatype|Op|Status)")
+            .allowlist_item("MPI_(Aint|Comm|Datatype|Op|Status)")
             .allowlist_function("MPI_.*")
             .layout_tests(false);
         write(standard, "standard.rs")?;
@@ -131,11 +138,13 @@ fn mpi_header() -> Result<(), String> {
     Ok(())
 }
 
-fn write(bindings: bindgen::Builder, name: &str) -> Result<(), String> {
+/// Writes the file of this name, and gives back what is in it.
+fn write(bindings: bindgen::Builder, name: &str) -> Result<String, String> {
     let path = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(name);
     let text = bindings
         .generate()
         .map_err(|error| format!("{name}: {error}"))?
         .to_string();
-    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text)
 }

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from .. import handles
 from ..handles import Communicator
 from ..jax_compat import ShapedArray
-from ..validation import integer
+from ..validation import integer, reject
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)
+PROC_NULL = int(MPI.PROC_NULL)
+
+Array = jax.Array
 
 
 def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     """The type of an array like `x`, with another shape if one is given."""
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
+
+
+def is_rank(rank: int, comm: int) -> bool:
+    """Whether this process has a rank in the communicator of that number."""
+    return handles.communicator_at(comm).rank == rank
+
+
+def depend(value: Array, result: Any) -> Array:
+    """The value, which depends on an operation's result for JAX, and on nothing for XLA.
+
+    What is computed from it can then be transposed, and the operation with it.
+    """
+    return jnp.where(False, result, value)
 
 
 def root_rank(function: str, root: Any, comm: Communicator) -> int:
@@ -38,4 +57,46 @@ def check_first_axis(function: str, x: Any, comm: Communicator) -> None:
         raise ValueError(f"{function.capitalize()} input must have shape (nproc, ...)")
 
 
-Array = jax.Array
+def row_counts(
+    function: str, argument: str, counts: Any, comm: Communicator
+) -> tuple[int, ...]:
+    """How many rows each process sends or receives."""
+    if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
+        reject(function, argument, (Sequence, np.ndarray), counts)
+    counts = tuple(integer(function, argument, count) for count in counts)
+    if len(counts) != comm.size or min(counts) < 0:
+        raise ValueError(
+            f"{function} got {list(counts)} for argument `{argument}`, expected a number "
+            f"of rows, not negative, for each of the {comm.size} processes"
+        )
+    return counts
+
+
+def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
+    """Check that `x` has so many rows."""
+    if np.ndim(x) == 0 or np.shape(x)[0] != rows:
+        raise ValueError(
+            f"{function} got an array of shape {np.shape(x)} for argument `{argument}`, "
+            f"expected ({rows}, ...), as the counts say"
+        )
+
+
+def own_rows(counts: tuple[int, ...], comm: int) -> slice:
+    """Where the rows of this process are among those of all."""
+    rank = handles.communicator_at(comm).rank
+    start = sum(counts[:rank])
+    return slice(start, start + counts[rank])
+
+
+def no_derivative(function: str) -> Callable[..., Any]:
+    """The rule of an operation that is one half of a message."""
+
+    def rule(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"{function} can't be differentiated: a derivative has to travel with the "
+            "message, and JAX does not follow it from one process to another. Use sendrecv "
+            "on both sides, with MPI.PROC_NULL for the side that is missing, and let what "
+            "is differentiated depend on its result"
+        )
+
+    return rule

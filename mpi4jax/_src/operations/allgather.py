@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
-from ..operation import Operation
+from ..dtypes import SUM
+from ..operation import Operation, SharedTranspose
+from . import reduce_scatter
 from ._arguments import Array, like
 
 allgather_p = Operation(
     "allgather",
-    results=lambda x, *, comm: [
+    results=lambda x, *, comm, **_: [
         like(x, (handles.communicator_at(comm).size, *x.shape)),
     ],
+    batch_axes=lambda **_: (0, 1),
+    traced=("shared",),
 )
 
 
@@ -33,5 +37,19 @@ def allgather(x: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("allgather", comm)
-    (result,) = allgather_p(group, x)
+    (result,) = allgather_p(group, x, shared=True)
     return result
+
+
+own_slice = SharedTranspose(
+    allgather_p, lambda y, *, comm, **_: y[handles.communicator_at(comm).rank]
+)
+
+
+def _transpose(cotangent: Any, x: Any, *, shared: bool, comm: int) -> Any:
+    if shared:
+        return own_slice(cotangent, shared=shared, comm=comm)
+    return reduce_scatter.reduce_scatter_p.bind(cotangent, op=SUM, comm=comm)
+
+
+allgather_p.def_linear(_transpose)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from mpi4py import MPI
+import jax.numpy as jnp
 
 from .. import handles
-from ..jax_compat import Primitive, ad, batching, register_lowering
-from ..operation import Operation
+from ..dtypes import OPERATORS, SUM
+from ..operation import Operation, SharedTranspose
 from ._arguments import Array, like
+from ._reductions import def_derivatives, reducer
+from .allgather import allgather_p
 
 allreduce_p = Operation(
     "allreduce",
@@ -24,8 +25,8 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
 
     .. note::
 
-       Can be differentiated by :func:`jax.grad` and its relatives if ``op`` is
-       :obj:`mpi4py.MPI.SUM`.
+       Can be differentiated if ``op`` is :obj:`mpi4py.MPI.SUM`, ``PROD``, ``MAX`` or
+       ``MIN``.
 
     Arguments:
         x: Array or scalar input.
@@ -42,47 +43,15 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
     return result
 
 
-# The sum is one value that all processes share, so its cotangent is counted once: the
-# transpose is the identity. It is a primitive because its own transpose is the sum again.
-
-transposed_p = Primitive("allreduce_transpose_mpi")
-transposed_p.def_impl(lambda x, **_: x)
-transposed_p.def_abstract_eval(lambda x, **_: x)
-register_lowering(transposed_p, lambda ctx, x, **_: [x])
-ad.primitive_jvps[transposed_p] = lambda primals, tangents, **params: (
-    transposed_p.bind(*primals, **params),
-    transposed_p.bind(*map(ad.instantiate_zeros, tangents), **params),
-)
-ad.primitive_transposes[transposed_p] = lambda cotangent, x, **params: allreduce_p.bind(
-    ad.instantiate_zeros(cotangent), **params
-)
-batching.primitive_batchers[transposed_p] = lambda args, axes, **params: (
-    transposed_p.bind(*args, **params),
-    axes[0],
-)
+def _definition(op: int, result: Any, x: Any, *, comm: int) -> Any:
+    if OPERATORS[op] == "PROD":
+        return reducer(op)(allgather_p.bind(x, shared=True, comm=comm), axis=0)
+    # The extremum is that of the processes that have it, the mean of theirs. This takes no
+    # more memory than x does.
+    has_it = x == result
+    count = allreduce_p.bind(has_it.astype(jnp.int32), op=SUM, comm=comm)
+    part = jnp.where(has_it, x, 0) / count.astype(x.dtype)
+    return allreduce_p.bind(part, op=SUM, comm=comm)
 
 
-def _check_sum(op: int, what: str) -> None:
-    if not handles.operator_is(op, MPI.SUM):
-        raise NotImplementedError(f"The {what} of allreduce is only defined for op=MPI.SUM")
-
-
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, comm: int) -> Any:
-    _check_sum(op, "adjoint")
-    (x,), (tangent,) = primals, map(ad.instantiate_zeros, tangents)
-    return [allreduce_p.bind(a, op=op, comm=comm) for a in (x, tangent)]
-
-
-def _transpose(cotangents: Sequence[Any], x: Any, *, op: int, comm: int) -> Any:
-    _check_sum(op, "linear transpose")
-    (cotangent,) = map(ad.instantiate_zeros, cotangents)
-    return [transposed_p.bind(cotangent, op=op, comm=comm)]
-
-
-def _batch(args: Sequence[Any], axes: Sequence[Any], *, op: int, comm: int) -> Any:
-    return allreduce_p.bind(*args, op=op, comm=comm), axes
-
-
-allreduce_p.def_jvp(_jvp)
-allreduce_p.def_transpose(_transpose)
-allreduce_p.def_batch(_batch)
+def_derivatives(allreduce_p, SharedTranspose(allreduce_p, lambda y, **_: y), _definition)

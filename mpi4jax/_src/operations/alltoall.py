@@ -8,7 +8,11 @@ from .. import handles
 from ..operation import Operation
 from ._arguments import Array, check_first_axis, like
 
-alltoall_p = Operation("alltoall", results=lambda x, **_: [like(x)])
+alltoall_p = Operation(
+    "alltoall",
+    results=lambda x, **_: [like(x)],
+    batch_axes=lambda **_: (1, 1),
+)
 
 
 def alltoall(x: Any, *, comm: Any = None) -> Array:
@@ -27,3 +31,6 @@ def alltoall(x: Any, *, comm: Any = None) -> Array:
     check_first_axis("alltoall", x, group)
     (result,) = alltoall_p(group, x)
     return result
+
+
+alltoall_p.def_linear(lambda cotangent, x, *, comm: alltoall_p.bind(cotangent, comm=comm))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from .. import handles
-from ..operation import Operation
-from ._arguments import Array, like, root_rank
+from ..dtypes import SUM
+from ..operation import Operation, SharedTranspose
+from . import reduce
+from ._arguments import Array, depend, is_rank, like, root_rank
 
 bcast_p = Operation(
     "bcast",
-    # Root has its result already.
-    results=lambda x, *, root, comm: (
-        [] if handles.communicator_at(comm).rank == root else [like(x)]
-    ),
+    results=lambda x, *, root, comm, **_: [] if is_rank(root, comm) else [like(x)],
+    kept=lambda *, root, comm, **_: 0 if is_rank(root, comm) else None,
     in_place=True,
+    traced=("shared",),
 )
 
 
@@ -37,5 +40,21 @@ def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("bcast", comm)
-    results = bcast_p(group, x, root=root_rank("bcast", root, group))
-    return results[0] if results else x
+    root = root_rank("bcast", root, group)
+    (result,) = bcast_p(group, x, root=root, shared=True)
+    return result
+
+
+root_part = SharedTranspose(
+    bcast_p, lambda y, *, root, comm, **_: y if is_rank(root, comm) else jnp.zeros_like(y)
+)
+
+
+def _transpose(cotangent: Any, x: Any, *, root: int, shared: bool, comm: int) -> Any:
+    if shared:
+        return root_part(cotangent, root=root, shared=shared, comm=comm)
+    total = reduce.reduce_p.bind(cotangent, op=SUM, root=root, comm=comm)
+    return total if is_rank(root, comm) else depend(jnp.zeros_like(total), total)
+
+
+bcast_p.def_linear(_transpose)

@@ -7,15 +7,21 @@ from typing import Any
 from .. import handles
 from ..jax_compat import ShapedArray
 from ..operation import Operation
-from ._arguments import Array, like, root_rank
+from . import scatter
+from ._arguments import Array, is_rank, like, root_rank
 
 
 def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
-    group = handles.communicator_at(comm)
-    return [like(x, (group.size, *x.shape))] if group.rank == root else []
+    size = handles.communicator_at(comm).size
+    return [like(x, (size, *x.shape))] if is_rank(root, comm) else []
 
 
-gather_p = Operation("gather", results=_results)
+gather_p = Operation(
+    "gather",
+    results=_results,
+    kept=lambda *, root, comm: None if is_rank(root, comm) else 0,
+    batch_axes=lambda *, root, comm: (0, 1 if is_rank(root, comm) else 0),
+)
 
 
 def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
@@ -41,5 +47,13 @@ def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("gather", comm)
-    results = gather_p(group, x, root=root_rank("gather", root, group))
-    return results[0] if results else x
+    (result,) = gather_p(group, x, root=root_rank("gather", root, group))
+    return result
+
+
+def _transpose(cotangent: Any, x: Any, *, root: int, comm: int) -> Any:
+    part = scatter.scatter_p.bind(cotangent, root=root, comm=comm)
+    return part if is_rank(root, comm) else part + cotangent
+
+
+gather_p.def_linear(_transpose)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpi4py import MPI
-
 from .. import handles
 from ..operation import Operation
 from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, Array, like
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, Array, like, no_derivative
 
 recv_p = Operation(
     "recv",
     results=lambda x, **_: [like(x)],
     sent=lambda **_: 0,
+    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
+    kept=lambda *, source, **_: 0 if source == PROC_NULL else None,
 )
+recv_p.def_jvp(no_derivative("recv"))
 
 
 def recv(
@@ -53,5 +54,4 @@ def recv(
         tag=integer("recv", "tag", tag),
         status=status,
     )
-    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
-    return x if source == MPI.PROC_NULL else result
+    return result

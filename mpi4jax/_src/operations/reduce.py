@@ -6,13 +6,14 @@ from typing import Any
 
 from .. import handles
 from ..operation import Operation
-from ._arguments import Array, like, root_rank
+from . import bcast, gather
+from ._arguments import Array, is_rank, like, root_rank
+from ._reductions import def_derivatives, depend_on_all, reducer
 
 reduce_p = Operation(
     "reduce",
-    results=lambda x, *, op, root, comm: (
-        [like(x)] if handles.communicator_at(comm).rank == root else []
-    ),
+    results=lambda x, *, op, root, comm: [like(x)] if is_rank(root, comm) else [],
+    kept=lambda *, op, root, comm: None if is_rank(root, comm) else 0,
     in_place=True,
 )
 
@@ -32,10 +33,24 @@ def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
 
     """
     group = handles.communicator("reduce", comm)
-    results = reduce_p(
+    (result,) = reduce_p(
         group,
         x,
         op=handles.operator("reduce", op),
         root=root_rank("reduce", root, group),
     )
-    return results[0] if results else x
+    return result
+
+
+def _transpose(cotangent: Any, x: Any, *, op: int, root: int, comm: int) -> Any:
+    total = bcast.bcast_p.bind(cotangent, root=root, shared=False, comm=comm)
+    return total if is_rank(root, comm) else total + cotangent
+
+
+def _definition(op: int, result: Any, x: Any, *, root: int, comm: int) -> Any:
+    gathered = gather.gather_p.bind(x, root=root, comm=comm)
+    value = reducer(op)(gathered, axis=0) if is_rank(root, comm) else gathered
+    return depend_on_all(value, gathered)
+
+
+def_derivatives(reduce_p, _transpose, _definition)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from .. import handles
-from ..jax_compat import ShapedArray
 from ..operation import Operation
-from ._arguments import Array, check_first_axis, like, root_rank
+from . import gather
+from ._arguments import Array, check_first_axis, depend, is_rank, like, root_rank
 
-
-def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
-    is_root = handles.communicator_at(comm).rank == root
-    return [like(x, x.shape[1:] if is_root else x.shape)]
-
-
-def _sent(*, root: int, comm: int) -> int:
-    return int(handles.communicator_at(comm).rank == root)
-
-
-scatter_p = Operation("scatter", results=_results, sent=_sent)
+scatter_p = Operation(
+    "scatter",
+    results=lambda x, *, root, comm: [like(x, x.shape[is_rank(root, comm) :])],
+    sent=lambda *, root, comm: int(is_rank(root, comm)),
+    batch_axes=lambda *, root, comm: (int(is_rank(root, comm)), 0),
+)
 
 
 def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
@@ -51,3 +48,11 @@ def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
         check_first_axis("scatter", x, group)
     (result,) = scatter_p(group, x, root=root)
     return result
+
+
+def _transpose(cotangent: Any, x: Any, *, root: int, comm: int) -> Any:
+    gathered = gather.gather_p.bind(cotangent, root=root, comm=comm)
+    return gathered if is_rank(root, comm) else depend(jnp.zeros_like(gathered), gathered)
+
+
+scatter_p.def_linear(_transpose)

@@ -7,8 +7,10 @@ from typing import Any
 from .. import handles
 from ..operation import Operation
 from ..validation import integer
+from ._arguments import no_derivative
 
 send_p = Operation("send", results=lambda x, **_: [])
+send_p.def_jvp(no_derivative("send"))
 
 
 def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:

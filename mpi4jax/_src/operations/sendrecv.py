@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from mpi4py import MPI
 
 from .. import handles
-from ..jax_compat import Tracer, ad
+from ..jax_compat import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    lower_function,
+    register_lowering,
+)
 from ..operation import Operation
 from ..validation import integer
-from ._arguments import ANY_TAG, Array, like
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, Array, like
 
 
-class SendRecv(Operation):
-    """A sendrecv, or one of tangents, which can be transposed but not run."""
-
-    def _lower(self, ctx: Any, *operands: Any, **params: int) -> Sequence[Any]:
-        if params.pop("tangent"):
-            raise RuntimeError(
-                "sendrecv cannot be used with forward-mode (jvp) autodiff, because the "
-                "gradient might be located on a different MPI rank than the desired "
-                "one. Use reverse-mode (vjp) differentiation instead."
-            )
-        return super()._lower(ctx, *operands, **params)
+def _operation(kind: type[Operation], *operands: str) -> Operation:
+    return kind(
+        "sendrecv",
+        operands=operands,
+        results=lambda sendbuf, recvbuf, *_, **__: [like(recvbuf)],
+        sent=lambda **_: 1,
+        # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
+        kept=lambda *, source, **_: 1 if source == PROC_NULL else None,
+    )
 
 
-sendrecv_p = SendRecv(
-    "sendrecv",
-    operands=("sendbuf", "recvbuf"),
-    results=lambda sendbuf, recvbuf, **_: [like(recvbuf)],
-    sent=lambda **_: 1,
-)
+sendrecv_p = _operation(Operation, "sendbuf", "recvbuf")
 
 
 def sendrecv(
@@ -80,54 +80,82 @@ def sendrecv(
         sendtag=integer("sendrecv", "sendtag", sendtag),
         recvtag=integer("sendrecv", "recvtag", recvtag),
         status=status,
-        tangent=False,
     )
-    if source != MPI.PROC_NULL:
-        return result
-    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10). It depends on
-    # the call nevertheless, for the gradient that comes back from `dest`.
-    return jnp.where(False, result, recvbuf) if isinstance(result, Tracer) else recvbuf
+    return result
+
+
+class _Tangents(Operation):
+    """A sendrecv of tangents, which have one direction in common on all processes.
+
+    :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
+    same time. The third operand is the primal array's mark, which tells that from a map
+    over arrays and their tangents.
+    """
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if axes[-1] is None:
+            raise RuntimeError(
+                "sendrecv can't be used with jax.jacfwd, nor with jax.vmap over tangents "
+                "alone: every process pushes a basis of its own, and what arrives is the "
+                "derivative with respect to the array of another process. Use jax.jacrev, "
+                "or jax.jvp for one direction that all processes have in common."
+            )
+        return super()._batch(operands, axes, **params)
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        result = self.primitive.bind(*primals, **params)
+        pushed = map(ad.instantiate_zeros, tangents[:-1])
+        return result, self.primitive.bind(*pushed, primals[-1], **params)
+
+
+tangents_p = _operation(_Tangents, "sendbuf", "recvbuf", "mark")
+
+# A scalar that is mapped over where its operand is, and takes no time.
+mark_p = Primitive("sendrecv_mark")
+mark_p.def_impl(lambda x: jnp.zeros((), bool))
+mark_p.def_abstract_eval(lambda x: ShapedArray((), jnp.dtype(bool)))
+register_lowering(mark_p, lower_function(lambda x: jnp.zeros((), bool)))
+batching.primitive_batchers[mark_p] = lambda operands, axes: (
+    jnp.zeros(operands[0].shape[axes[0]], bool),
+    0,
+)
+ad.primitive_jvps[mark_p] = lambda primals, _: (
+    mark_p.bind(*primals),
+    ad.Zero(ShapedArray((), jax.dtypes.float0)),
+)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    tangents = list(map(ad.instantiate_zeros, tangents))
-    tangent_params = {**params, "tangent": not params["tangent"]}
-    return sendrecv_p.bind(*primals, **params), sendrecv_p.bind(*tangents, **tangent_params)
+    result = sendrecv_p.primitive.bind(*primals, **params)
+    pushed = map(ad.instantiate_zeros, tangents)
+    params["status"] = handles.NO_STATUS
+    mark = mark_p.bind(primals[0])
+    return result, tangents_p.primitive.bind(*pushed, mark, **params)
 
 
-def _transpose(cotangents: Sequence[Any], sendbuf: Any, recvbuf: Any, **params: Any) -> Any:
-    # The cotangent goes the way back. What was in recvbuf had no part in the result.
-    (cotangent,) = map(ad.instantiate_zeros, cotangents)
-    back = {
-        "source": params["dest"],
-        "dest": params["source"],
-        "tangent": not params["tangent"],
-    }
-    sent = sendbuf.aval if ad.is_undefined_primal(sendbuf) else sendbuf
-    template = jnp.zeros(sent.shape, sent.dtype)
-    (result,) = sendrecv_p.bind(cotangent, template, **{**params, **back})
-    if params["dest"] == MPI.PROC_NULL:
-        result = template  # What went nowhere has no part in any result.
-    return [
-        result if ad.is_undefined_primal(sendbuf) else None,
-        ad.Zero(recvbuf.aval) if ad.is_undefined_primal(recvbuf) else None,
-    ]
-
-
-def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-    # One message for the whole batch, the batch axis first on both sides.
-    size = next(
-        x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None
-    )
-    moved = [
-        jnp.broadcast_to(x, (size, *jnp.shape(x)))
-        if axis is None
-        else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(args, axes, strict=True)
-    ]
-    return sendrecv_p.bind(*moved, **params), [0]
+def _transpose(
+    cotangent: Any,
+    sendbuf: Any,
+    recvbuf: Any,
+    *mark: Any,
+    source: int,
+    dest: int,
+    **params: Any,
+) -> Any:
+    if source == ANY_SOURCE:
+        raise NotImplementedError(
+            "sendrecv with source=MPI.ANY_SOURCE can't be differentiated in reverse mode: "
+            "the gradient has to be sent back to the source. Name it"
+        )
+    # The cotangent goes the way back. Which tag it comes with, its sender alone knows.
+    params.update(recvtag=ANY_TAG, status=handles.NO_STATUS)
+    nothing = jnp.zeros(sendbuf.shape, sendbuf.dtype)
+    back = sendrecv_p.bind(cotangent, nothing, source=dest, dest=source, **params)
+    # What was in recvbuf had no part in the result, unless nothing came.
+    kept = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
+    return back, kept, *mark
 
 
 sendrecv_p.def_jvp(_jvp)
 sendrecv_p.def_transpose(_transpose)
-sendrecv_p.def_batch(_batch)
+tangents_p.def_linear(_transpose)

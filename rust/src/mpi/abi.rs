@@ -8,9 +8,10 @@ use std::sync::OnceLock;
 
 use super::functions::Functions;
 
-/// An MPI handle, made from the number by which mpi4py knows it.
+/// An MPI handle, which mpi4py knows as a number, as do the tables.
 pub trait Handle: Copy {
     fn from_raw(raw: usize) -> Self;
+    fn into_raw(self) -> usize;
 }
 
 impl Handle for c_int {
@@ -18,17 +19,27 @@ impl Handle for c_int {
         // The low half: mpi4py hands negative handles over sign-extended.
         raw as u32 as c_int
     }
+
+    fn into_raw(self) -> usize {
+        self as u32 as usize
+    }
 }
 
 impl<T> Handle for *mut T {
     fn from_raw(raw: usize) -> Self {
         raw as *mut T
     }
+
+    fn into_raw(self) -> usize {
+        self as usize
+    }
 }
 
 /// The C types of one family of MPI libraries, which is all that the signatures of its functions
 /// depend on.
 pub trait Types: 'static {
+    /// An address or a difference of two (MPI-4.1 §2.5.6).
+    type Aint;
     type Comm;
     type Datatype;
     type Op;
@@ -36,7 +47,7 @@ pub trait Types: 'static {
 }
 
 /// The C types and special values of one family of MPI libraries.
-pub trait Abi: Types<Comm: Handle, Datatype: Handle, Op: Handle> + Sized {
+pub trait Abi: Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle> + Sized {
     /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
     const IN_PLACE: usize;
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
@@ -52,6 +63,7 @@ macro_rules! abi {
         pub struct $name;
 
         impl Types for $name {
+            type Aint = isize;
             type Comm = $handle;
             type Datatype = $handle;
             type Op = $handle;

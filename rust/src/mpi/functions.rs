@@ -5,13 +5,35 @@ use std::ffi::{c_char, c_int, c_void};
 use super::abi::Types;
 use super::library::Library;
 
-/// Declares the table of functions once: the struct, how it is filled from a library, and the
-/// list that the referee crate compares with `mpi.h`.
+/// Declares the tables of functions once: the structs, how they are filled from a library, and
+/// the list that the referee crate compares with `mpi.h`.
+///
+/// A counted function has two symbols and one declaration, with `N` for the type of its counts and
+/// `D` for that of displacements.
 macro_rules! functions {
-    ($($field:ident = $symbol:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
+    (
+        plain {
+            $($field:ident = $symbol:ident ( $($argument:ident : $type:ty),* $(,)? );)*
+        }
+        counted {
+            $($counted:ident = $int:ident, $large:ident (
+                $($counted_argument:ident : $counted_type:ty),* $(,)?
+            );)*
+        }
+    ) => {
         /// The functions of the MPI library of this process.
         pub struct Functions<A: Types> {
             $(pub $field: unsafe extern "C" fn($($type),*) -> c_int,)*
+            /// Those that take counts, as every MPI has them.
+            pub int: Counted<A, c_int, c_int>,
+            /// The same for counts beyond an int, since MPI-4.0 (MPI-4.1 §19.2).
+            pub large: Option<Counted<A, i64, A::Aint>>,
+        }
+
+        /// The functions that take counts of type `N`, and displacements of type `D`: two ints, or
+        /// `MPI_Count` and `MPI_Aint`.
+        pub struct Counted<A: Types, N, D> {
+            $(pub $counted: unsafe extern "C" fn($($counted_type),*) -> c_int,)*
         }
 
         impl<A: Types> Functions<A> {
@@ -21,76 +43,172 @@ macro_rules! functions {
                     // SAFETY: the symbol is MPI's function of that name, whose signature in
                     // this ABI is the one declared below.
                     $($field: unsafe { library.function(stringify!($symbol))? },)*
+                    // SAFETY: the names are those without a suffix, whose counts are ints.
+                    int: unsafe { Counted::load(library, |[int, _]| int)? },
+                    // SAFETY: the names end in `_c`, whose counts are `MPI_Count`, and whose
+                    // displacements are `MPI_Aint`.
+                    large: unsafe { Counted::load(library, |[_, large]| large) }.ok(),
                 })
             }
         }
 
-        /// Calls `$callback! { field = MPI_Symbol; ... }` with every function of the table.
+        impl<A: Types, N, D> Counted<A, N, D> {
+            /// Finds every function under the one of its two names that `pick` takes.
+            ///
+            /// # Safety
+            /// Under these names, counts have type `N` and displacements `D`.
+            unsafe fn load(
+                library: &Library,
+                pick: fn([&'static str; 2]) -> &'static str,
+            ) -> Result<Self, String> {
+                Ok(Self {
+                    // SAFETY: the symbol is MPI's function of that name, whose signature in
+                    // this ABI is the one declared below. The caller vouches for `N`
+                    // and `D`.
+                    $($counted: unsafe {
+                        library.function(pick([stringify!($int), stringify!($large)]))?
+                    },)*
+                })
+            }
+        }
+
+        /// Calls `$callback!` with every function: its field, and its symbol or symbols.
         #[macro_export]
         macro_rules! for_each_mpi_function {
             ($callback:ident) => {
-                $callback! { $($field = $symbol;)* }
+                $callback! {
+                    plain { $($field = $symbol;)* }
+                    counted { $($counted = $int, $large;)* }
+                }
             };
         }
     };
 }
 
+/// What MPI calls to reduce two vectors, the second of which takes the result (MPI-4.1 §6.9.5).
+/// C can leave it null, which is the `Option`.
+pub type UserFunction<A> = Option<
+    unsafe extern "C" fn(
+        invec: *mut c_void,
+        inoutvec: *mut c_void,
+        len: *mut c_int,
+        datatype: *mut <A as Types>::Datatype,
+    ),
+>;
+
 functions! {
-    abort = MPI_Abort(comm: A::Comm, code: c_int);
-    allgather = MPI_Allgather(
-        send: *const c_void, send_count: c_int, send_type: A::Datatype,
-        recv: *mut c_void, recv_count: c_int, recv_type: A::Datatype, comm: A::Comm,
-    );
-    allreduce = MPI_Allreduce(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: A::Datatype,
-        op: A::Op, comm: A::Comm,
-    );
-    alltoall = MPI_Alltoall(
-        send: *const c_void, send_count: c_int, send_type: A::Datatype,
-        recv: *mut c_void, recv_count: c_int, recv_type: A::Datatype, comm: A::Comm,
-    );
-    barrier = MPI_Barrier(comm: A::Comm);
-    bcast = MPI_Bcast(
-        buffer: *mut c_void, count: c_int, datatype: A::Datatype, root: c_int, comm: A::Comm,
-    );
-    error_string = MPI_Error_string(code: c_int, text: *mut c_char, length: *mut c_int);
-    gather = MPI_Gather(
-        send: *const c_void, send_count: c_int, send_type: A::Datatype,
-        recv: *mut c_void, recv_count: c_int, recv_type: A::Datatype,
-        root: c_int, comm: A::Comm,
-    );
-    recv = MPI_Recv(
-        buffer: *mut c_void, count: c_int, datatype: A::Datatype,
-        source: c_int, tag: c_int, comm: A::Comm, status: *mut A::Status,
-    );
-    reduce = MPI_Reduce(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: A::Datatype,
-        op: A::Op, root: c_int, comm: A::Comm,
-    );
-    scan = MPI_Scan(
-        send: *const c_void, recv: *mut c_void, count: c_int, datatype: A::Datatype,
-        op: A::Op, comm: A::Comm,
-    );
-    scatter = MPI_Scatter(
-        send: *const c_void, send_count: c_int, send_type: A::Datatype,
-        recv: *mut c_void, recv_count: c_int, recv_type: A::Datatype,
-        root: c_int, comm: A::Comm,
-    );
-    send = MPI_Send(
-        buffer: *const c_void, count: c_int, datatype: A::Datatype,
-        dest: c_int, tag: c_int, comm: A::Comm,
-    );
-    sendrecv = MPI_Sendrecv(
-        send: *const c_void, send_count: c_int, send_type: A::Datatype,
-        dest: c_int, send_tag: c_int,
-        recv: *mut c_void, recv_count: c_int, recv_type: A::Datatype,
-        source: c_int, recv_tag: c_int, comm: A::Comm, status: *mut A::Status,
-    );
-    sendrecv_replace = MPI_Sendrecv_replace(
-        buffer: *mut c_void, count: c_int, datatype: A::Datatype,
-        dest: c_int, send_tag: c_int, source: c_int, recv_tag: c_int,
-        comm: A::Comm, status: *mut A::Status,
-    );
+    plain {
+        abort = MPI_Abort(comm: A::Comm, code: c_int);
+        alltoallw = MPI_Alltoallw(
+            send: *const c_void, send_counts: *const c_int, send_displacements: *const c_int,
+            send_types: *const A::Datatype,
+            recv: *mut c_void, recv_counts: *const c_int, recv_displacements: *const c_int,
+            recv_types: *const A::Datatype, comm: A::Comm,
+        );
+        barrier = MPI_Barrier(comm: A::Comm);
+        comm_free = MPI_Comm_free(comm: *mut A::Comm);
+        comm_split = MPI_Comm_split(
+            comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
+        );
+        error_string = MPI_Error_string(code: c_int, text: *mut c_char, length: *mut c_int);
+        finalized = MPI_Finalized(flag: *mut c_int);
+        op_create = MPI_Op_create(
+            function: UserFunction<A>, commute: c_int, op: *mut A::Op,
+        );
+        type_commit = MPI_Type_commit(datatype: *mut A::Datatype);
+        type_contiguous = MPI_Type_contiguous(
+            count: c_int, old_type: A::Datatype, new_type: *mut A::Datatype,
+        );
+        type_create_struct = MPI_Type_create_struct(
+            count: c_int, lengths: *const c_int, displacements: *const A::Aint,
+            types: *const A::Datatype, new_type: *mut A::Datatype,
+        );
+        type_free = MPI_Type_free(datatype: *mut A::Datatype);
+    }
+    counted {
+        allgather = MPI_Allgather, MPI_Allgather_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+        );
+        allgatherv = MPI_Allgatherv, MPI_Allgatherv_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm,
+        );
+        allreduce = MPI_Allreduce, MPI_Allreduce_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        alltoall = MPI_Alltoall, MPI_Alltoall_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+        );
+        alltoallv = MPI_Alltoallv, MPI_Alltoallv_c(
+            send: *const c_void, send_counts: *const N, send_displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, recv_displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm,
+        );
+        bcast = MPI_Bcast, MPI_Bcast_c(
+            buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
+        );
+        exscan = MPI_Exscan, MPI_Exscan_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        gather = MPI_Gather, MPI_Gather_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
+        );
+        gatherv = MPI_Gatherv, MPI_Gatherv_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, root: c_int, comm: A::Comm,
+        );
+        recv = MPI_Recv, MPI_Recv_c(
+            buffer: *mut c_void, count: N, datatype: A::Datatype,
+            source: c_int, tag: c_int, comm: A::Comm, status: *mut A::Status,
+        );
+        reduce = MPI_Reduce, MPI_Reduce_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, root: c_int, comm: A::Comm,
+        );
+        reduce_scatter_block = MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c(
+            send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        scan = MPI_Scan, MPI_Scan_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        scatter = MPI_Scatter, MPI_Scatter_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
+        );
+        scatterv = MPI_Scatterv, MPI_Scatterv_c(
+            send: *const c_void, send_counts: *const N, displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
+        );
+        send = MPI_Send, MPI_Send_c(
+            buffer: *const c_void, count: N, datatype: A::Datatype,
+            dest: c_int, tag: c_int, comm: A::Comm,
+        );
+        sendrecv = MPI_Sendrecv, MPI_Sendrecv_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            dest: c_int, send_tag: c_int,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            source: c_int, recv_tag: c_int, comm: A::Comm, status: *mut A::Status,
+        );
+        sendrecv_replace = MPI_Sendrecv_replace, MPI_Sendrecv_replace_c(
+            buffer: *mut c_void, count: N, datatype: A::Datatype,
+            dest: c_int, send_tag: c_int, source: c_int, recv_tag: c_int,
+            comm: A::Comm, status: *mut A::Status,
+        );
+    }
 }
 
 /// The longest text that `MPI_Error_string` writes in any known MPI is 512 bytes

@@ -2,10 +2,11 @@
 
 mod abi;
 mod functions;
+pub mod half_float;
 mod library;
 mod registry;
 
 pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
-pub use functions::{Functions, MAX_ERROR_STRING};
+pub use functions::{Counted, Functions, MAX_ERROR_STRING, UserFunction};
 pub use library::Library;
-pub use registry::{Communicator, Datatype, REGISTRY, Registry};
+pub use registry::{BUILT_IN_OPERATORS, Communicator, Datatype, REGISTRY, Registry};

@@ -39,6 +39,9 @@ impl<T: Default> Table<T> {
     }
 }
 
+/// Reduction operators with smaller numbers are MPI's own, others are user-made.
+pub const BUILT_IN_OPERATORS: i64 = 14;
+
 /// A communicator, with what does not change about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Communicator {
@@ -78,6 +81,8 @@ impl Datatype {
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
+    /// The handle of a communicator of the same processes, with their ranks in reverse order.
+    reversed: OnceLock<usize>,
     is_freed: AtomicBool,
 }
 
@@ -91,6 +96,14 @@ pub struct Registry {
 
 /// The registry of this process.
 pub static REGISTRY: Registry = Registry::new();
+
+#[cold]
+fn gone(communicator: i64) -> Error {
+    Error::precondition(format!(
+        "communicator {communicator} was freed, or is not one of this process: a compiled \
+         function can only be called while the communicator it was traced with exists"
+    ))
+}
 
 /// An index is for one object only, in all programs that hold it.
 fn set_once<T>(slot: &OnceLock<T>, value: T) {
@@ -112,10 +125,18 @@ impl Registry {
         set_once(&slot.communicator, communicator);
     }
 
-    /// Forgets a communicator. Its index is never given to another one.
-    pub fn free_communicator(&self, index: usize) {
+    /// Forgets a communicator. Its index is never given to another one. What is left to free is
+    /// the reversed one, if there was one.
+    pub fn free_communicator<A: Abi>(&self, index: usize) -> Option<A::Comm> {
         let slot = self.communicators.get_or_grow(index);
-        slot.is_freed.store(true, Ordering::Release);
+        let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
+        let reversed = slot.reversed.get().filter(|_| !was_freed)?;
+        Some(A::Comm::from_raw(*reversed))
+    }
+
+    /// Where the handle of the reversed communicator is kept.
+    pub fn reversed(&self, index: i64) -> Result<&OnceLock<usize>> {
+        self.communicator_slot(index).map(|slot| &slot.reversed)
     }
 
     pub fn set_operator(&self, index: usize, handle: usize) {
@@ -134,16 +155,15 @@ impl Registry {
     }
 
     pub fn communicator(&self, index: i64) -> Result<Communicator> {
+        let slot = self.communicator_slot(index)?;
+        slot.communicator.get().copied().ok_or_else(|| gone(index))
+    }
+
+    fn communicator_slot(&self, index: i64) -> Result<&CommunicatorSlot> {
         self.communicators
             .get(index)
             .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
-            .and_then(|slot| slot.communicator.get().copied())
-            .ok_or_else(|| {
-                Error::precondition(format!(
-                    "communicator {index} was freed, or is not one of this process: a compiled \
-                     function can only be called while the communicator it was traced with exists"
-                ))
-            })
+            .ok_or_else(|| gone(index))
     }
 
     pub fn operator<A: Abi>(&self, index: i64) -> Result<A::Op> {

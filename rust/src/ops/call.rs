@@ -2,11 +2,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, Write};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::counts::{Count, Counting, Form};
 use crate::log;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
+use crate::mpi::{
+    Abi, BUILT_IN_OPERATORS, Communicator, Datatype, Functions, Handle, REGISTRY, half_float,
+};
+use crate::xla::raw::XLA_FFI_DataType;
 use crate::xla::{Buffer, Error, Frame, Result};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
@@ -16,23 +21,56 @@ pub fn set_raise_on_error(raise: bool) {
     RAISE_ON_ERROR.store(raise, Ordering::Relaxed);
 }
 
+/// Makes calls on a communicator an error, and frees the reversed one.
+pub fn free_communicator<A: Abi>(index: usize) {
+    let reversed = REGISTRY.free_communicator::<A>(index);
+    let (Some(mut reversed), Some(functions)) = (reversed, A::functions().get()) else {
+        return;
+    };
+    let mut is_finalized = 0;
+    // SAFETY: may be called at any time (MPI-4.1 §11.4.1). Before the end of MPI, the communicator
+    // is one that this process made, and freed once.
+    unsafe {
+        (functions.finalized)(&mut is_finalized);
+        if is_finalized == 0 {
+            (functions.comm_free)(&mut reversed);
+        }
+    }
+}
+
 /// `count` elements of `datatype` at an address: how MPI is told about memory.
 #[derive(Clone, Copy)]
-pub struct Data<P, A: Abi> {
+pub struct Data<P> {
     pub address: P,
-    pub count: c_int,
-    pub datatype: A::Datatype,
+    pub count: i64,
+    pub datatype: Datatype,
 }
 
 /// What MPI reads.
-pub type Source<A> = Data<*const c_void, A>;
+pub type Source = Data<*const c_void>;
 /// What MPI writes.
-pub type Target<A> = Data<*mut c_void, A>;
+pub type Target = Data<*mut c_void>;
+
+/// A reduction operator.
+pub struct Operator<A: Abi> {
+    pub handle: A::Op,
+    /// Whether MPI itself defines it. Others are C functions that take the count as an int.
+    pub is_built_in: bool,
+}
+
+/// A part of a reduction that one call of MPI does: `count` elements of both arrays.
+pub struct Part<A: Abi> {
+    pub send: *const c_void,
+    pub recv: *mut c_void,
+    pub count: Count,
+    pub datatype: A::Datatype,
+}
 
 /// A call of an operation on a communicator.
 pub struct Call<'a, A: Abi, M> {
     frame: &'a Frame<'a>,
-    functions: &'static Functions<A>,
+    pub(super) functions: &'static Functions<A>,
+    pub(super) counting: Counting<A>,
     memory: M,
     pub communicator: Communicator,
 }
@@ -45,6 +83,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(Self {
             frame,
             functions,
+            counting: Counting::new(functions),
             memory,
             communicator: REGISTRY.communicator(frame.attribute("comm")?)?,
         })
@@ -65,9 +104,55 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.int_attribute(name)
     }
 
-    /// The reduction operator.
-    pub fn operator(&self) -> Result<A::Op> {
-        REGISTRY.operator::<A>(self.frame.attribute("op")?)
+    /// So many rows for each rank.
+    pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
+        self.frame.ints_attribute(name)
+    }
+
+    /// The reduction operator, as it is for elements of XLA's type `dtype`.
+    pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
+        let number = self.frame.attribute("op")?;
+        let is_built_in = (0..BUILT_IN_OPERATORS).contains(&number);
+        if is_built_in {
+            let made = half_float::operator::<A>(number, dtype, |function| {
+                let mut op = REGISTRY.operator::<A>(number)?;
+                // SAFETY: the function is one of MPI's form; it is commutative.
+                let code = unsafe { (self.functions.op_create)(function, 1, &mut op) };
+                self.check("MPI_Op_create", code).map(|()| op)
+            })?;
+            if let Some(handle) = made {
+                return Ok(Operator {
+                    handle,
+                    is_built_in: false,
+                });
+            }
+        }
+        Ok(Operator {
+            handle: REGISTRY.operator::<A>(number)?,
+            is_built_in,
+        })
+    }
+
+    /// The communicator, or with the attribute `reverse` the one with the ranks in reverse order.
+    pub fn comm_in_order(&self) -> Result<A::Comm> {
+        if self.int("reverse")? == 0 {
+            return Ok(self.communicator.handle::<A>());
+        }
+        let reversed = REGISTRY.reversed(self.frame.attribute("comm")?)?;
+        if let Some(handle) = reversed.get() {
+            return Ok(A::Comm::from_raw(*handle));
+        }
+        // The ranks do this together, as all of them reach their first reversed scan at once.
+        let key = self.communicator.size - 1 - self.communicator.rank;
+        let mut handle = self.communicator.handle::<A>();
+        self.mpi(
+            "MPI_Comm_split",
+            || format!("(color 0, key {key})"),
+            // SAFETY: MPI gives the new communicator in place of this one.
+            |mpi, comm| unsafe { (mpi.comm_split)(comm, 0, key, &mut handle) },
+        )?;
+        reversed.get_or_init(|| handle.into_raw());
+        Ok(handle)
     }
 
     /// Where to put the status of a receive.
@@ -76,32 +161,59 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// An operand as MPI reads it.
-    pub fn source(&self, operand: &Buffer) -> Result<Source<A>> {
-        let (count, datatype) = elements(operand)?;
+    pub fn source(&self, operand: &Buffer) -> Result<Source> {
+        let (datatype, _) = measure(operand)?;
         Ok(Data {
             address: self.memory.read(operand)?,
-            count,
-            datatype: datatype.handle::<A>(),
+            count: operand.count,
+            datatype,
         })
     }
 
     /// A result as MPI writes it.
-    pub fn target(&self, result: &Buffer) -> Result<Target<A>> {
-        let (count, datatype) = elements(result)?;
+    pub fn target(&self, result: &Buffer) -> Result<Target> {
+        let (datatype, bytes) = measure(result)?;
         Ok(Data {
-            address: self.memory.write(result, count as usize * datatype.size)?,
-            count,
-            datatype: datatype.handle::<A>(),
+            address: self.memory.write(result, bytes)?,
+            count: result.count,
+            datatype,
         })
+    }
+
+    /// The result that only root has, or null where MPI does not look at it (MPI-4.1 §6.5,
+    /// "significant only at root").
+    pub fn result_at_root(
+        &self,
+        root: c_int,
+        check: impl FnOnce(&Buffer) -> Result<()>,
+    ) -> Result<*mut c_void> {
+        if self.communicator.rank != root {
+            let [] = self.results()?;
+            return Ok(ptr::null_mut());
+        }
+        let [result] = self.results()?;
+        check(&result)?;
+        Ok(self.target(&result)?.address)
+    }
+
+    /// The operand that only root has, or null where MPI does not look at it.
+    pub fn operand_at_root(
+        &self,
+        root: c_int,
+        check: impl FnOnce(&Buffer) -> Result<()>,
+    ) -> Result<*const c_void> {
+        if self.communicator.rank != root {
+            let [] = self.operands()?;
+            return Ok(ptr::null());
+        }
+        let [operand] = self.operands()?;
+        check(&operand)?;
+        Ok(self.source(&operand)?.address)
     }
 
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
     /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
-    pub fn source_and_target(
-        &self,
-        operand: &Buffer,
-        result: &Buffer,
-    ) -> Result<(Source<A>, Target<A>)> {
+    pub fn source_and_target(&self, operand: &Buffer, result: &Buffer) -> Result<(Source, Target)> {
         check_blocks(result, operand, 1)?;
         let target = self.target(result)?;
         let mut address = self.memory.read(operand)?;
@@ -114,6 +226,52 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             datatype: target.datatype,
         };
         Ok((source, target))
+    }
+
+    /// Whether one call of MPI reduces so many elements.
+    pub fn reduces(&self, count: i64, op: &Operator<A>) -> bool {
+        // An operator that is not MPI's own is told the length as an int.
+        count <= self.counting.limit || op.is_built_in && self.counting.takes(count)
+    }
+
+    /// The calls of MPI that reduce `send` into `recv`: one, or where MPI can't count so far, one
+    /// for each chunk. Null and `MPI_IN_PLACE` are the same for every chunk.
+    pub fn parts(
+        &self,
+        send: Source,
+        recv: *mut c_void,
+        op: &Operator<A>,
+    ) -> impl Iterator<Item = Part<A>> + use<A, M> {
+        let chunk = if self.reduces(send.count, op) {
+            send.count
+        } else {
+            self.counting.limit
+        };
+        let mut start = Some(0);
+        std::iter::from_fn(move || {
+            let first = start.take()?;
+            let rest = send.count - first;
+            start = (rest > chunk).then_some(first + chunk);
+            let bytes = first as usize * send.datatype.size;
+            Some(Part {
+                send: forward::<A>(send.address.cast_mut(), bytes).cast_const(),
+                recv: forward::<A>(recv, bytes),
+                count: Count(rest.min(chunk)),
+                datatype: send.datatype.handle::<A>(),
+            })
+        })
+    }
+
+    /// Calls a function that takes counts, of which `largest` is the largest.
+    pub fn counted(
+        &self,
+        function: &str,
+        largest: Count,
+        details: impl FnOnce() -> String,
+        body: impl FnOnce(Form<A>, A::Comm) -> c_int,
+    ) -> Result<()> {
+        let form = self.counting.form(largest);
+        self.mpi(function, details, |_, comm| body(form, comm))
     }
 
     /// Calls MPI and sees to the log and to errors. `body` gets the functions and the
@@ -133,10 +291,18 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         } else {
             body(self.functions, comm)
         };
-        if code != 0 {
-            return Err(self.failed(function, code));
-        }
+        self.check(function, code)?;
         self.memory.finish()
+    }
+}
+
+impl<A: Abi, M> Call<'_, A, M> {
+    /// Sees to an error code of MPI's.
+    pub(super) fn check(&self, function: &str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(self.failed(function, code))
     }
 
     /// Ends all ranks with a line on stderr, or makes an error of it.
@@ -158,14 +324,31 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 }
 
-/// The elements of an array, as MPI counts them: how many, and of which type.
-fn elements(buffer: &Buffer) -> Result<(c_int, Datatype)> {
-    match c_int::try_from(buffer.count) {
-        Ok(count) if count >= 0 => Ok((count, REGISTRY.datatype(buffer.dtype)?)),
+/// The elements that each rank sends or receives, in the words of the log.
+pub fn items(count: i64) -> String {
+    format!("({count} items)")
+}
+
+pub fn items_and_root(count: i64, root: c_int) -> String {
+    format!("({count} items, root={root})")
+}
+
+/// The address that is `bytes` further on, unless it is null or `MPI_IN_PLACE`.
+fn forward<A: Abi>(address: *mut c_void, bytes: usize) -> *mut c_void {
+    if address.is_null() || address as usize == A::IN_PLACE {
+        return address;
+    }
+    address.wrapping_byte_add(bytes)
+}
+
+/// The type of an array's elements, and its bytes.
+fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
+    let datatype = REGISTRY.datatype(array.dtype)?;
+    match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
+        Ok(Some(bytes)) => Ok((datatype, bytes)),
         _ => Err(Error::invalid(format!(
-            "an array of {} elements, more than MPI takes in one call ({})",
-            buffer.count,
-            c_int::MAX
+            "an array of shape {:?} does not fit into memory",
+            array.dims
         ))),
     }
 }

@@ -1,21 +1,10 @@
-//! Collective operations (MPI-4.1 §6).
+//! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
-
-use super::call::{Call, check_blocks};
+use super::call::{Call, Data, check_blocks, items, items_and_root};
+use super::counts::invoke;
 use crate::memory::Memory;
 use crate::mpi::Abi;
-use crate::xla::{Buffer, Error, Result};
-
-/// The elements that each rank sends or receives, in the words of the log.
-fn items(count: c_int) -> String {
-    format!("({count} items)")
-}
-
-fn items_and_root(count: c_int, root: c_int) -> String {
-    format!("({count} items, root={root})")
-}
+use crate::xla::{Error, Result};
 
 /// MPI-4.1 §6.7: everyone's operand, in rank order, on every rank.
 pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
@@ -23,43 +12,22 @@ pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     check_blocks(&result, &operand, call.communicator.size)?;
     let (send, recv) = (call.source(&operand)?, call.target(&result)?);
-    call.mpi(
+    let block = call.block(send.count, send.datatype)?;
+    call.counted(
         "MPI_Allgather",
+        block.count,
         || items(send.count),
-        // SAFETY: `recv` holds `send.count` elements for every rank.
+        // SAFETY: `send` has a block, and `recv` one for every rank.
         |mpi, comm| unsafe {
-            (mpi.allgather)(
+            invoke!(mpi.allgather(
                 send.address,
-                send.count,
-                send.datatype,
+                block.count,
+                block.datatype,
                 recv.address,
-                send.count,
-                recv.datatype,
+                block.count,
+                block.datatype,
                 comm,
-            )
-        },
-    )
-}
-
-/// MPI-4.1 §6.9.6: the reduction over all ranks, on every rank.
-pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let op = call.operator()?;
-    let [operand] = call.operands()?;
-    let [result] = call.results()?;
-    let (send, recv) = call.source_and_target(&operand, &result)?;
-    call.mpi(
-        "MPI_Allreduce",
-        || format!("with {} items", send.count),
-        // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
-        |mpi, comm| unsafe {
-            (mpi.allreduce)(
-                send.address,
-                recv.address,
-                send.count,
-                send.datatype,
-                op,
-                comm,
-            )
+            ))
         },
     )
 }
@@ -78,21 +46,23 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         )));
     }
     let (send, recv) = (call.source(&operand)?, call.target(&result)?);
-    let block = send.count / size;
-    call.mpi(
+    let count = send.count / i64::from(size);
+    let block = call.block(count, send.datatype)?;
+    call.counted(
         "MPI_Alltoall",
-        || items(block),
-        // SAFETY: both arrays have `size` blocks of `block` elements.
+        block.count,
+        || items(count),
+        // SAFETY: both arrays have a block for every rank.
         |mpi, comm| unsafe {
-            (mpi.alltoall)(
+            invoke!(mpi.alltoall(
                 send.address,
-                block,
-                send.datatype,
+                block.count,
+                block.datatype,
                 recv.address,
-                block,
-                recv.datatype,
+                block.count,
+                block.datatype,
                 comm,
-            )
+            ))
         },
     )
 }
@@ -112,115 +82,55 @@ pub fn barrier<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
-    let (address, data) = if call.communicator.rank == root {
+    let data = if call.communicator.rank == root {
         let [] = call.results()?;
         let source = call.source(&operand)?;
-        (source.address.cast_mut(), (source.count, source.datatype))
+        Data {
+            address: source.address.cast_mut(),
+            count: source.count,
+            datatype: source.datatype,
+        }
     } else {
         let [result] = call.results()?;
         check_blocks(&result, &operand, 1)?;
-        let target = call.target(&result)?;
-        (target.address, (target.count, target.datatype))
+        call.target(&result)?
     };
-    let (count, datatype) = data;
-    call.mpi(
+    let block = call.block(data.count, data.datatype)?;
+    call.counted(
         "MPI_Bcast",
-        || items_and_root(count, root),
-        // SAFETY: the array has `count` elements, and root's is not written to.
-        |mpi, comm| unsafe { (mpi.bcast)(address, count, datatype, root, comm) },
+        block.count,
+        || items_and_root(data.count, root),
+        // SAFETY: the array is the block, and root's is not written to.
+        |mpi, comm| unsafe {
+            invoke!(mpi.bcast(data.address, block.count, block.datatype, root, comm))
+        },
     )
-}
-
-/// The result that only root has, or null where MPI does not look at it (MPI-4.1 §6.5,
-/// "significant only at root").
-fn at_root<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    root: c_int,
-    operand: &Buffer,
-    blocks: c_int,
-) -> Result<*mut c_void> {
-    if call.communicator.rank != root {
-        let [] = call.results()?;
-        return Ok(ptr::null_mut());
-    }
-    let [result] = call.results()?;
-    check_blocks(&result, operand, blocks)?;
-    Ok(call.target(&result)?.address)
 }
 
 /// MPI-4.1 §6.5: everyone's operand, in rank order, on root.
 pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
-    let recv = at_root(call, root, &operand, call.communicator.size)?;
+    let size = call.communicator.size;
+    let recv = call.result_at_root(root, |result| check_blocks(result, &operand, size))?;
     let send = call.source(&operand)?;
-    call.mpi(
+    let block = call.block(send.count, send.datatype)?;
+    call.counted(
         "MPI_Gather",
+        block.count,
         || items_and_root(send.count, root),
-        // SAFETY: on root, `recv` has `send.count` elements for every rank.
+        // SAFETY: `send` has a block, and on root `recv` has one for every rank.
         |mpi, comm| unsafe {
-            (mpi.gather)(
+            invoke!(mpi.gather(
                 send.address,
-                send.count,
-                send.datatype,
+                block.count,
+                block.datatype,
                 recv,
-                send.count,
-                send.datatype,
+                block.count,
+                block.datatype,
                 root,
                 comm,
-            )
-        },
-    )
-}
-
-/// MPI-4.1 §6.9.1: the reduction over all ranks, on root.
-pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let (op, root) = (call.operator()?, call.int("root")?);
-    let [operand] = call.operands()?;
-    let recv = at_root(call, root, &operand, 1)?;
-    let mut send = call.source(&operand)?;
-    // Elsewhere `recv` is null, and so may be the address of an empty operand.
-    if call.communicator.rank == root && send.address == recv {
-        send.address = A::IN_PLACE as *const c_void;
-    }
-    call.mpi(
-        "MPI_Reduce",
-        || items_and_root(send.count, root),
-        // SAFETY: on root, both arrays have `count` elements, or are one and the operand is
-        // IN_PLACE.
-        |mpi, comm| unsafe {
-            (mpi.reduce)(
-                send.address,
-                recv,
-                send.count,
-                send.datatype,
-                op,
-                root,
-                comm,
-            )
-        },
-    )
-}
-
-/// MPI-4.1 §6.11.1: the reduction over this rank and those before it.
-pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let op = call.operator()?;
-    let [operand] = call.operands()?;
-    let [result] = call.results()?;
-    let (send, recv) = call.source_and_target(&operand, &result)?;
-    call.mpi(
-        "MPI_Scan",
-        || items(send.count),
-        // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
-        |mpi, comm| unsafe {
-            (mpi.scan)(
-                send.address,
-                recv.address,
-                send.count,
-                send.datatype,
-                op,
-                comm,
-            )
+            ))
         },
     )
 }
@@ -229,30 +139,26 @@ pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [result] = call.results()?;
-    let send = if call.communicator.rank == root {
-        let [operand] = call.operands()?;
-        check_blocks(&operand, &result, call.communicator.size)?;
-        call.source(&operand)?.address
-    } else {
-        let [] = call.operands()?;
-        ptr::null()
-    };
+    let size = call.communicator.size;
+    let send = call.operand_at_root(root, |operand| check_blocks(operand, &result, size))?;
     let recv = call.target(&result)?;
-    call.mpi(
+    let block = call.block(recv.count, recv.datatype)?;
+    call.counted(
         "MPI_Scatter",
+        block.count,
         || items_and_root(recv.count, root),
-        // SAFETY: on root, `send` has `recv.count` elements for every rank.
+        // SAFETY: `recv` has a block, and on root `send` has one for every rank.
         |mpi, comm| unsafe {
-            (mpi.scatter)(
+            invoke!(mpi.scatter(
                 send,
-                recv.count,
-                recv.datatype,
+                block.count,
+                block.datatype,
                 recv.address,
-                recv.count,
-                recv.datatype,
+                block.count,
+                block.datatype,
                 root,
                 comm,
-            )
+            ))
         },
     )
 }

@@ -5,9 +5,14 @@
 
 mod call;
 mod collective;
+mod counts;
+mod derived;
 mod point_to_point;
+mod reduction;
+mod vector;
 
-pub use call::{Call, set_raise_on_error};
+pub use call::{Call, free_communicator, set_raise_on_error};
+pub use counts::set_count_limit;
 
 use crate::memory::Host;
 use crate::mpi::Abi;
@@ -37,15 +42,21 @@ macro_rules! handlers {
 
 handlers! {
     collective::allgather,
-    collective::allreduce,
     collective::alltoall,
     collective::barrier,
     collective::bcast,
     collective::gather,
-    collective::reduce,
-    collective::scan,
     collective::scatter,
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,
+    reduction::allreduce,
+    reduction::exscan,
+    reduction::reduce,
+    reduction::reduce_scatter,
+    reduction::scan,
+    vector::allgatherv,
+    vector::alltoallv,
+    vector::gatherv,
+    vector::scatterv,
 }

@@ -1,6 +1,7 @@
 //! Point-to-point operations (MPI-4.1 §3).
 
 use super::call::{Call, check_blocks};
+use super::counts::invoke;
 use crate::memory::Memory;
 use crate::mpi::Abi;
 use crate::xla::Result;
@@ -10,21 +11,23 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
     let [result] = call.results()?;
     let recv = call.target(&result)?;
-    call.mpi(
+    let block = call.block(recv.count, recv.datatype)?;
+    call.counted(
         "MPI_Recv",
+        block.count,
         || format!("<- {source} (tag {tag}, {} items)", recv.count),
-        // SAFETY: the result has `count` elements; `status` is the address of one, or
+        // SAFETY: the result is the block; `status` is the address of one, or
         // MPI_STATUS_IGNORE.
         |mpi, comm| unsafe {
-            (mpi.recv)(
+            invoke!(mpi.recv(
                 recv.address,
-                recv.count,
-                recv.datatype,
+                block.count,
+                block.datatype,
                 source,
                 tag,
                 comm,
                 status,
-            )
+            ))
         },
     )
 }
@@ -34,11 +37,15 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (dest, tag) = (call.int("dest")?, call.int("tag")?);
     let [operand] = call.operands()?;
     let send = call.source(&operand)?;
-    call.mpi(
+    let block = call.block(send.count, send.datatype)?;
+    call.counted(
         "MPI_Send",
+        block.count,
         || format!("-> {dest} (tag {tag}, {} items)", send.count),
-        // SAFETY: the operand has `count` elements.
-        |mpi, comm| unsafe { (mpi.send)(send.address, send.count, send.datatype, dest, tag, comm) },
+        // SAFETY: the operand is the block.
+        |mpi, comm| unsafe {
+            invoke!(mpi.send(send.address, block.count, block.datatype, dest, tag, comm))
+        },
     )
 }
 
@@ -61,40 +68,43 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             recv.count, send.count
         )
     };
-    call.mpi("MPI_Sendrecv", details, |mpi, comm| {
+    let sent = call.block(send.count, send.datatype)?;
+    let received = call.block(recv.count, recv.datatype)?;
+    let largest = sent.count.max(received.count);
+    call.counted("MPI_Sendrecv", largest, details, |mpi, comm| {
         if replace {
             // SAFETY: operand and result are one array, of equal shape and type.
             unsafe {
-                (mpi.sendrecv_replace)(
+                invoke!(mpi.sendrecv_replace(
                     recv.address,
-                    recv.count,
-                    recv.datatype,
+                    received.count,
+                    received.datatype,
                     dest,
                     send_tag,
                     source,
                     recv_tag,
                     comm,
                     status,
-                )
+                ))
             }
         } else {
-            // SAFETY: each array has its own count of elements; `status` is the address of
-            // one, or MPI_STATUS_IGNORE.
+            // SAFETY: each array is its block; `status` is the address of one, or
+            // MPI_STATUS_IGNORE.
             unsafe {
-                (mpi.sendrecv)(
+                invoke!(mpi.sendrecv(
                     send.address,
-                    send.count,
-                    send.datatype,
+                    sent.count,
+                    sent.datatype,
                     dest,
                     send_tag,
                     recv.address,
-                    recv.count,
-                    recv.datatype,
+                    received.count,
+                    received.datatype,
                     source,
                     recv_tag,
                     comm,
                     status,
-                )
+                ))
             }
         }
     })

@@ -107,9 +107,12 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The 64-bit integer attribute called `name`.
+    /// The attribute called `name`, which must be of this kind, as XLA's struct for the kind.
+    ///
+    /// # Safety
+    /// `T` is the struct for attributes of this kind.
     #[inline(always)]
-    pub fn attribute(&self, name: &str) -> Result<i64> {
+    unsafe fn find<T>(&self, name: &str, kind: c_int, what: &str) -> Result<&'a T> {
         let attrs = &self.raw.attrs;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         let (types, names, values) = unsafe {
@@ -131,18 +134,25 @@ impl<'a> Frame<'a> {
                 break;
             }
         }
-        let Some((kind, value)) = found.and_then(|n| types.get(n).zip(values.get(n))) else {
+        let Some((found, value)) = found.and_then(|n| types.get(n).zip(values.get(n))) else {
             return Err(Error::invalid(format!("attribute `{name}` is missing")));
         };
-        if *kind != XLA_FFI_AttrType_SCALAR {
+        if *found != kind {
             return Err(Error::invalid(format!(
-                "attribute `{name}` has kind {kind}, expected a scalar"
+                "attribute `{name}` has kind {found}, expected {what}"
             )));
         }
-        // SAFETY: null, or a scalar, as its kind says.
-        let Some(scalar) = (unsafe { value.cast::<XLA_FFI_Scalar>().as_ref() }) else {
-            return Err(Error::invalid(format!("attribute `{name}` is null")));
-        };
+        // SAFETY: null, or the struct for its kind, by the caller's promise.
+        unsafe { value.cast::<T>().as_ref() }
+            .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")))
+    }
+
+    /// The 64-bit integer attribute called `name`.
+    #[inline(always)]
+    pub fn attribute(&self, name: &str) -> Result<i64> {
+        // SAFETY: the struct for scalars.
+        let scalar: &XLA_FFI_Scalar =
+            unsafe { self.find(name, XLA_FFI_AttrType_SCALAR, "a scalar")? };
         if scalar.dtype != XLA_FFI_DataType_S64 {
             return Err(Error::invalid(format!(
                 "attribute `{name}` has type {}, expected a 64-bit integer",
@@ -151,6 +161,29 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the type says that it is an i64. XLA promises no alignment.
         Ok(unsafe { scalar.value.cast::<i64>().read_unaligned() })
+    }
+
+    /// The attribute called `name`, an array of 64-bit integers.
+    pub fn ints_attribute(&self, name: &str) -> Result<Vec<i64>> {
+        // SAFETY: the struct for arrays.
+        let array: &XLA_FFI_Array = unsafe { self.find(name, XLA_FFI_AttrType_ARRAY, "an array")? };
+        if array.dtype != XLA_FFI_DataType_S64 {
+            return Err(Error::invalid(format!(
+                "attribute `{name}` has elements of type {}, expected 64-bit integers",
+                array.dtype
+            )));
+        }
+        if array.data.is_null() && array.size > 0 {
+            return Err(Error::invalid(format!(
+                "attribute `{name}` has {} elements at the null address",
+                array.size
+            )));
+        }
+        let start = array.data.cast::<i64>();
+        Ok((0..array.size)
+            // SAFETY: within the array, whose elements are i64. XLA promises no alignment.
+            .map(|index| unsafe { start.add(index).read_unaligned() })
+            .collect())
     }
 
     /// The attribute `name` as a C int, which is what MPI takes for ranks and tags.

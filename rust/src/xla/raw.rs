@@ -49,6 +49,8 @@ pub type XLA_FFI_Error_Create =
 
 pub type XLA_FFI_DataType = c_int;
 pub const XLA_FFI_DataType_S64: XLA_FFI_DataType = 5;
+pub const XLA_FFI_DataType_F16: XLA_FFI_DataType = 10;
+pub const XLA_FFI_DataType_BF16: XLA_FFI_DataType = 16;
 pub const XLA_FFI_DataType_TOKEN: XLA_FFI_DataType = 17;
 
 #[repr(C)]
@@ -63,6 +65,7 @@ pub struct XLA_FFI_Buffer {
 
 pub const XLA_FFI_ArgType_BUFFER: c_int = 1;
 pub const XLA_FFI_RetType_BUFFER: c_int = 1;
+pub const XLA_FFI_AttrType_ARRAY: c_int = 1;
 pub const XLA_FFI_AttrType_SCALAR: c_int = 3;
 
 #[repr(C)]
@@ -75,6 +78,13 @@ pub struct XLA_FFI_ByteSpan {
 pub struct XLA_FFI_Scalar {
     pub dtype: XLA_FFI_DataType,
     pub value: *mut c_void,
+}
+
+#[repr(C)]
+pub struct XLA_FFI_Array {
+    pub dtype: XLA_FFI_DataType,
+    pub size: usize,
+    pub data: *mut c_void,
 }
 
 pub const XLA_FFI_ExecutionStage_EXECUTE: c_int = 3;

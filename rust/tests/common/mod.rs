@@ -8,6 +8,10 @@ use std::ptr;
 use _core::xla::raw::*;
 use _core::xla::{Frame, Result, enter};
 
+pub mod recorder;
+
+pub const F16: c_int = XLA_FFI_DataType_F16;
+pub const BF16: c_int = XLA_FFI_DataType_BF16;
 pub const F32: c_int = 11;
 pub const S32: c_int = 4;
 pub const S64: c_int = XLA_FFI_DataType_S64;
@@ -86,11 +90,13 @@ impl Array {
     }
 }
 
+/// A scalar attribute, which is the first of its values, or an array of all of them.
 pub struct Attribute {
     pub kind: c_int,
     pub name: &'static str,
     pub dtype: c_int,
-    pub value: i64,
+    pub values: Vec<i64>,
+    pub is_null: bool,
 }
 
 pub fn attribute(name: &'static str, value: i64) -> Attribute {
@@ -98,7 +104,47 @@ pub fn attribute(name: &'static str, value: i64) -> Attribute {
         kind: XLA_FFI_AttrType_SCALAR,
         name,
         dtype: S64,
-        value,
+        values: vec![value],
+        is_null: false,
+    }
+}
+
+pub fn array_attribute(name: &'static str, values: &[i64]) -> Attribute {
+    Attribute {
+        kind: XLA_FFI_AttrType_ARRAY,
+        values: values.into(),
+        ..attribute(name, 0)
+    }
+}
+
+/// What XLA has for an attribute.
+enum Value {
+    Scalar(XLA_FFI_Scalar),
+    Array(XLA_FFI_Array),
+}
+
+impl Value {
+    fn address(&mut self) -> *mut c_void {
+        match self {
+            Self::Scalar(scalar) => ptr::from_mut(scalar).cast(),
+            Self::Array(array) => ptr::from_mut(array).cast(),
+        }
+    }
+}
+
+impl Attribute {
+    fn value(&mut self) -> Value {
+        let dtype = self.dtype;
+        let data = match self.is_null {
+            true => ptr::null_mut(),
+            false => self.values.as_mut_ptr().cast(),
+        };
+        if self.kind == XLA_FFI_AttrType_ARRAY {
+            let size = self.values.len();
+            Value::Array(XLA_FFI_Array { dtype, size, data })
+        } else {
+            Value::Scalar(XLA_FFI_Scalar { dtype, value: data })
+        }
     }
 }
 
@@ -135,6 +181,11 @@ impl Call {
         self
     }
 
+    /// An attribute that is an array of 64-bit integers.
+    pub fn list(self, name: &'static str, values: &[i64]) -> Self {
+        self.attribute(array_attribute(name, values))
+    }
+
     /// Lays the frame out in memory and lends it to `body`.
     pub fn lend<R>(mut self, body: impl FnOnce(&mut XLA_FFI_CallFrame) -> R) -> R {
         let api = XLA_FFI_Api {
@@ -166,17 +217,8 @@ impl Call {
             })
             .collect();
         let mut names: Vec<_> = spans.iter_mut().map(ptr::from_mut).collect();
-        let mut scalars: Vec<_> = attributes
-            .iter_mut()
-            .map(|attribute| XLA_FFI_Scalar {
-                dtype: attribute.dtype,
-                value: ptr::from_mut(&mut attribute.value).cast(),
-            })
-            .collect();
-        let mut attrs: Vec<_> = scalars
-            .iter_mut()
-            .map(|scalar| ptr::from_mut(scalar).cast::<c_void>())
-            .collect();
+        let mut values: Vec<_> = attributes.iter_mut().map(Attribute::value).collect();
+        let mut attrs: Vec<_> = values.iter_mut().map(Value::address).collect();
 
         let mut frame = XLA_FFI_CallFrame {
             struct_size: size_of::<XLA_FFI_CallFrame>(),

@@ -4,22 +4,35 @@ use std::ffi::c_int;
 
 #[cfg(standard_abi)]
 use binding::mpi::Standard;
-use binding::mpi::{Abi, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
+use binding::mpi::{Abi, Counted, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
+use mpi_sys as symbols;
 use referee::mpi as header;
 
 /// The ABI of the header's own types.
 struct Header;
 
 impl Types for Header {
+    type Aint = mpi_sys::MPI_Aint;
     type Comm = mpi_sys::MPI_Comm;
     type Datatype = mpi_sys::MPI_Datatype;
     type Op = mpi_sys::MPI_Op;
     type Status = mpi_sys::MPI_Status;
 }
 
+/// The table, filled with the functions of the module that is called `symbols` where this is used.
 macro_rules! table_of_the_header {
-    ($($field:ident = $symbol:ident;)*) => {
-        Functions::<Header> { $($field: mpi_sys::$symbol),* }
+    (
+        plain { $($field:ident = $symbol:ident;)* }
+        counted { $($counted:ident = $int:ident, $large:ident;)* }
+    ) => {
+        Functions::<Header> {
+            $($field: symbols::$symbol,)*
+            int: Counted { $($counted: symbols::$int),* },
+            #[cfg(large_counts)]
+            large: Some(Counted { $($counted: symbols::$large),* }),
+            #[cfg(not(large_counts))]
+            large: None,
+        }
     };
 }
 
@@ -28,9 +41,11 @@ macro_rules! table_of_the_header {
 fn functions_have_the_signatures_of_the_header() {
     let functions = binding::for_each_mpi_function!(table_of_the_header);
     assert_eq!(
-        functions.send as usize,
+        functions.int.send as usize,
         mpi_sys::MPI_Send as *const () as usize
     );
+    // Since MPI-4.0, the header has the functions for large counts.
+    assert_eq!(functions.large.is_some(), mpi_sys::MPI_VERSION >= 4);
 }
 
 /// What a handle is in C.
@@ -115,22 +130,18 @@ fn there_is_one_header() {
 #[cfg(standard_abi)]
 mod standard {
     use referee::standard as header;
+    use referee::standard as symbols;
 
     use super::*;
 
     struct Header;
 
     impl Types for Header {
+        type Aint = header::MPI_Aint;
         type Comm = header::MPI_Comm;
         type Datatype = header::MPI_Datatype;
         type Op = header::MPI_Op;
         type Status = header::MPI_Status;
-    }
-
-    macro_rules! table_of_the_header {
-        ($($field:ident = $symbol:ident;)*) => {
-            Functions::<Header> { $($field: header::$symbol),* }
-        };
     }
 
     /// Compiles only if every function of the table has the signature that the header declares.
@@ -138,9 +149,10 @@ mod standard {
     fn functions_have_the_signatures_of_the_header() {
         let functions = binding::for_each_mpi_function!(table_of_the_header);
         assert_eq!(
-            functions.send as usize,
+            functions.int.send as usize,
             header::MPI_Send as *const () as usize
         );
+        assert!(functions.large.is_some());
     }
 
     #[test]

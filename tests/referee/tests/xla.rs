@@ -37,6 +37,7 @@ fn fields_are_where_the_header_has_them() {
         XLA_FFI_Buffer { struct_size, extension_start, dtype, data, rank, dims }
         XLA_FFI_ByteSpan { ptr, len }
         XLA_FFI_Scalar { dtype, value }
+        XLA_FFI_Array { dtype, size, data }
         XLA_FFI_Args { struct_size, extension_start, size, types, args }
         XLA_FFI_Rets { struct_size, extension_start, size, types, rets }
         XLA_FFI_Attrs { struct_size, extension_start, size, types, names, attrs }
@@ -62,7 +63,7 @@ fn structs_have_the_size_of_the_header() {
     }
     compare! {
         XLA_FFI_Extension_Base XLA_FFI_Api_Version XLA_FFI_Error_Create_Args XLA_FFI_Buffer
-        XLA_FFI_ByteSpan XLA_FFI_Scalar XLA_FFI_Args XLA_FFI_Rets XLA_FFI_Attrs
+        XLA_FFI_ByteSpan XLA_FFI_Scalar XLA_FFI_Array XLA_FFI_Args XLA_FFI_Rets XLA_FFI_Attrs
         XLA_FFI_Metadata_Extension
     }
     // These go on in XLA; ours stop at the last field that the core reads.
@@ -116,9 +117,12 @@ fn constants_are_those_of_the_header() {
         XLA_FFI_Error_Code_FAILED_PRECONDITION
         XLA_FFI_Error_Code_INTERNAL
         XLA_FFI_DataType_S64
+        XLA_FFI_DataType_F16
+        XLA_FFI_DataType_BF16
         XLA_FFI_DataType_TOKEN
         XLA_FFI_ArgType_BUFFER
         XLA_FFI_RetType_BUFFER
+        XLA_FFI_AttrType_ARRAY
         XLA_FFI_AttrType_SCALAR
         XLA_FFI_ExecutionStage_EXECUTE
     }

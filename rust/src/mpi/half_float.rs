@@ -1,0 +1,434 @@
+//! Reductions of 16-bit floats, which MPI has no data types for.
+//!
+//! MPI moves them as 16-bit integers and reduces them with operators that are made here, one
+//! for each of its own operators and each format. A pair is added, multiplied or compared in
+//! single precision and rounded to nearest even, so that each result is the float that is
+//! nearest to the exact one.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+use std::ffi::{c_int, c_void};
+use std::slice;
+use std::sync::OnceLock;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::abi::{Abi, Handle, Types};
+use super::functions::UserFunction;
+use crate::xla::{Error, Result, raw};
+
+/// What an operator makes of a pair: MPI's two vectors have an element each.
+trait Operator {
+    fn combine(input: f32, inout: f32) -> f32;
+
+    /// The instruction that makes the same of eight pairs, of which it takes `inout` first.
+    #[cfg(target_arch = "x86_64")]
+    const COMBINE_AVX: unsafe fn(__m256, __m256) -> __m256;
+}
+
+macro_rules! operator {
+    ($name:ident, |$input:ident, $inout:ident| $combined:expr, $avx:ident) => {
+        struct $name;
+
+        impl Operator for $name {
+            #[inline(always)]
+            fn combine($input: f32, $inout: f32) -> f32 {
+                $combined
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            const COMBINE_AVX: unsafe fn(__m256, __m256) -> __m256 = $avx;
+        }
+    };
+}
+
+operator!(Sum, |input, inout| inout + input, _mm256_add_ps);
+operator!(Product, |input, inout| inout * input, _mm256_mul_ps);
+
+// Where either is a NaN, no comparison holds and `input` is taken: so do MPICH and Open MPI with
+// floats. Whether a NaN shows in the result depends on the order of the ranks.
+operator!(
+    Maximum,
+    |input, inout| if inout > input { inout } else { input },
+    _mm256_max_ps
+);
+operator!(
+    Minimum,
+    |input, inout| if inout < input { inout } else { input },
+    _mm256_min_ps
+);
+
+/// A way to keep a float in 16 bits.
+trait Format: Copy {
+    /// Combines each element of `input` with the one of `inout`, where the result goes.
+    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]);
+
+    /// The same in the instructions of processors of the last ten years, which take a fraction of
+    /// the time (`cargo bench --bench half`).
+    ///
+    /// # Safety
+    /// The processor has AVX2 and F16C.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]);
+}
+
+impl Format for bf16 {
+    #[inline(always)]
+    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
+        for (input, inout) in input.iter().zip(inout) {
+            *inout = round(O::combine(widen(*input), widen(*inout)));
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]) {
+        Self::fold::<O>(input, inout);
+    }
+}
+
+#[inline(always)]
+fn widen(float: bf16) -> f32 {
+    f32::from_bits(u32::from(float.to_bits()) << 16)
+}
+
+/// To the nearest float, or the even one of two. The crate's own function has branches, with which
+/// the compiler makes no vectors of the loop.
+#[inline(always)]
+fn round(float: f32) -> bf16 {
+    let bits = float.to_bits();
+    let is_odd = bits >> 16 & 1;
+    let rounded = bits.wrapping_add(0x7fff + is_odd) >> 16;
+    // Rounded, a NaN could become an infinity.
+    let quiet = bits >> 16 | 0x40;
+    bf16::from_bits(if float.is_nan() { quiet } else { rounded } as u16)
+}
+
+/// So many float16 are widened at a time. They stay in the first cache.
+const CHUNK: usize = 256;
+
+impl Format for f16 {
+    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
+        let (mut left, mut right) = ([0.0; CHUNK], [0.0; CHUNK]);
+        for (input, inout) in input.chunks(CHUNK).zip(inout.chunks_mut(CHUNK)) {
+            let (left, right) = (&mut left[..input.len()], &mut right[..input.len()]);
+            input.convert_to_f32_slice(left);
+            inout.convert_to_f32_slice(right);
+            for (left, right) in left.iter().zip(right.iter_mut()) {
+                *right = O::combine(*left, *right);
+            }
+            inout.convert_from_f32_slice(right);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]) {
+        let (mut inputs, mut inouts) = (input.chunks_exact(8), inout.chunks_exact_mut(8));
+        for (input, inout) in inputs.by_ref().zip(inouts.by_ref()) {
+            // SAFETY: both addresses are of eight elements, and need not be aligned.
+            unsafe {
+                let left = _mm256_cvtph_ps(_mm_loadu_si128(input.as_ptr().cast()));
+                let right = _mm256_cvtph_ps(_mm_loadu_si128(inout.as_ptr().cast()));
+                let combined = O::COMBINE_AVX(right, left);
+                let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(combined);
+                _mm_storeu_si128(inout.as_mut_ptr().cast(), rounded);
+            }
+        }
+        Self::fold::<O>(inputs.remainder(), inouts.into_remainder());
+    }
+}
+
+/// The operator in the form in which MPI calls it (MPI-4.1 §6.9.5).
+unsafe extern "C" fn reduce<A: Types, F: Format, O: Operator>(
+    input: *mut c_void,
+    inout: *mut c_void,
+    len: *mut c_int,
+    _datatype: *mut A::Datatype,
+) {
+    // SAFETY: MPI lends the number.
+    let len = usize::try_from(unsafe { *len }).unwrap_or(0);
+    if len == 0 {
+        return;
+    }
+    // SAFETY: MPI lends two vectors of `len` elements that do not overlap.
+    let (input, inout) = unsafe {
+        (
+            slice::from_raw_parts(input.cast::<F>(), len),
+            slice::from_raw_parts_mut(inout.cast::<F>(), len),
+        )
+    };
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        // SAFETY: the processor was asked.
+        unsafe { F::fold_avx2::<O>(input, inout) };
+        return;
+    }
+    F::fold::<O>(input, inout);
+}
+
+/// What reduces elements of XLA's type `dtype` as the built-in operator `number` does.
+pub fn function<A: Types>(number: i64, dtype: raw::XLA_FFI_DataType) -> UserFunction<A> {
+    match dtype {
+        raw::XLA_FFI_DataType_F16 => function_of::<A, f16>(number),
+        raw::XLA_FFI_DataType_BF16 => function_of::<A, bf16>(number),
+        _ => None,
+    }
+}
+
+fn function_of<A: Types, F: Format>(number: i64) -> UserFunction<A> {
+    match number {
+        0 => Some(reduce::<A, F, Sum>),
+        1 => Some(reduce::<A, F, Product>),
+        2 => Some(reduce::<A, F, Maximum>),
+        3 => Some(reduce::<A, F, Minimum>),
+        _ => None,
+    }
+}
+
+/// The operators that were made: for each of the formats, by the number of MPI's own. They are
+/// never freed.
+type Made = [OnceLock<Result<usize>>; 4];
+static MADE: [Made; 2] = [const { [const { OnceLock::new() }; 4] }; 2];
+
+/// The operator that reduces elements of XLA's type `dtype` as the built-in operator `number`
+/// does, or none where the built-in one does it. The first call makes it with `create`: MPI need
+/// not be initialised before.
+pub fn operator<A: Abi>(
+    number: i64,
+    dtype: raw::XLA_FFI_DataType,
+    create: impl FnOnce(UserFunction<A>) -> Result<A::Op>,
+) -> Result<Option<A::Op>> {
+    let made = match dtype {
+        raw::XLA_FFI_DataType_F16 => &MADE[0],
+        raw::XLA_FFI_DataType_BF16 => &MADE[1],
+        _ => return Ok(None),
+    };
+    let function = function::<A>(number, dtype);
+    let index = function.and(usize::try_from(number).ok());
+    let Some(slot) = index.and_then(|index| made.get(index)) else {
+        return Err(Error::invalid(format!(
+            "reduction operator {number} is not for elements of XLA type {dtype}"
+        )));
+    };
+    slot.get_or_init(|| create(function).map(Handle::into_raw))
+        .as_ref()
+        .map(|handle| Some(A::Op::from_raw(*handle)))
+        .map_err(Clone::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::Mpich;
+    use super::*;
+
+    const SUM: i64 = 0;
+    const PRODUCT: i64 = 1;
+    const MAXIMUM: i64 = 2;
+    const MINIMUM: i64 = 3;
+
+    /// What MPI gets from an operator for two vectors.
+    fn reduced<F: Format>(number: i64, input: &[F], inout: &[F]) -> Vec<F> {
+        assert_eq!(input.len(), inout.len());
+        let function = function_of::<Mpich, F>(number).unwrap();
+        let (mut input, mut inout) = (input.to_vec(), inout.to_vec());
+        let (mut len, mut datatype) = (input.len() as c_int, 0);
+        // SAFETY: the vectors have `len` elements.
+        unsafe {
+            function(
+                input.as_mut_ptr().cast(),
+                inout.as_mut_ptr().cast(),
+                &mut len,
+                &mut datatype,
+            );
+        }
+        inout
+    }
+
+    fn f16s(values: &[f32]) -> Vec<f16> {
+        values.iter().copied().map(f16::from_f32).collect()
+    }
+
+    fn bf16s(values: &[f32]) -> Vec<bf16> {
+        values.iter().copied().map(bf16::from_f32).collect()
+    }
+
+    const INF: f32 = f32::INFINITY;
+
+    #[test]
+    fn operators_give_the_values_of_their_names() {
+        let (left, right) = (&[1.5, -2.0, 0.0, INF], &[2.0, 8.0, -3.0, 1.0]);
+        for (number, expected) in [
+            (SUM, [3.5, 6.0, -3.0, INF]),
+            (PRODUCT, [3.0, -16.0, 0.0, INF]),
+            (MAXIMUM, [2.0, 8.0, 0.0, INF]),
+            (MINIMUM, [1.5, -2.0, -3.0, 1.0]),
+        ] {
+            assert_eq!(reduced(number, &f16s(left), &f16s(right)), f16s(&expected));
+            let reduced = reduced(number, &bf16s(left), &bf16s(right));
+            assert_eq!(reduced, bf16s(&expected));
+        }
+    }
+
+    #[test]
+    fn there_are_no_other_operators() {
+        for number in [-1, 4, 13] {
+            assert!(function_of::<Mpich, f16>(number).is_none(), "{number}");
+            assert!(function_of::<Mpich, bf16>(number).is_none(), "{number}");
+        }
+    }
+
+    /// Halfway between two floats, the even one is taken; above, the next one.
+    #[test]
+    fn sums_are_rounded_to_nearest_even() {
+        // From 256 on, a bfloat16 has steps of 2, and from 2048 on a float16.
+        let bf16 = reduced(
+            SUM,
+            &bf16s(&[1.0, 3.0, 1.0]),
+            &bf16s(&[256.0, 256.0, 258.0]),
+        );
+        assert_eq!(bf16, bf16s(&[256.0, 260.0, 260.0]));
+        let f16 = reduced(
+            SUM,
+            &f16s(&[1.0, 3.0, 1.5]),
+            &f16s(&[2048.0, 2048.0, 2048.0]),
+        );
+        assert_eq!(f16, f16s(&[2048.0, 2052.0, 2050.0]));
+        // Rounded twice, or towards zero, this would be 1.
+        let just_above_half = reduced(SUM, &bf16s(&[0.00390625 + 0.00006]), &bf16s(&[1.0]));
+        assert_eq!(just_above_half[0].to_f32(), 1.0078125);
+    }
+
+    #[test]
+    fn what_is_too_large_is_infinite() {
+        let largest = bf16::MAX.to_f32();
+        assert_eq!(
+            reduced(
+                SUM,
+                &bf16s(&[largest, -largest]),
+                &bf16s(&[largest, -largest])
+            ),
+            bf16s(&[INF, -INF])
+        );
+        assert_eq!(
+            reduced(PRODUCT, &f16s(&[65504.0, -65504.0]), &f16s(&[2.0, 2.0])),
+            f16s(&[INF, -INF])
+        );
+    }
+
+    #[test]
+    fn what_is_too_small_is_subnormal_or_zero() {
+        let smallest = f16::MIN_POSITIVE_SUBNORMAL.to_f32();
+        assert_eq!(
+            reduced(PRODUCT, &f16s(&[smallest, smallest]), &f16s(&[0.5, 3.0])),
+            f16s(&[0.0, 3.0 * smallest])
+        );
+        let smallest = bf16::MIN_POSITIVE_SUBNORMAL.to_f32();
+        assert_eq!(
+            reduced(PRODUCT, &bf16s(&[smallest, smallest]), &bf16s(&[0.5, 3.0])),
+            bf16s(&[0.0, 3.0 * smallest])
+        );
+    }
+
+    /// Also one with all bits set, which rounding would make a zero, and one whose only bit is
+    /// rounded away, which would be an infinity.
+    #[test]
+    fn not_a_number_stays_not_a_number() {
+        let quietest = f32::from_bits(0x7f80_0001);
+        for nan in [f32::NAN, f32::from_bits(u32::MAX), quietest, -quietest] {
+            assert!(round(nan).is_nan(), "{nan:?}");
+        }
+        for number in [SUM, PRODUCT] {
+            let nan = reduced(number, &bf16s(&[f32::NAN, 1.0]), &bf16s(&[1.0, f32::NAN]));
+            assert!(nan[0].is_nan() && nan[1].is_nan());
+            let nan = reduced(number, &f16s(&[f32::NAN, 1.0]), &f16s(&[1.0, f32::NAN]));
+            assert!(nan[0].is_nan() && nan[1].is_nan());
+        }
+        assert!(reduced(SUM, &bf16s(&[INF]), &bf16s(&[-INF]))[0].is_nan());
+    }
+
+    /// As MPICH and Open MPI have it for floats: what compares false is the first vector's.
+    #[test]
+    fn comparisons_with_not_a_number_take_the_first_vector() {
+        // Of nine, eight are compared at once and the ninth by itself.
+        let (nans, ones) = ([f32::NAN; 9], [1.0; 9]);
+        for number in [MAXIMUM, MINIMUM] {
+            let nan = reduced(number, &bf16s(&nans), &bf16s(&ones));
+            assert!(nan.into_iter().all(bf16::is_nan));
+            let nan = reduced(number, &f16s(&nans), &f16s(&ones));
+            assert!(nan.into_iter().all(f16::is_nan));
+            let one = reduced(number, &bf16s(&ones), &bf16s(&nans));
+            assert_eq!(one, bf16s(&ones));
+            let one = reduced(number, &f16s(&ones), &f16s(&nans));
+            assert_eq!(one, f16s(&ones));
+        }
+    }
+
+    /// Every float with another one, as here and as on a processor without special instructions.
+    #[test]
+    fn processors_reduce_alike() {
+        fn check<F: Format + Into<f32>, O: Operator>(number: i64, from_bits: fn(u16) -> F) {
+            let input: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
+            let other = |bits: u16| from_bits(bits.wrapping_mul(40503));
+            let inout: Vec<F> = (0..=u16::MAX).map(other).collect();
+            let mut portable = inout.clone();
+            F::fold::<O>(&input, &mut portable);
+            for (ours, theirs) in reduced(number, &input, &inout).into_iter().zip(portable) {
+                let (ours, theirs): (f32, f32) = (ours.into(), theirs.into());
+                let is_same = ours.to_bits() == theirs.to_bits();
+                assert!(is_same || ours.is_nan() && theirs.is_nan());
+            }
+        }
+        check::<f16, Sum>(SUM, f16::from_bits);
+        check::<f16, Product>(PRODUCT, f16::from_bits);
+        check::<f16, Maximum>(MAXIMUM, f16::from_bits);
+        check::<f16, Minimum>(MINIMUM, f16::from_bits);
+        check::<bf16, Sum>(SUM, bf16::from_bits);
+        check::<bf16, Product>(PRODUCT, bf16::from_bits);
+        check::<bf16, Maximum>(MAXIMUM, bf16::from_bits);
+        check::<bf16, Minimum>(MINIMUM, bf16::from_bits);
+    }
+
+    /// Every bfloat16 and float16, times one, is what it was.
+    #[test]
+    fn conversions_are_exact() {
+        fn check<F: Format + Into<f32>>(one: F, from_bits: fn(u16) -> F) {
+            let all: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
+            let same = reduced(PRODUCT, &vec![one; all.len()], &all);
+            for (before, after) in all.into_iter().zip(same) {
+                let (before, after): (f32, f32) = (before.into(), after.into());
+                let is_same = before.to_bits() == after.to_bits();
+                assert!(
+                    is_same || before.is_nan() && after.is_nan(),
+                    "{before} {after}"
+                );
+            }
+        }
+        check(f16::ONE, f16::from_bits);
+        check(bf16::ONE, bf16::from_bits);
+    }
+
+    /// Compares with the conversion of the crate `half`, on a sample of all floats.
+    #[test]
+    fn rounding_is_that_of_the_crate() {
+        for float in (0..=u32::MAX).step_by(1009).map(f32::from_bits) {
+            let (ours, theirs) = (round(float), bf16::from_f32(float));
+            assert_eq!(ours.to_bits(), theirs.to_bits(), "{float:e}");
+        }
+    }
+
+    /// Chunks, and eights, end in the middle of a vector, or of none.
+    #[test]
+    fn vectors_have_any_length() {
+        for len in [0, 1, 7, 8, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5] {
+            let left: Vec<f32> = (0..len).map(|n| (n % 100) as f32).collect();
+            let right = vec![2.0; len];
+            let expected: Vec<f32> = left.iter().map(|n| n + 2.0).collect();
+            let sum = reduced(SUM, &bf16s(&left), &bf16s(&right));
+            assert_eq!(sum, bf16s(&expected), "{len}");
+            let sum = reduced(SUM, &f16s(&left), &f16s(&right));
+            assert_eq!(sum, f16s(&expected), "{len}");
+        }
+    }
+}

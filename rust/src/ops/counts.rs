@@ -1,0 +1,151 @@
+//! Counts, as MPI takes them: an int where it suffices, and 64 bits beyond (MPI-4.1 §19.2).
+
+use std::cell::OnceCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use crate::mpi::{Abi, Counted, Functions, Types};
+
+/// The largest count that an int holds.
+const INT_LIMIT: i64 = c_int::MAX as i64;
+
+static LIMIT: AtomicI64 = AtomicI64::new(INT_LIMIT);
+static USE_LARGE: AtomicBool = AtomicBool::new(true);
+
+/// Has calls of more than `limit` elements go the ways that are meant for more than an int counts,
+/// with or without MPI's functions for large counts. Tests call it: who has so much memory?
+pub fn set_count_limit(limit: i64, use_large: bool) {
+    LIMIT.store(limit.clamp(1, INT_LIMIT), Ordering::Relaxed);
+    USE_LARGE.store(use_large, Ordering::Relaxed);
+}
+
+/// A count, in a call of either form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(pub i64);
+
+/// Counts or displacements, one for each rank, in a call of either form.
+pub struct CountList {
+    large: Vec<i64>,
+    ints: OnceCell<Vec<c_int>>,
+}
+
+impl CountList {
+    pub fn new(counts: impl Iterator<Item = i64>) -> Self {
+        Self {
+            large: counts.collect(),
+            ints: OnceCell::new(),
+        }
+    }
+
+    /// The one of this rank.
+    pub fn of(&self, rank: c_int) -> i64 {
+        self.large[rank as usize]
+    }
+}
+
+/// An argument, as the function that is called takes it.
+pub trait Pass<T> {
+    fn pass(self) -> T;
+}
+
+impl<T> Pass<T> for T {
+    #[inline(always)]
+    fn pass(self) -> T {
+        self
+    }
+}
+
+impl Pass<c_int> for Count {
+    #[inline(always)]
+    fn pass(self) -> c_int {
+        debug_assert!(self.0 <= INT_LIMIT, "the form is for the largest count");
+        self.0 as c_int
+    }
+}
+
+impl Pass<i64> for Count {
+    #[inline(always)]
+    fn pass(self) -> i64 {
+        self.0
+    }
+}
+
+impl Pass<*const c_int> for &CountList {
+    fn pass(self) -> *const c_int {
+        let ints = || {
+            self.large
+                .iter()
+                .map(|count| Count(*count).pass())
+                .collect()
+        };
+        self.ints.get_or_init(ints).as_ptr()
+    }
+}
+
+impl Pass<*const i64> for &CountList {
+    fn pass(self) -> *const i64 {
+        self.large.as_ptr()
+    }
+}
+
+// Displacements have the size of an address.
+const _: () = assert!(size_of::<isize>() == size_of::<i64>());
+
+impl Pass<*const isize> for &CountList {
+    fn pass(self) -> *const isize {
+        self.large.as_ptr().cast()
+    }
+}
+
+/// The functions that take counts, in one of their two forms.
+pub enum Form<A: Types> {
+    Int(&'static Counted<A, c_int, c_int>),
+    Large(&'static Counted<A, i64, A::Aint>),
+}
+
+/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`.
+macro_rules! invoke {
+    ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
+        match $form {
+            $crate::ops::counts::Form::Int(functions) => {
+                (functions.$function)($($crate::ops::counts::Pass::pass($argument)),*)
+            }
+            $crate::ops::counts::Form::Large(functions) => {
+                (functions.$function)($($crate::ops::counts::Pass::pass($argument)),*)
+            }
+        }
+    };
+}
+pub(super) use invoke;
+
+/// How one call counts.
+pub struct Counting<A: Types> {
+    int: &'static Counted<A, c_int, c_int>,
+    large: Option<&'static Counted<A, i64, A::Aint>>,
+    /// The largest count of the int form.
+    pub limit: i64,
+}
+
+impl<A: Abi> Counting<A> {
+    pub fn new(functions: &'static Functions<A>) -> Self {
+        let use_large = USE_LARGE.load(Ordering::Relaxed);
+        Self {
+            int: &functions.int,
+            large: functions.large.as_ref().filter(|_| use_large),
+            limit: LIMIT.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether one call of MPI can have this count.
+    pub fn takes(&self, count: i64) -> bool {
+        count <= self.limit || self.large.is_some()
+    }
+
+    /// The form of a call whose largest count is this one, which it [`takes`](Self::takes).
+    pub fn form(&self, largest: Count) -> Form<A> {
+        match self.large {
+            Some(functions) if largest.0 > self.limit => Form::Large(functions),
+            _ => Form::Int(self.int),
+        }
+    }
+}

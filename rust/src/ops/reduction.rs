@@ -1,0 +1,179 @@
+//! Reductions (MPI-4.1 §6.9 to §6.11).
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::call::{Call, Operator, Part, Source, Target, check_blocks, items, items_and_root};
+use super::counts::{Count, Form, invoke};
+use crate::memory::Memory;
+use crate::mpi::Abi;
+use crate::xla::Result;
+
+/// The reductions with an operand and a result on every rank, which MPI declares alike.
+fn reduction<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    function: &str,
+    details: impl Fn(i64) -> String,
+    body: impl Fn(Form<A>, Part<A>, A::Op) -> c_int,
+) -> Result<()> {
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let op = call.operator(operand.dtype)?;
+    let (send, recv) = call.source_and_target(&operand, &result)?;
+    for part in call.parts(send, recv.address, &op) {
+        let count = part.count;
+        call.counted(
+            function,
+            count,
+            || details(count.0),
+            |mpi, _| body(mpi, part, op.handle),
+        )?;
+    }
+    Ok(())
+}
+
+/// MPI-4.1 §6.9.6: the reduction over all ranks, on every rank.
+pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let comm = call.communicator.handle::<A>();
+    reduction(
+        call,
+        "MPI_Allreduce",
+        |count| format!("with {count} items"),
+        // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
+        |mpi, part, op| unsafe {
+            invoke!(mpi.allreduce(part.send, part.recv, part.count, part.datatype, op, comm,))
+        },
+    )
+}
+
+/// MPI-4.1 §6.11.2: the reduction over the ranks before this one. What the first one gets is
+/// undefined.
+pub fn exscan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let comm = call.comm_in_order()?;
+    reduction(
+        call,
+        "MPI_Exscan",
+        items,
+        // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
+        |mpi, part, op| unsafe {
+            invoke!(mpi.exscan(part.send, part.recv, part.count, part.datatype, op, comm,))
+        },
+    )
+}
+
+/// MPI-4.1 §6.11.1: the reduction over this rank and those before it.
+pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let comm = call.comm_in_order()?;
+    reduction(
+        call,
+        "MPI_Scan",
+        items,
+        // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
+        |mpi, part, op| unsafe {
+            invoke!(mpi.scan(part.send, part.recv, part.count, part.datatype, op, comm,))
+        },
+    )
+}
+
+/// MPI-4.1 §6.9.1: the reduction over all ranks, on root.
+pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let root = call.int("root")?;
+    let [operand] = call.operands()?;
+    let op = call.operator(operand.dtype)?;
+    let recv = call.result_at_root(root, |result| check_blocks(result, &operand, 1))?;
+    let mut send = call.source(&operand)?;
+    // Elsewhere `recv` is null, and so may be the address of an empty operand.
+    if call.communicator.rank == root && send.address == recv {
+        send.address = A::IN_PLACE as *const c_void;
+    }
+    call.parts(send, recv, &op)
+        .try_for_each(|part| reduce_part(call, part, &op, root))
+}
+
+/// One call of `MPI_Reduce`.
+fn reduce_part<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    part: Part<A>,
+    op: &Operator<A>,
+    root: c_int,
+) -> Result<()> {
+    call.counted(
+        "MPI_Reduce",
+        part.count,
+        || items_and_root(part.count.0, root),
+        // SAFETY: on root, both arrays have `count` elements, or are one and the operand is
+        // IN_PLACE.
+        |mpi, comm| unsafe {
+            invoke!(mpi.reduce(
+                part.send,
+                part.recv,
+                part.count,
+                part.datatype,
+                op.handle,
+                root,
+                comm,
+            ))
+        },
+    )
+}
+
+/// MPI-4.1 §6.10.1: block i of the reduction over all ranks, on rank i.
+pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let op = call.operator(operand.dtype)?;
+    let size = call.communicator.size;
+    check_blocks(&operand, &result, size)?;
+    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    // MPI may hand the blocks of all ranks to an operator at once.
+    let longest = if op.is_built_in {
+        recv.count
+    } else {
+        send.count
+    };
+    if !call.reduces(longest, &op) {
+        return reduce_each(call, send, recv, &op);
+    }
+    let count = Count(recv.count);
+    call.counted(
+        "MPI_Reduce_scatter_block",
+        count,
+        || items(count.0),
+        // SAFETY: `send` has `count` elements for every rank, and `recv` for this one.
+        |mpi, comm| unsafe {
+            invoke!(mpi.reduce_scatter_block(
+                send.address,
+                recv.address,
+                count,
+                recv.datatype.handle::<A>(),
+                op.handle,
+                comm,
+            ))
+        },
+    )
+}
+
+/// The same, as a reduction for each rank.
+fn reduce_each<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    send: Source,
+    recv: Target,
+    op: &Operator<A>,
+) -> Result<()> {
+    let bytes = recv.count as usize * recv.datatype.size;
+    for root in 0..call.communicator.size {
+        let block = Source {
+            address: send.address.wrapping_byte_add(root as usize * bytes),
+            count: recv.count,
+            datatype: recv.datatype,
+        };
+        let recv = if call.communicator.rank == root {
+            recv.address
+        } else {
+            ptr::null_mut()
+        };
+        call.parts(block, recv, op)
+            .try_for_each(|part| reduce_part(call, part, op, root))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,387 @@
+//! Collective operations that deal out the rows of an array, as many to each rank as the call
+//! says (MPI-4.1 §6.5 to §6.8).
+//!
+//! Where MPI can't count the elements, most of these become an `MPI_Alltoallw`. All ranks have to
+//! call the same function (MPI-4.1 §6.1), so that has to follow from what all of them know: the
+//! counts, and the length of a row. In `alltoallv` a rank knows its own counts only. It stays
+//! `MPI_Alltoallv`, with a larger data type where needed: ranks may count in different ones, as
+//! long as the elements in them are the same (MPI-4.1 §6.8), and in ints or not, as both forms are
+//! bindings of one procedure (MPI-4.1 §19.2).
+
+use std::ffi::{c_int, c_void};
+
+use super::call::{Call, items, items_and_root};
+use super::counts::{Count, CountList, invoke};
+use super::derived::Block;
+use crate::memory::Memory;
+use crate::mpi::{Abi, Datatype};
+use crate::xla::{Buffer, Error, Result};
+
+/// How many rows of an array each rank has, in rank order and without gaps.
+struct Shares(Vec<i64>);
+
+impl Shares {
+    fn new<A: Abi, M: Memory>(call: &Call<A, M>, name: &str) -> Result<Self> {
+        let counts = call.ints(name)?;
+        let size = call.communicator.size;
+        if i64::try_from(counts.len()) != Ok(i64::from(size)) || counts.iter().any(|n| *n < 0) {
+            return Err(Error::invalid(format!(
+                "attribute `{name}` is {counts:?}, expected a number of rows for each of {size} \
+                 ranks"
+            )));
+        }
+        Ok(Self(counts))
+    }
+
+    /// The rows of all ranks.
+    fn total(&self) -> i64 {
+        sum(&self.0)
+    }
+
+    /// The rows of the rank that calls.
+    fn own<A: Abi, M>(&self, call: &Call<A, M>) -> i64 {
+        self.0[call.communicator.rank as usize]
+    }
+
+    /// The largest count or displacement, in rows.
+    fn largest(&self) -> i64 {
+        let last_displacement = sum(&self.0[..self.0.len() - 1]);
+        self.0.iter().fold(last_displacement, |n, m| n.max(*m))
+    }
+}
+
+fn sum(counts: &[i64]) -> i64 {
+    counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
+}
+
+/// The same as MPI takes it.
+struct Layout {
+    counts: CountList,
+    displacements: CountList,
+    /// The largest of all.
+    largest: Count,
+}
+
+impl Layout {
+    /// The layout of rows that count as so many each.
+    fn new(shares: &Shares, row: i64) -> Self {
+        let mut next = 0i64;
+        let displacements = shares.0.iter().map(|rows| {
+            let first = next;
+            next = next.saturating_add(*rows);
+            first.saturating_mul(row)
+        });
+        Self {
+            displacements: CountList::new(displacements),
+            counts: CountList::new(shares.0.iter().map(|rows| rows.saturating_mul(row))),
+            largest: Count(shares.largest().saturating_mul(row)),
+        }
+    }
+
+    fn span(&self, rank: c_int) -> Span {
+        Span {
+            first: self.displacements.of(rank),
+            count: self.counts.of(rank),
+        }
+    }
+}
+
+/// What one rank has of an array: so many elements from one on.
+#[derive(Clone, Copy)]
+struct Span {
+    first: i64,
+    count: i64,
+}
+
+impl Span {
+    fn whole(count: i64) -> Self {
+        Self { first: 0, count }
+    }
+
+    /// Nothing, unless this is true.
+    fn only_if(self, condition: bool) -> Self {
+        if condition { self } else { Self::whole(0) }
+    }
+}
+
+/// What `MPI_Alltoallw` is told of an array: one of a data type for each rank, or none.
+struct Parts<'c, A: Abi, M> {
+    counts: Vec<c_int>,
+    types: Vec<A::Datatype>,
+    _blocks: Vec<Block<'c, A, M>>,
+}
+
+impl<'c, A: Abi, M> Parts<'c, A, M> {
+    fn new(
+        call: &'c Call<'c, A, M>,
+        datatype: Datatype,
+        span_of: impl Fn(c_int) -> Span,
+    ) -> Result<Self> {
+        let block_of = |rank| match span_of(rank) {
+            Span { count: 0, .. } => call.block(0, datatype),
+            Span { first, count } => call.block_at(first, count, datatype),
+        };
+        let ranks = 0..call.communicator.size;
+        let blocks = ranks.map(block_of).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            counts: blocks.iter().map(|block| block.count.0 as c_int).collect(),
+            types: blocks.iter().map(|block| block.datatype).collect(),
+            _blocks: blocks,
+        })
+    }
+}
+
+/// Does what `function` would if MPI could count the elements, by `MPI_Alltoallw`, of which it is
+/// a special case (MPI-4.1 §6.8): what goes to a rank, or comes from it, has a data type of its
+/// own, which also says where it is. All ranks must do this, or none.
+#[cold]
+fn exchange<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    function: &str,
+    details: impl FnOnce() -> String,
+    datatype: Datatype,
+    (send, sent): (*const c_void, impl Fn(c_int) -> Span),
+    (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
+) -> Result<()> {
+    let sent = Parts::new(call, datatype, sent)?;
+    let received = Parts::new(call, datatype, received)?;
+    let displacements = vec![0; sent.counts.len()];
+    call.mpi(
+        function,
+        details,
+        // SAFETY: the lists have a member for each rank, and no type goes beyond its array.
+        |mpi, comm| unsafe {
+            (mpi.alltoallw)(
+                send,
+                sent.counts.as_ptr(),
+                displacements.as_ptr(),
+                sent.types.as_ptr(),
+                recv,
+                received.counts.as_ptr(),
+                displacements.as_ptr(),
+                received.types.as_ptr(),
+                comm,
+            )
+        },
+    )
+}
+
+/// The elements in a row of an array that must have so many rows.
+fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
+    match array.dims.split_first() {
+        Some((first, rest)) if *first == rows => Ok(rest
+            .iter()
+            .fold(1i64, |count, dim| count.saturating_mul(*dim))),
+        _ => Err(Error::invalid(format!(
+            "an array of shape {:?} has not the {rows} rows that the call says",
+            array.dims
+        ))),
+    }
+}
+
+/// Checks that two arrays have rows of the same shape and type, and that the second one has as
+/// many as it must.
+fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
+    row_of(other, rows)?;
+    if array.dtype == other.dtype && array.dims.get(1..) == other.dims.get(1..) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "arrays do not match: rows of {:?} of XLA type {} are not those of {:?} of XLA type {}",
+        array.dims, array.dtype, other.dims, other.dtype
+    )))
+}
+
+/// MPI-4.1 §6.7: everyone's rows, in rank order, on every rank.
+pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let shares = Shares::new(call, "counts")?;
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let row = row_of(&operand, shares.own(call))?;
+    check_rows(&operand, &result, shares.total())?;
+    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let layout = Layout::new(&shares, row);
+    let details = || items(send.count);
+    if !call.counting.takes(layout.largest.0) {
+        return exchange(
+            call,
+            "MPI_Allgatherv",
+            details,
+            send.datatype,
+            (send.address, |_| Span::whole(send.count)),
+            (recv.address, |rank| layout.span(rank)),
+        );
+    }
+    call.counted(
+        "MPI_Allgatherv",
+        layout.largest,
+        details,
+        // SAFETY: `send` has this rank's rows, and `recv` those of all ranks.
+        |mpi, comm| unsafe {
+            invoke!(mpi.allgatherv(
+                send.address,
+                Count(send.count),
+                send.datatype.handle::<A>(),
+                recv.address,
+                &layout.counts,
+                &layout.displacements,
+                recv.datatype.handle::<A>(),
+                comm,
+            ))
+        },
+    )
+}
+
+/// The shares as `MPI_Alltoallv` can count them, and what it counts: elements, or where these are
+/// too many, as many rows at once as all shares are multiples of.
+fn in_units<'c, A: Abi, M>(
+    call: &'c Call<'c, A, M>,
+    shares: &Shares,
+    row: i64,
+    datatype: Datatype,
+) -> Result<(Layout, Block<'c, A, M>)> {
+    let layout = Layout::new(shares, row);
+    if call.counting.takes(layout.largest.0) {
+        return Ok((layout, call.block(1, datatype)?));
+    }
+    let rows = shares.0.iter().fold(0, |rows, share| gcd(rows, *share));
+    let layout = Layout::new(
+        &Shares(shares.0.iter().map(|share| share / rows).collect()),
+        1,
+    );
+    if !call.counting.takes(layout.largest.0) {
+        return Err(Error::invalid(format!(
+            "{} rows are more than this MPI takes in one call: {} times {rows}, the greatest \
+             common divisor of all counts",
+            shares.largest(),
+            call.counting.limit,
+        )));
+    }
+    Ok((layout, call.block_at(0, rows * row, datatype)?))
+}
+
+/// The greatest common divisor.
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// MPI-4.1 §6.8: some rows to each rank, and some from each.
+pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let sent = Shares::new(call, "sendcounts")?;
+    let received = Shares::new(call, "recvcounts")?;
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let row = row_of(&operand, sent.total())?;
+    check_rows(&operand, &result, received.total())?;
+    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (sent, send_unit) = in_units(call, &sent, row, send.datatype)?;
+    let (received, recv_unit) = in_units(call, &received, row, recv.datatype)?;
+    call.counted(
+        "MPI_Alltoallv",
+        sent.largest.max(received.largest),
+        || format!("({} items sent, {} items received)", send.count, recv.count),
+        // SAFETY: both arrays have the rows of all ranks.
+        |mpi, comm| unsafe {
+            invoke!(mpi.alltoallv(
+                send.address,
+                &sent.counts,
+                &sent.displacements,
+                send_unit.datatype,
+                recv.address,
+                &received.counts,
+                &received.displacements,
+                recv_unit.datatype,
+                comm,
+            ))
+        },
+    )
+}
+
+/// MPI-4.1 §6.5: everyone's rows, in rank order, on root.
+pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
+    let [operand] = call.operands()?;
+    let row = row_of(&operand, shares.own(call))?;
+    let recv = call.result_at_root(root, |result| check_rows(&operand, result, shares.total()))?;
+    let send = call.source(&operand)?;
+    let layout = Layout::new(&shares, row);
+    let details = || items_and_root(send.count, root);
+    if !call.counting.takes(layout.largest.0) {
+        let is_root = call.communicator.rank == root;
+        return exchange(
+            call,
+            "MPI_Gatherv",
+            details,
+            send.datatype,
+            (send.address, |rank| {
+                Span::whole(send.count).only_if(rank == root)
+            }),
+            (recv, |rank| layout.span(rank).only_if(is_root)),
+        );
+    }
+    let datatype = send.datatype.handle::<A>();
+    call.counted(
+        "MPI_Gatherv",
+        layout.largest,
+        details,
+        // SAFETY: `send` has this rank's rows, and on root `recv` has those of all ranks.
+        |mpi, comm| unsafe {
+            invoke!(mpi.gatherv(
+                send.address,
+                Count(send.count),
+                datatype,
+                recv,
+                &layout.counts,
+                &layout.displacements,
+                datatype,
+                root,
+                comm,
+            ))
+        },
+    )
+}
+
+/// MPI-4.1 §6.6: some rows of root's operand, on each rank. Only root has an operand.
+pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
+    let [result] = call.results()?;
+    let row = row_of(&result, shares.own(call))?;
+    let send =
+        call.operand_at_root(root, |operand| check_rows(&result, operand, shares.total()))?;
+    let recv = call.target(&result)?;
+    let layout = Layout::new(&shares, row);
+    let details = || items_and_root(recv.count, root);
+    if !call.counting.takes(layout.largest.0) {
+        let is_root = call.communicator.rank == root;
+        return exchange(
+            call,
+            "MPI_Scatterv",
+            details,
+            recv.datatype,
+            (send, |rank| layout.span(rank).only_if(is_root)),
+            (recv.address, |rank| {
+                Span::whole(recv.count).only_if(rank == root)
+            }),
+        );
+    }
+    let datatype = recv.datatype.handle::<A>();
+    call.counted(
+        "MPI_Scatterv",
+        layout.largest,
+        details,
+        // SAFETY: `recv` has this rank's rows, and on root `send` has those of all ranks.
+        |mpi, comm| unsafe {
+            invoke!(mpi.scatterv(
+                send,
+                &layout.counts,
+                &layout.displacements,
+                datatype,
+                recv.address,
+                Count(recv.count),
+                datatype,
+                root,
+                comm,
+            ))
+        },
+    )
+}

@@ -1,0 +1,365 @@
+//! The operations, called as XLA calls them, on an MPI that only records what it is asked.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, REGISTRY, Types, UserFunction};
+use _core::ops;
+
+use super::*;
+
+/// An ABI of its own, with ints and pointers mixed and values that no real MPI has.
+pub struct Recorder;
+
+impl Types for Recorder {
+    type Aint = isize;
+    type Comm = c_int;
+    type Datatype = *mut c_void;
+    type Op = c_int;
+    type Status = c_void;
+}
+
+pub const IN_PLACE: i64 = 0x777;
+pub const STATUS_IGNORE: i64 = 0x888;
+
+impl Abi for Recorder {
+    const IN_PLACE: usize = IN_PLACE as usize;
+    const STATUS_IGNORE: usize = STATUS_IGNORE as usize;
+
+    fn functions() -> &'static OnceLock<Functions<Self>> {
+        static FUNCTIONS: OnceLock<Functions<Recorder>> = OnceLock::new();
+        &FUNCTIONS
+    }
+}
+
+/// A call of MPI: the function and its arguments. Pointers are their addresses, lists what is in
+/// them.
+pub type Recorded = (&'static str, Vec<i64>);
+
+thread_local! {
+    // Each test runs on a thread of its own, and so do the calls that it makes.
+    static CALLS: RefCell<Vec<Recorded>> = const { RefCell::new(Vec::new()) };
+    static ERROR: Cell<Option<(&'static str, c_int)>> = const { Cell::new(None) };
+    static IS_FINALIZED: Cell<bool> = const { Cell::new(false) };
+    static TYPES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Has a function give back an error code, in this test, as long as this is not undone.
+pub fn set_error(error: Option<(&'static str, c_int)>) {
+    ERROR.set(error);
+}
+
+/// Records a call, and gives back the error code.
+fn record(function: &'static str, arguments: Vec<i64>) -> c_int {
+    CALLS.with_borrow_mut(|calls| calls.push((function, arguments)));
+    match ERROR.get() {
+        Some((failing, code)) if failing == function => code,
+        _ => 0,
+    }
+}
+
+trait Argument {
+    fn words(self) -> Vec<i64>;
+}
+
+impl Argument for c_int {
+    fn words(self) -> Vec<i64> {
+        vec![self.into()]
+    }
+}
+
+impl Argument for i64 {
+    fn words(self) -> Vec<i64> {
+        vec![self]
+    }
+}
+
+impl Argument for *const c_void {
+    fn words(self) -> Vec<i64> {
+        vec![self as i64]
+    }
+}
+
+impl Argument for *mut c_void {
+    fn words(self) -> Vec<i64> {
+        vec![self as i64]
+    }
+}
+
+/// All lists have two members, as all communicators have two ranks.
+macro_rules! list {
+    ($($member:ty),*) => {
+        $(impl Argument for *const $member {
+            fn words(self) -> Vec<i64> {
+                // SAFETY: what the core passes for a list lives through the call.
+                unsafe { [*self, *self.add(1)] }.into_iter().map(|member| member as i64).collect()
+            }
+        })*
+    };
+}
+
+list!(c_int, i64, isize, *mut c_void);
+
+/// A C function of as many arguments as there are letters, of the types that its place in the
+/// table gives them.
+macro_rules! recorder {
+    ($name:expr, $($argument:ident)*) => {{
+        #[allow(non_snake_case)]
+        unsafe extern "C" fn called<$($argument: Argument),*>(
+            $($argument: $argument),*
+        ) -> c_int {
+            record($name, [$($argument.words()),*].concat())
+        }
+        called
+    }};
+}
+
+/// The functions that take counts, under names that end in `$suffix`.
+macro_rules! counted {
+    ($suffix:literal) => {
+        Counted {
+            allgather: recorder!(concat!("MPI_Allgather", $suffix), A B C D E F G),
+            allgatherv: recorder!(concat!("MPI_Allgatherv", $suffix), A B C D E F G H),
+            allreduce: recorder!(concat!("MPI_Allreduce", $suffix), A B C D E F),
+            alltoall: recorder!(concat!("MPI_Alltoall", $suffix), A B C D E F G),
+            alltoallv: recorder!(concat!("MPI_Alltoallv", $suffix), A B C D E F G H I),
+            bcast: recorder!(concat!("MPI_Bcast", $suffix), A B C D E),
+            exscan: recorder!(concat!("MPI_Exscan", $suffix), A B C D E F),
+            gather: recorder!(concat!("MPI_Gather", $suffix), A B C D E F G H),
+            gatherv: recorder!(concat!("MPI_Gatherv", $suffix), A B C D E F G H I),
+            recv: recorder!(concat!("MPI_Recv", $suffix), A B C D E F G),
+            reduce: recorder!(concat!("MPI_Reduce", $suffix), A B C D E F G),
+            reduce_scatter_block: recorder!(
+                concat!("MPI_Reduce_scatter_block", $suffix), A B C D E F
+            ),
+            scan: recorder!(concat!("MPI_Scan", $suffix), A B C D E F),
+            scatter: recorder!(concat!("MPI_Scatter", $suffix), A B C D E F G H),
+            scatterv: recorder!(concat!("MPI_Scatterv", $suffix), A B C D E F G H I),
+            send: recorder!(concat!("MPI_Send", $suffix), A B C D E F),
+            sendrecv: recorder!(concat!("MPI_Sendrecv", $suffix), A B C D E F G H I J K L),
+            sendrecv_replace: recorder!(
+                concat!("MPI_Sendrecv_replace", $suffix), A B C D E F G H I
+            ),
+        }
+    };
+}
+
+unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c_int) -> c_int {
+    let message = format!("number {code} is wrong");
+    // SAFETY: MPI may write MPI_MAX_ERROR_STRING bytes.
+    unsafe {
+        ptr::copy_nonoverlapping(message.as_ptr(), text.cast(), message.len());
+        *length = message.len() as c_int;
+    }
+    0
+}
+
+unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
+    // SAFETY: the caller lends it.
+    unsafe { *flag = IS_FINALIZED.get().into() };
+    0
+}
+
+/// What `body` gives when MPI has ended.
+pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
+    IS_FINALIZED.set(true);
+    let outcome = body();
+    IS_FINALIZED.set(false);
+    outcome
+}
+
+/// What [`comm_split`] adds to the handle of a communicator.
+pub const REVERSED: i64 = 0x1000;
+
+unsafe extern "C" fn comm_split(comm: c_int, color: c_int, key: c_int, new: *mut c_int) -> c_int {
+    // SAFETY: the caller lends it.
+    unsafe { *new = comm + REVERSED as c_int };
+    record("MPI_Comm_split", [comm, color, key].map(i64::from).into())
+}
+
+unsafe extern "C" fn comm_free(comm: *mut c_int) -> c_int {
+    // SAFETY: the caller lends it.
+    record("MPI_Comm_free", vec![unsafe { *comm }.into()])
+}
+
+/// The first operator that [`op_create`] makes; each next one has the next number.
+const MADE: c_int = 0x600;
+static FUNCTIONS_MADE: Mutex<Vec<UserFunction<Recorder>>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn op_create(
+    function: UserFunction<Recorder>,
+    commute: c_int,
+    op: *mut c_int,
+) -> c_int {
+    let mut made = FUNCTIONS_MADE.lock().unwrap();
+    // SAFETY: the caller lends it.
+    unsafe { *op = MADE + made.len() as c_int };
+    made.push(function);
+    record("MPI_Op_create", vec![commute.into()])
+}
+
+/// The function of an operator that was made.
+pub fn function_of(op: i64) -> UserFunction<Recorder> {
+    FUNCTIONS_MADE.lock().unwrap()[(op - i64::from(MADE)) as usize]
+}
+
+/// The data types that one call makes, in their order.
+pub const FIRST_TYPE: i64 = 0xd1;
+pub const SECOND_TYPE: i64 = 0xd2;
+
+fn new_type(new: *mut *mut c_void) {
+    TYPES.set(TYPES.get() + 1);
+    // SAFETY: the caller lends it.
+    unsafe { *new = (FIRST_TYPE - 1 + TYPES.get()) as *mut c_void };
+}
+
+unsafe extern "C" fn type_contiguous(
+    count: c_int,
+    old: *mut c_void,
+    new: *mut *mut c_void,
+) -> c_int {
+    new_type(new);
+    record("MPI_Type_contiguous", vec![count.into(), old as i64])
+}
+
+unsafe extern "C" fn type_create_struct(
+    count: c_int,
+    lengths: *const c_int,
+    displacements: *const isize,
+    types: *const *mut c_void,
+    new: *mut *mut c_void,
+) -> c_int {
+    new_type(new);
+    let lists = [lengths.words(), displacements.words(), types.words()];
+    record(
+        "MPI_Type_create_struct",
+        [vec![count.into()], lists.concat()].concat(),
+    )
+}
+
+unsafe extern "C" fn type_commit(datatype: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller lends it.
+    record("MPI_Type_commit", vec![unsafe { *datatype } as i64])
+}
+
+unsafe extern "C" fn type_free(datatype: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller lends it.
+    record("MPI_Type_free", vec![unsafe { *datatype } as i64])
+}
+
+fn functions() -> Functions<Recorder> {
+    Functions {
+        abort: recorder!("MPI_Abort", A B),
+        alltoallw: recorder!("MPI_Alltoallw", A B C D E F G H I),
+        barrier: recorder!("MPI_Barrier", A),
+        comm_free,
+        comm_split,
+        error_string,
+        finalized,
+        op_create,
+        type_commit,
+        type_contiguous,
+        type_create_struct,
+        type_free,
+        int: counted!(""),
+        large: Some(counted!("_c")),
+    }
+}
+
+/// A communicator of two, by its index, as each of its ranks has it: tests are both.
+pub const RANK_0: i64 = 0;
+pub const RANK_1: i64 = 1;
+pub const COMM: [i64; 2] = [0x440, 0x441];
+pub const FREED: i64 = 2;
+
+pub const SUM: i64 = 3;
+pub const SUM_HANDLE: i64 = 0x58;
+
+/// An operator that is not MPI's own.
+pub const USER_MADE: i64 = 20;
+pub const USER_MADE_HANDLE: i64 = 0x59;
+
+pub const STATUS: i64 = 1;
+pub const STATUS_ADDRESS: i64 = 0x5000;
+
+pub const FLOAT: i64 = 0xf32;
+pub const SHORT: i64 = 0xf16;
+
+/// Calls an operation. Gives back how it ended and what it called.
+pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
+    Recorder::functions().get_or_init(|| {
+        for rank in [0, 1] {
+            let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2);
+            REGISTRY.set_communicator(rank, communicator);
+        }
+        REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2));
+        assert_eq!(REGISTRY.free_communicator::<Recorder>(FREED as usize), None);
+        for number in 0..14 {
+            REGISTRY.set_operator(number as usize, (SUM_HANDLE - SUM + number) as usize);
+        }
+        REGISTRY.set_operator(USER_MADE as usize, USER_MADE_HANDLE as usize);
+        REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
+        REGISTRY.set_datatype(F32 as usize, Datatype::new(FLOAT as usize, 4));
+        for dtype in [F16, BF16] {
+            REGISTRY.set_datatype(dtype as usize, Datatype::new(SHORT as usize, 2));
+        }
+        functions()
+    });
+    let (_, handler) = ops::host_handlers::<Recorder>()
+        .into_iter()
+        .find(|(name, _)| *name == operation)
+        .unwrap();
+    TYPES.set(0);
+    let outcome = call.run(handler);
+    (outcome, recorded())
+}
+
+/// Another communicator, as its rank 1 has it: its index and its handle.
+pub fn new_communicator() -> (i64, i64) {
+    static NEXT: AtomicUsize = AtomicUsize::new(3);
+    let index = NEXT.fetch_add(1, Ordering::Relaxed);
+    let handle = 0x440 + index;
+    REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2));
+    (index as i64, handle as i64)
+}
+
+/// What was called since this was asked last.
+pub fn recorded() -> Vec<Recorded> {
+    CALLS.take()
+}
+
+/// The one call that an operation made, all being well.
+pub fn called(operation: &str, call: Call) -> Recorded {
+    let (outcome, mut calls) = run(operation, call);
+    assert_eq!(outcome, Ok(()));
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    calls.remove(0)
+}
+
+/// The error of an operation that must not have called MPI.
+pub fn refused(operation: &str, call: Call) -> Outcome {
+    let (outcome, calls) = run(operation, call);
+    assert_eq!(calls, []);
+    outcome
+}
+
+/// Where operands and results lie.
+pub const IN: i64 = 0x1000;
+pub const OUT: i64 = 0x2000;
+
+pub fn floats(address: i64, dims: &[i64]) -> Array {
+    array(F32, address as usize, dims)
+}
+
+pub fn on(comm: i64) -> Call {
+    Call::default().ints(&[("comm", comm)])
+}
+
+/// Held while a test changes what holds for the whole process.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

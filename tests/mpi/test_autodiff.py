@@ -1,0 +1,479 @@
+"""Derivatives of every operation, against the Jacobian of what all processes compute.
+
+That Jacobian is made by finite differences: one element of one process's array after the
+other is changed, and all processes look at what that does to their results.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax.experimental import auto_tokenize
+
+pytestmark = pytest.mark.usefixtures("enable_x64")
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+LAST = SIZE - 1
+RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+RIGHT_OR_NULL = RANK + 1 if RANK < LAST else MPI.PROC_NULL
+LEFT_OR_NULL = RANK - 1 if RANK > 0 else MPI.PROC_NULL
+
+#: Rows of each process, and rows that process r sends to process s.
+COUNTS = [(rank + 1) % 3 for rank in range(SIZE)]
+TABLE = [[(r + 2 * s) % 3 for s in range(SIZE)] for r in range(SIZE)]
+COLUMN = [row[RANK] for row in TABLE]
+
+
+def shift(x):
+    return mpi.sendrecv(x, jnp.zeros_like(x), source=LEFT, dest=RIGHT)
+
+
+def shift_with_tags(x):
+    return mpi.sendrecv(x, x, source=LEFT, dest=RIGHT, sendtag=RANK + 5, recvtag=LEFT + 5)
+
+
+def open_chain(x):
+    return mpi.sendrecv(x, 3 * x, source=LEFT_OR_NULL, dest=RIGHT_OR_NULL)
+
+
+def unequal_shift(x):
+    template = jnp.zeros((LEFT + 1, *x.shape[1:]), x.dtype)
+    return mpi.sendrecv(x, template, source=LEFT, dest=RIGHT)
+
+
+def finite_exscan(x, op):
+    # What rank 0 gets for MAX and MIN is infinite, and constant.
+    y = mpi.exscan(x, op)
+    return jnp.where(jnp.isfinite(y), y, 0)
+
+
+def rows(count):
+    return lambda shape: (count, *shape)
+
+
+def same(shape):
+    return shape
+
+
+class Case:
+    """A function of an array, called by all processes with their own one.
+
+    `is_shared` says that its result is one value that all processes have in common, `shape`
+    gives the shape of this process's array from a common one.
+    """
+
+    def __init__(self, function, shape=same, *, is_shared=False):
+        self.function = function
+        self.shape = shape
+        self.is_shared = is_shared
+
+
+def at_root(root):
+    return rows(SIZE) if root == RANK else same
+
+
+CASES = {
+    "allgather": Case(mpi.allgather, is_shared=True),
+    "allgatherv": Case(
+        lambda x: mpi.allgatherv(x, COUNTS), rows(COUNTS[RANK]), is_shared=True
+    ),
+    "allreduce": Case(lambda x: mpi.allreduce(x, MPI.SUM), is_shared=True),
+    "alltoall": Case(mpi.alltoall, rows(SIZE)),
+    "alltoallv": Case(
+        lambda x: mpi.alltoallv(x, TABLE[RANK], COLUMN), rows(sum(TABLE[RANK]))
+    ),
+    "bcast": Case(lambda x: mpi.bcast(x, LAST), is_shared=True),
+    "exscan": Case(lambda x: mpi.exscan(x, MPI.SUM)),
+    "gather": Case(lambda x: mpi.gather(x, LAST)),
+    "gatherv": Case(lambda x: mpi.gatherv(x, COUNTS, 0), rows(COUNTS[RANK])),
+    "reduce": Case(lambda x: mpi.reduce(x, MPI.SUM, LAST)),
+    "reduce_scatter": Case(lambda x: mpi.reduce_scatter(x, MPI.SUM), rows(SIZE)),
+    "scan": Case(lambda x: mpi.scan(x, MPI.SUM)),
+    "scatter": Case(lambda x: mpi.scatter(x, 0), at_root(0)),
+    "scatterv": Case(
+        lambda x: mpi.scatterv(x, COUNTS, LAST),
+        rows(sum(COUNTS) if RANK == LAST else COUNTS[RANK]),
+    ),
+    "sendrecv": Case(shift),
+    "sendrecv-tags": Case(shift_with_tags),
+    "sendrecv-open": Case(open_chain),
+    "sendrecv-unequal": Case(unequal_shift, rows(RANK + 1)),
+}
+LINEAR = dict(CASES)
+OPERATORS = {"PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
+for name, op in OPERATORS.items():
+    CASES |= {
+        f"allreduce-{name}": Case(lambda x, op=op: mpi.allreduce(x, op), is_shared=True),
+        f"reduce-{name}": Case(lambda x, op=op: mpi.reduce(x, op, 0)),
+        f"scan-{name}": Case(lambda x, op=op: mpi.scan(x, op)),
+        f"exscan-{name}": Case(lambda x, op=op: finite_exscan(x, op)),
+        f"reduce_scatter-{name}": Case(
+            lambda x, op=op: mpi.reduce_scatter(x, op), rows(SIZE)
+        ),
+    }
+
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+linear_cases = pytest.mark.parametrize("case", LINEAR.values(), ids=LINEAR)
+dtypes = pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+
+
+def random(shape, dtype=np.float64, seed=0, *, is_shared=False):
+    """An array that differs from process to process, unless `is_shared`."""
+    generator = np.random.default_rng([seed, 0 if is_shared else RANK])
+    x = generator.uniform(0.5, 2, shape)
+    if np.issubdtype(dtype, np.complexfloating):
+        x = x + 1j * generator.uniform(-1, 1, shape)
+    return jnp.asarray(x, dtype)
+
+
+def jacobian(function, x):
+    """The derivative of this process's result by the elements of each process's array.
+
+    A list with a matrix for each process. The functions are analytic, so that differences
+    along the real axis are enough for complex arrays, too.
+    """
+    step = 1e-4
+    matrices = []
+    for rank, size in enumerate(COMM.allgather(x.size)):
+        columns = []
+        for element in range(size):
+            change = np.zeros(x.size, x.dtype)
+            if rank == RANK:
+                change[element] = step
+            change = change.reshape(x.shape)
+            difference = function(x + change) - function(x - change)
+            columns.append(np.ravel(difference) / (2 * step))
+        length = np.size(function(x)) if size == 0 else len(columns[0])
+        matrices.append(np.array(columns).reshape(size, length).T)
+    return matrices
+
+
+def pushed(matrices, tangent):
+    """What the Jacobian makes of the tangents of all processes."""
+    tangents = COMM.allgather(np.ravel(tangent))
+    return sum(m @ t for m, t in zip(matrices, tangents, strict=True))
+
+
+def pulled(matrices, cotangent, *, is_shared):
+    """What the Jacobian's transpose makes of the cotangents of all processes.
+
+    The result is one value if it is shared: its cotangent, which each process has, counts
+    once, and so each process needs nothing but its own.
+    """
+    cotangent = np.ravel(cotangent)
+    if is_shared:
+        return matrices[RANK].T @ cotangent
+    everyones = COMM.allgather([m.T @ cotangent for m in matrices])
+    return sum(from_one[RANK] for from_one in everyones)
+
+
+def assert_close(actual, expected, tolerance=1e-7):
+    actual, expected = np.ravel(actual), np.ravel(expected)
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def everywhere(value):
+    """The sum of a number over all processes."""
+    return COMM.allreduce(complex(value))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(), (2, 2)], ids=str)
+@linear_cases
+def test_linear(case, shape, dtype):
+    f = case.function
+    x, t = random(case.shape(shape), dtype, 1), random(case.shape(shape), dtype, 2)
+    matrices = jacobian(f, x)
+    y, tangent = jax.jvp(f, (x,), (t,))
+    np.testing.assert_array_equal(y, f(x))
+    assert_close(tangent, pushed(matrices, t))
+    assert_close(jax.linearize(f, x)[1](t), pushed(matrices, t))
+
+    cotangent = random(y.shape, dtype, 3)
+    _, pull = jax.vjp(f, x)
+    (gradient,) = pull(cotangent)
+    assert_close(gradient, pulled(matrices, cotangent, is_shared=case.is_shared))
+    (transposed,) = jax.linear_transpose(f, x)(cotangent)
+    np.testing.assert_array_equal(transposed, gradient)
+    if not case.is_shared:
+        left = everywhere(jnp.sum(f(x) * cotangent))
+        assert abs(left - everywhere(jnp.sum(x * gradient))) < 1e-12 * max(1, abs(left))
+
+
+@linear_cases
+def test_transposing_twice(case):
+    f = case.function
+    x = random(case.shape((3,)), seed=1)
+
+    def transposed(y):
+        return jax.linear_transpose(f, x)(y)[0]
+
+    (again,) = jax.linear_transpose(transposed, f(x))(x)
+    assert_close(again, f(x), 1e-14)
+
+
+@cases
+def test_first_derivatives(case):
+    f = case.function
+    x, t = random(case.shape((2,)), seed=4), random(case.shape((2,)), seed=5)
+    matrices = jacobian(f, x)
+    y, tangent = jax.jvp(f, (x,), (t,))
+    assert_close(tangent, pushed(matrices, t))
+    cotangent = random(y.shape, seed=6)
+    (gradient,) = jax.vjp(f, x)[1](cotangent)
+    assert_close(gradient, pulled(matrices, cotangent, is_shared=case.is_shared))
+
+
+@cases
+def test_second_derivatives(case):
+    shape = case.shape((2,))
+    x, t, v = (random(shape, seed=seed) for seed in (4, 5, 6))
+    weights = random(case.function(x).shape, seed=7, is_shared=case.is_shared)
+    step = 1e-5
+
+    def loss(x):
+        return jnp.sum(weights * jnp.sin(case.function(x)))
+
+    gradient = jax.jit(jax.grad(loss))
+    _, pushed = jax.jvp(gradient, (x,), (t,))
+    difference = gradient(x + step * t) - gradient(x - step * t)
+    assert_close(pushed, difference / (2 * step), 1e-6)
+    # The gradient is each process's own: it is transposed truly.
+    (pulled,) = jax.vjp(gradient, x)[1](v)
+    left = everywhere(jnp.sum(pushed * v))
+    assert abs(left - everywhere(jnp.sum(t * pulled))) < 1e-12 * max(1, abs(left))
+
+    @jax.jit
+    def slope(x):
+        return jax.jvp(loss, (x,), (t,))[1]
+
+    # Reverse over forward mode. The slope of a shared loss is shared.
+    change = (slope(x + step * v) - slope(x - step * v)) / (2 * step)
+    change = change if case.is_shared else everywhere(change)
+    assert_close(everywhere(jnp.sum(jax.grad(slope)(x) * v)), change, 1e-6)
+
+
+def in_scan(f):
+    def scanned(x):
+        return jax.lax.scan(lambda c, _: (c + f(x), None), 0 * f(x), None, length=2)[0] / 2
+
+    return scanned
+
+
+def in_fori_loop(f):
+    return lambda x: jax.lax.fori_loop(0, 2, lambda _, c: c + f(x), 0 * f(x)) / 2
+
+
+def in_cond(f):
+    return lambda x: jax.lax.cond(jnp.ndim(x) < 9, f, lambda x: 0 * f(x), x)
+
+
+def in_cond_on_data(f):
+    return lambda x: jax.lax.cond(jnp.all(x < 9), f, lambda x: -f(x), x)
+
+
+def in_custom_vjp(f):
+    @jax.custom_vjp
+    def custom(x):
+        return f(x)
+
+    custom.defvjp(lambda x: jax.vjp(f, x), lambda pull, cotangent: pull(cotangent))
+    return custom
+
+
+def in_custom_jvp(f):
+    @jax.custom_jvp
+    def custom(x):
+        return f(x)
+
+    custom.defjvp(lambda primals, tangents: jax.jvp(f, primals, tangents))
+    return custom
+
+
+def in_while_loop(f):
+    def looped(x):
+        def body(state):
+            return state[0] + 1, state[1] + f(x)
+
+        return jax.lax.while_loop(lambda state: state[0] < 2, body, (0, 0 * f(x)))[1] / 2
+
+    return looped
+
+
+PLACES = {
+    "jit": jax.jit,
+    "scan": in_scan,
+    "fori_loop": in_fori_loop,
+    "cond": in_cond,
+    "cond-data": in_cond_on_data,
+    "custom_vjp": in_custom_vjp,
+    "custom_jvp": in_custom_jvp,
+    "checkpoint": jax.checkpoint,
+    "auto_tokenize": auto_tokenize,
+    "while_loop": in_while_loop,
+}
+FORWARD_ONLY, REVERSE_ONLY = "while_loop", "custom_vjp"
+
+
+@pytest.mark.parametrize("name", [*LINEAR, "allreduce-MAX", "scan-PROD"])
+def test_places(name):
+    case = CASES[name]
+    f = case.function
+    x, t = random(case.shape((2,)), seed=8), random(case.shape((2,)), seed=9)
+    cotangent = random(f(x).shape, seed=10)
+
+    @jax.jit
+    def gradients(x):
+        return {
+            name: jax.vjp(place(f), x)[1](cotangent)[0]
+            for name, place in PLACES.items()
+            if name != FORWARD_ONLY
+        }
+
+    @jax.jit
+    def tangents(x):
+        return {
+            name: jax.jvp(place(f), (x,), (t,))[1]
+            for name, place in PLACES.items()
+            if name != REVERSE_ONLY
+        }
+
+    _, tangent = jax.jvp(f, (x,), (t,))
+    (gradient,) = jax.vjp(f, x)[1](cotangent)
+    for name, found in gradients(x).items():
+        np.testing.assert_allclose(found, gradient, rtol=1e-14, err_msg=name)
+    for name, found in tangents(x).items():
+        np.testing.assert_allclose(found, tangent, rtol=1e-14, err_msg=name)
+    eager = jax.vjp(jax.jit(f), x)[1](cotangent)[0]
+    np.testing.assert_allclose(eager, gradient, rtol=1e-14)
+
+
+def test_extremum_of_equals_is_shared_out():
+    # All have the extremum in the first element, and the last rank alone in the second.
+    x = jnp.asarray([5.0, RANK])
+    (gradient,) = jax.vjp(lambda x: mpi.allreduce(x, MPI.MAX), x)[1](
+        jnp.asarray([6.0, 7.0])
+    )
+    np.testing.assert_allclose(gradient, [6 / SIZE, 7.0 * (RANK == LAST)], rtol=1e-15)
+    _, tangent = jax.jvp(lambda x: mpi.allreduce(x, MPI.MIN), (x,), (x + 1,))
+    np.testing.assert_allclose(tangent, [6.0, 1.0], rtol=1e-15)
+
+
+def test_products_with_zeros():
+    # One zero leaves one derivative, two leave none.
+    for zeros in (1, 2):
+        x = jnp.asarray(0.0 if zeros > RANK else RANK + 2.0)
+        everyones = np.array(COMM.allgather(float(x)))
+        expected = np.prod(np.delete(everyones, RANK))
+        assert jax.grad(lambda x: mpi.allreduce(x, MPI.PROD))(x) == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (MPI.LAND, "op=MPI.LAND: logical and bitwise operators have no derivative"),
+        (MPI.BXOR, "op=MPI.BXOR: logical and bitwise operators have no derivative"),
+    ],
+    ids=["LAND", "BXOR"],
+)
+@pytest.mark.parametrize(
+    "name", ["allreduce", "reduce", "scan", "exscan", "reduce_scatter"]
+)
+def test_operators_without_derivatives(name, op, text):
+    args = (op, 0) if name == "reduce" else (op,)
+    for transform in (
+        lambda f: jax.grad(lambda x: f(x).sum()),
+        lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    ):
+        with pytest.raises(NotImplementedError, match=f"^{name} can't be .* with {text}"):
+            transform(lambda x: getattr(mpi, name)(x, *args))(jnp.ones(SIZE))
+
+
+def test_operators_of_users_have_no_derivative():
+    op = MPI.Op.Create(lambda a, b, t: None)
+    text = "scan can't be differentiated with an operator of your own"
+    with pytest.raises(NotImplementedError, match=text):
+        jax.grad(lambda x: mpi.scan(x, op).sum())(jnp.ones(3))
+    op.Free()
+
+
+def test_transposing_what_is_not_linear():
+    text = (
+        "allreduce can't be transposed with op=MPI.MAX: it is linear with op=MPI.SUM only"
+    )
+    with pytest.raises(NotImplementedError, match=text):
+        jax.linear_transpose(lambda x: mpi.allreduce(x, MPI.MAX), jnp.ones(3))(jnp.ones(3))
+
+
+def test_send_and_recv_have_no_derivative():
+    for name, call in {
+        "send": lambda x: mpi.send(x, RIGHT),
+        "recv": lambda x: mpi.recv(x, LEFT),
+    }.items():
+        text = f"{name} can't be differentiated: .* Use sendrecv on both sides"
+        with pytest.raises(NotImplementedError, match=text):
+            jax.grad(lambda x, call=call: (call(x), x.sum())[1])(jnp.ones(3))
+
+
+@pytest.mark.ranks(2)
+def test_one_way_messages():
+    """What the error of send and recv advises."""
+
+    def loss(x):
+        if RANK == 0:
+            return mpi.sendrecv(x, jnp.zeros(3), MPI.PROC_NULL, 1).sum()
+        if RANK == 1:
+            return (mpi.sendrecv(x, jnp.zeros(3), 0, MPI.PROC_NULL) ** 2).sum()
+        return x.sum()
+
+    x = jnp.arange(3.0) + RANK
+    gradients = {0: 2 * np.arange(3.0), 1: np.zeros(3)}
+    for transform in (lambda f: f, jax.jit):
+        gradient = transform(jax.grad(loss))(x)
+        np.testing.assert_array_equal(gradient, gradients.get(RANK, np.ones(3)))
+
+
+def test_gradient_needs_to_know_the_source():
+    text = "sendrecv with source=MPI.ANY_SOURCE can't be differentiated in reverse mode"
+    with pytest.raises(NotImplementedError, match=text):
+        jax.grad(lambda x: mpi.sendrecv(x, x, MPI.ANY_SOURCE, RIGHT).sum())(jnp.ones(3))
+
+
+def test_status_is_that_of_the_message_itself():
+    # The cotangent comes from the other side: it must not get into the status.
+    status = MPI.Status()
+
+    def loss(x):
+        return mpi.sendrecv(x, x, LEFT, RIGHT, status=status).sum()
+
+    jax.block_until_ready(jax.jit(jax.grad(loss))(jnp.ones(3)))
+    assert status.Get_source() == LEFT
+
+
+def test_jacfwd_of_sendrecv():
+    x = jnp.ones(2)
+    text = "sendrecv can't be used with jax.jacfwd"
+    for transform in (lambda f: f, jax.jit):
+        for function in (shift, jax.jit(shift)):
+            with pytest.raises(RuntimeError, match=text):
+                transform(jax.jacfwd(function))(x)
+
+
+def test_directions_in_common():
+    """What jacfwd is refused for is right one direction at a time, and for pairs."""
+    x, t = random((4, 2), seed=1), random((4, 2), seed=2)
+
+    def push(x, t):
+        return jax.jvp(lambda x: jnp.sin(shift(x)), (x,), (t,))[1]
+
+    expected = jnp.stack([push(*pair) for pair in zip(x, t, strict=True)])
+    assert_close(jax.vmap(push)(x, t), expected, 1e-14)
+    assert_close(jax.jit(jax.vmap(jax.jit(push)))(x, t), expected, 1e-14)
+    one_by_one = jax.lax.map(lambda t: push(x[0], t), t)
+    assert_close(one_by_one[1], push(x[0], t[1]), 1e-14)
+    of_gradient = jax.vmap(jax.grad(lambda x: jnp.sin(shift(x)).sum()))
+    assert_close(of_gradient(x)[3], of_gradient(x[3:])[0], 1e-14)

@@ -1,0 +1,306 @@
+"""vmap of every operation: what a loop over the batch gives, in one message."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from modes import ring
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax.experimental import auto_tokenize
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+LAST = SIZE - 1
+RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+NULL = MPI.PROC_NULL
+BATCH = 3
+
+#: Rows of each process, and rows that process r sends to process s.
+COUNTS = [(rank + 1) % 3 for rank in range(SIZE)]
+TABLE = [[(r + 2 * s) % 3 for s in range(SIZE)] for r in range(SIZE)]
+COLUMN = [row[RANK] for row in TABLE]
+
+
+class Case:
+    """A function that calls MPI, of an array with a shape, and what it calls."""
+
+    def __init__(self, function, shape, *calls):
+        self.function = function
+        self.shape = shape
+        self.calls = Counter(calls)
+
+
+def shift(x):
+    return mpi.sendrecv(x, x, LEFT, RIGHT, sendtag=RANK, recvtag=LEFT)
+
+
+def open_chain(x):
+    left, right = RANK - 1 if RANK > 0 else NULL, RANK + 1 if RANK < LAST else NULL
+    return mpi.sendrecv(x, -x, left, right)
+
+
+def unequal_shift(x):
+    return mpi.sendrecv(x, jnp.zeros((LEFT + 1, 2)), LEFT, RIGHT)
+
+
+CASES = {
+    "allgather": Case(mpi.allgather, (2, 2), "Allgather"),
+    "allgatherv": Case(
+        lambda x: mpi.allgatherv(x, COUNTS), (COUNTS[RANK], 2), "Allgatherv"
+    ),
+    "allreduce": Case(lambda x: mpi.allreduce(x, MPI.SUM), (2, 2), "Allreduce"),
+    "allreduce-MAX": Case(lambda x: mpi.allreduce(x, MPI.MAX), (2, 2), "Allreduce"),
+    "alltoall": Case(mpi.alltoall, (SIZE, 2), "Alltoall"),
+    "alltoallv": Case(
+        lambda x: mpi.alltoallv(x, TABLE[RANK], COLUMN), (sum(TABLE[RANK]), 2), "Alltoallv"
+    ),
+    "bcast": Case(lambda x: mpi.bcast(x, LAST), (2, 2), "Bcast"),
+    "exscan": Case(lambda x: mpi.exscan(x, MPI.SUM), (2, 2), "Exscan"),
+    "exscan-PROD": Case(lambda x: mpi.exscan(x, MPI.PROD), (2, 2), "Exscan"),
+    "gather": Case(lambda x: mpi.gather(x, LAST), (2, 2), "Gather"),
+    "gatherv": Case(lambda x: mpi.gatherv(x, COUNTS, 0), (COUNTS[RANK], 2), "Gatherv"),
+    "reduce": Case(lambda x: mpi.reduce(x, MPI.SUM, 0), (2, 2), "Reduce"),
+    "reduce-PROD": Case(lambda x: mpi.reduce(x, MPI.PROD, LAST), (2, 2), "Reduce"),
+    "reduce_scatter": Case(
+        lambda x: mpi.reduce_scatter(x, MPI.SUM), (SIZE, 2), "Reduce_scatter_block"
+    ),
+    "reduce_scatter-MIN": Case(
+        lambda x: mpi.reduce_scatter(x, MPI.MIN), (SIZE, 2), "Reduce_scatter_block"
+    ),
+    "scan": Case(lambda x: mpi.scan(x, MPI.SUM), (2, 2), "Scan"),
+    "scatter": Case(
+        lambda x: mpi.scatter(x, 0), (SIZE, 2, 2) if RANK == 0 else (2, 2), "Scatter"
+    ),
+    "scatterv": Case(
+        lambda x: mpi.scatterv(x, COUNTS, LAST),
+        (sum(COUNTS) if RANK == LAST else COUNTS[RANK], 2),
+        "Scatterv",
+    ),
+    "sendrecv": Case(shift, (2, 2), "Sendrecv"),
+    "sendrecv-open": Case(open_chain, (2, 2), "Sendrecv"),
+    "sendrecv-unequal": Case(unequal_shift, (RANK + 1, 2), "Sendrecv"),
+}
+differentiable = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+MESSAGES = {"send and recv": Case(ring, (2, 2), "Send", "Recv")} if LAST else {}
+cases = pytest.mark.parametrize(
+    "case", [*CASES.values(), *MESSAGES.values()], ids=[*CASES, *MESSAGES]
+)
+
+
+def batch(shape, *sizes):
+    """Small numbers, whose sums and products are exact, and differ from rank to rank."""
+    generator = np.random.default_rng([len(sizes), RANK])
+    return generator.integers(1, 20, (*sizes, *shape)).astype(np.float32)
+
+
+def loop(function, x):
+    return np.stack([np.asarray(function(jnp.asarray(part))) for part in x])
+
+
+def times(n, calls):
+    return Counter({name: n * count for name, count in calls.items()})
+
+
+@cases
+def test_axes(case, calls_of):
+    f, xs, xss = case.function, batch(case.shape, BATCH), batch(case.shape, 2, BATCH)
+    expected, nested = loop(f, xs), np.stack([loop(f, xs) for xs in xss])
+    eager, calls = calls_of(jax.vmap(f, in_axes=1, out_axes=-1), np.moveaxis(xs, 0, 1))
+    np.testing.assert_array_equal(np.moveaxis(eager, -1, 0), expected)
+    assert calls == case.calls
+
+    def mapped(xs, xss):
+        # Each rank has its batch at axes of its own.
+        mine = (0, 1, -1)[RANK % 3]
+        return (
+            jax.vmap(f)(xs),
+            jax.vmap(f, 1, -1)(jnp.moveaxis(xs, 0, 1)),
+            jax.vmap(f, -1, 1)(jnp.moveaxis(xs, 0, -1)),
+            jax.vmap(jax.jit(f), mine, mine)(jnp.moveaxis(xs, 0, mine)),
+            jax.vmap(auto_tokenize(f))(xs),
+            jax.vmap(jax.vmap(f, 1, -1))(jnp.moveaxis(xss, 1, 2)),
+            jax.vmap(jax.vmap(f, 0, 1), -1, 0)(jnp.moveaxis(xss, 0, -1)),
+        )
+
+    for transform in (jax.jit, auto_tokenize):
+        results, calls = calls_of(transform(mapped), xs, xss)
+        assert calls == times(7, case.calls)
+        zero, last, one, own, tokenized, first_twice, last_twice = map(np.asarray, results)
+        np.testing.assert_array_equal(zero, expected)
+        np.testing.assert_array_equal(np.moveaxis(last, -1, 0), expected)
+        np.testing.assert_array_equal(np.moveaxis(one, 1, 0), expected)
+        np.testing.assert_array_equal(np.moveaxis(own, (0, 1, -1)[RANK % 3], 0), expected)
+        np.testing.assert_array_equal(tokenized, expected)
+        np.testing.assert_array_equal(np.moveaxis(first_twice, -1, 1), nested)
+        np.testing.assert_array_equal(np.moveaxis(last_twice, 2, 1), nested)
+
+
+@differentiable
+def test_gradients(case, calls_of):
+    f, xs = case.function, batch(case.shape, BATCH)
+
+    def loss(x):
+        y = f(x)
+        weights = jnp.arange(1.0, y.size + 1).reshape(y.shape)
+        return jnp.sum(weights * y * y)
+
+    gradient = jax.jit(jax.grad(loss))
+    expected = loop(gradient, xs)
+    _, calls = calls_of(gradient, xs[0])
+    assert case.calls <= calls
+    if case.function in LINEAR:
+        assert calls.total() <= 2  # there, and back
+
+    @jax.jit
+    def gradients(xs):
+        of_map = jax.grad(lambda xs: jnp.sum(jax.vmap(loss, 1)(xs)))
+        return jax.vmap(jax.grad(loss))(xs), of_map(jnp.moveaxis(xs, 0, 1))
+
+    (map_of_gradients, gradient_of_map), both = calls_of(gradients, xs)
+    np.testing.assert_array_equal(map_of_gradients, expected)
+    np.testing.assert_array_equal(np.moveaxis(gradient_of_map, 1, 0), expected)
+    assert both == times(2, calls)
+
+
+LINEAR = [case.function for name, case in CASES.items() if "-" not in name]
+
+
+def test_operands_of_sendrecv(calls_of):
+    """Both arrays are mapped over, at their own axes, or one of them, or only the other."""
+    xs, buffers = batch((2,), BATCH), -batch((4,), BATCH)
+    everyones = np.stack(COMM.allgather(xs))
+
+    def ring(x, buffer):
+        return mpi.sendrecv(x, buffer, LEFT, RIGHT)
+
+    def nowhere(x, buffer):
+        return mpi.sendrecv(x, buffer, NULL, NULL)
+
+    @jax.jit
+    def mapped(xs, buffers):
+        return (
+            jax.vmap(ring, (1, -1))(xs.T, buffers[:, :2].T),
+            jax.vmap(ring, (0, None))(xs, buffers[0, :2]),
+            jax.vmap(ring, (None, 0))(xs[0], buffers[:, :2]),
+            jax.vmap(nowhere, (1, 0))(xs.T, buffers),
+            jax.vmap(nowhere, (0, None))(xs, buffers[0]),
+            jax.vmap(nowhere, (None, 1))(xs[0], buffers.T),
+        )
+
+    results, calls = calls_of(mapped, xs, buffers)
+    assert calls == Counter(Sendrecv=6)
+    expected = (
+        everyones[LEFT],
+        everyones[LEFT],
+        np.stack([everyones[LEFT][0]] * BATCH),
+        buffers,
+        np.stack([buffers[0]] * BATCH),
+        buffers,
+    )
+    for result, value in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, value)
+
+
+def test_what_is_not_mapped_is_sent_once(calls_of):
+    xs = batch((2,), BATCH)
+
+    @jax.jit
+    @jax.vmap
+    def function(x):
+        return x + mpi.allreduce(jnp.ones(2), MPI.SUM)
+
+    result, calls = calls_of(function, xs)
+    np.testing.assert_array_equal(result, xs + SIZE)
+    assert calls == Counter(Allreduce=1)
+
+
+def test_in_loops(calls_of):
+    """A map of a loop is a loop of messages with the batch."""
+    xs = batch((2,), BATCH)
+    everyones = np.stack(COMM.allgather(xs))
+
+    def looped(x):
+        return jax.lax.fori_loop(0, SIZE + 1, lambda _, x: shift(x), x)
+
+    def scanned(x):
+        return jax.lax.scan(
+            lambda c, y: (c, mpi.allreduce(c * y, MPI.SUM)), x, jnp.ones(4)
+        )[1]
+
+    @jax.jit
+    def mapped(xs):
+        return jax.vmap(looped)(xs), jax.vmap(scanned, -1, -1)(xs.T)
+
+    (ring, sums), calls = calls_of(mapped, xs)
+    np.testing.assert_array_equal(ring, everyones[LEFT])
+    np.testing.assert_array_equal(sums, np.stack([everyones.sum(0).T] * 4))
+    assert calls == Counter(Sendrecv=SIZE + 1, Allreduce=4)
+
+
+def test_conditions_that_differ_within_a_batch(calls_of):
+    """Where one element takes a branch, or a step of a loop, the whole batch is sent."""
+    xs = np.arange(1.0, BATCH + 1, dtype=np.float32)
+
+    def total(x):
+        return mpi.allreduce(x, MPI.SUM)
+
+    @jax.jit
+    @jax.vmap
+    def function(x):
+        branch = jax.lax.cond(x < 2, total, lambda x: shift(-x), x)
+        steps = jax.lax.while_loop(
+            lambda s: s[0] < x, lambda s: (s[0] + 1, total(s[1])), (0, x)
+        )
+        return branch, steps[1]
+
+    (branches, steps), calls = calls_of(function, xs)
+    np.testing.assert_array_equal(branches, [SIZE, -2, -3])
+    np.testing.assert_array_equal(steps, xs * SIZE**xs)
+    assert calls == Counter(Allreduce=1 + BATCH, Sendrecv=1)
+
+
+def counts_of(n):
+    return [n] * SIZE
+
+
+STATIC = {
+    "allgatherv": ("counts", lambda x, n: mpi.allgatherv(x, counts_of(n))),
+    "alltoallv-send": ("sendcounts", lambda x, n: mpi.alltoallv(x, n, COLUMN)),
+    "alltoallv-recv": ("recvcounts", lambda x, n: mpi.alltoallv(x, COLUMN, counts_of(n))),
+    "bcast": ("root", lambda x, n: mpi.bcast(x, n)),
+    "gather": ("root", lambda x, n: mpi.gather(x, n)),
+    "gatherv": ("root", lambda x, n: mpi.gatherv(x, [2] * SIZE, n)),
+    "gatherv-counts": ("counts", lambda x, n: mpi.gatherv(x, n, 0)),
+    "recv": ("source", lambda x, n: mpi.recv(x, n)),
+    "recv-tag": ("tag", lambda x, n: mpi.recv(x, 0, tag=n)),
+    "reduce": ("root", lambda x, n: mpi.reduce(x, MPI.SUM, n)),
+    "scatter": ("root", lambda x, n: mpi.scatter(x, n)),
+    "scatterv": ("root", lambda x, n: mpi.scatterv(x, [2] * SIZE, n)),
+    "scatterv-counts": ("counts", lambda x, n: mpi.scatterv(x, counts_of(n), 0)),
+    "send": ("dest", lambda x, n: mpi.send(x, n)),
+    "send-tag": ("tag", lambda x, n: mpi.send(x, 0, tag=n)),
+    "sendrecv": ("source", lambda x, n: mpi.sendrecv(x, x, n, 0)),
+    "sendrecv-dest": ("dest", lambda x, n: mpi.sendrecv(x, x, 0, n)),
+    "sendrecv-sendtag": ("sendtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, sendtag=n)),
+    "sendrecv-recvtag": ("recvtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, recvtag=n)),
+}
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_what_is_no_array_is_not_mapped(name, calls_of):
+    argument, call = STATIC[name]
+    function = name.partition("-")[0]
+
+    def refused():
+        with pytest.raises(
+            TypeError,
+            match=f'{function} got unexpected type for argument "{argument}" '
+            r"\(expected: (.|\n)*An abstract tracer was passed where a concrete value",
+        ):
+            jax.vmap(call)(jnp.ones((SIZE, 2)), jnp.arange(SIZE))
+
+    assert calls_of(refused) == (None, Counter())
