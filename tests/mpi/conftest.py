@@ -17,6 +17,14 @@ COMM = MPI.COMM_WORLD
 faulthandler.dump_traceback_later(240, exit=True)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _make_default_communicator():
+    """All ranks make it together: the first test may be one in which only some communicate."""
+    from mpi4jax import notoken as mpi
+
+    mpi.barrier()
+
+
 @pytest.fixture(autouse=True)
 def _start_together():
     """Keep a rank's next test from sending to another rank's last one."""
