@@ -19,7 +19,7 @@ faulthandler.dump_traceback_later(240, exit=True)
 
 @pytest.fixture(autouse=True, scope="session")
 def _make_default_communicator():
-    """All ranks make it together: the first test may be one in which only some communicate."""
+    """All ranks make it together: in the first test, only some may communicate."""
     from mpi4jax import notoken as mpi
 
     mpi.barrier()
