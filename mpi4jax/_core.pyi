@@ -1,14 +1,17 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
-def load(path: str, abi: str) -> list[tuple[str, object]]:
+def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
 
-    `abi` is "mpich", "openmpi" or "standard". Returns the handlers for host memory by
-    the name of their operation.
+    `abi` is "mpich", "openmpi" or "standard". Returns the handlers for host memory and
+    those for device memory, by the name of their operation.
     """
 
-def set_communicator(index: int, handle: int, rank: int, size: int) -> None:
-    """Make `index` stand for the communicator with this handle."""
+def set_communicator(index: int, handle: int, rank: int, size: int, chunk: int) -> None:
+    """Make `index` stand for the communicator with this handle.
+
+    What has more than `chunk` bytes travels in pieces, unless that is 0.
+    """
 
 def free_communicator(index: int) -> None:
     """Make calls on the communicator at `index` an error, and free what was made of it."""
@@ -21,6 +24,27 @@ def set_datatype(dtype: int, handle: int, size: int) -> None:
 
 def set_status(index: int, address: int) -> None:
     """Make `index` stand for the MPI_Status at this address."""
+
+def device() -> str | None:
+    """The platform whose driver was found and has a device: "cuda" or "rocm"."""
+
+def why_no_device() -> str | None:
+    """Why there is none."""
+
+def mpi_takes_device_memory() -> bool | None:
+    """Whether MPI says that it takes addresses of device memory, if it can be asked."""
+
+def is_direct() -> bool:
+    """Whether MPI gets addresses of device memory, or of copies."""
+
+def set_direct(direct: bool | None) -> None:
+    """Have MPI get addresses of device memory, of copies, or as it says (None)."""
+
+def set_staging_limit(bytes: int) -> None:
+    """Say how many bytes of page-locked memory there may be for copies."""
+
+def free_staging() -> None:
+    """Free the memory for copies, so far as no call uses it."""
 
 def set_logging(enable: bool) -> None:
     """Turn the debug lines on or off."""

@@ -11,6 +11,7 @@ from . import (
     bridge,  # noqa: F401
     config,
     decorators,  # noqa: F401
+    device,  # noqa: F401
     dispatch,  # noqa: F401
     flush,
     jax_compat,
@@ -22,6 +23,13 @@ config.check()
 jax_compat.check_jax_version()
 _core.set_raise_on_error(config.choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise")
 
-# No call may be under way when MPI is finalised.
-atexit.unregister(flush.flush)
-atexit.register(flush.flush)
+
+def _end() -> None:
+    try:
+        # No call may be under way when MPI is finalised.
+        flush.flush()
+    finally:
+        _core.free_staging()
+
+
+atexit.register(_end)

@@ -35,15 +35,16 @@ def abi() -> str:
 def _load() -> None:
     library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
     try:
-        handlers = _core.load(os.fspath(MPI.__file__), abi())
+        on_host, on_device = _core.load(os.fspath(MPI.__file__), abi())
     except ImportError as error:
         raise ImportError(
             f"mpi4jax could not bind the MPI that mpi4py uses ({library!r}): {error}. "
             "Install mpi4py so that it loads a shared MPI library, for example with "
             "`pip install --force-reinstall mpi4py` and `pip install mpi4jax[mpich]`."
         ) from error
-    for name, capsule in handlers:
-        register_ffi_target(f"mpi4jax_{name}", capsule, platform="cpu", api_version=1)
+    for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
+        for name, capsule in handlers:
+            register_ffi_target(f"mpi4jax_{name}", capsule, platform, api_version=1)
 
 
 _load()

@@ -43,6 +43,18 @@ def choice(name: str, *accepted: str) -> str:
     return value
 
 
+def number(name: str) -> int | None:
+    """The variable `name`, which is a number of bytes, None if it is not set (or empty)."""
+    value = os.environ.get(name)
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError(
+            f"the environment variable {name} is {value!r}, expected a number of bytes"
+        )
+    return int(value)
+
+
 def check() -> None:
     """Raise on a variable whose value is not understood, whoever reads it later."""
     for name in (
@@ -57,3 +69,5 @@ def check() -> None:
         flag(name)
     choice("MPI4JAX_API", "token", "notoken")
     choice("MPI4JAX_ON_ERROR", "abort", "raise")
+    number("MPI4JAX_STAGING_CHUNK")
+    number("MPI4JAX_STAGING_LIMIT")

@@ -17,14 +17,15 @@ from typing import Any
 
 from . import config
 from .effects import ordered_effect
-from .jax_compat import ALIAS, LoweredProgram, hlo, ir, on_lowering
+from .jax_compat import ALIAS, LoweredProgram, devices_in_use, hlo, ir, on_lowering
 
 
 def _drop_token(program: LoweredProgram) -> None:
     if (
         program.ordered_effects != [ordered_effect]
-        # The programs of several devices are ordered by nothing but JAX's token.
-        or program.local_device_count != 1
+        # The programs of several devices are ordered by nothing but JAX's token. Beside a
+        # GPU there is a CPU, unless JAX_PLATFORMS leaves it out.
+        or len(devices_in_use()) != 1
         # The order of exported programs is up to the program that will call them.
         or program.is_for_export
     ):

@@ -20,6 +20,7 @@ from mpi4py.MPI import _handleof
 
 from mpi4jax import _core
 
+from . import device
 from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
 from .validation import check
@@ -116,7 +117,10 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
         _communicators.extend([None] * (number + 1 - len(_communicators)))
     _communicators[number] = communicator
     _by_handle[_handleof(comm)] = communicator
-    _core.set_communicator(number, handle(comm), communicator.rank, communicator.size)
+    chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
+    _core.set_communicator(
+        number, handle(comm), communicator.rank, communicator.size, chunk
+    )
     comm.Set_attr(_keyval(), communicator)
     return communicator
 

@@ -179,7 +179,6 @@ class LoweredProgram(NamedTuple):
     module: ir.Module
     #: JAX's own list of the effects for which it will pass tokens to every call.
     ordered_effects: list[Effect]
-    local_device_count: int
     is_for_export: bool
 
 
@@ -200,7 +199,6 @@ def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:
             program = LoweredProgram(
                 found["lowering_result"].module,
                 found["ordered_effects"],
-                found["backend"].local_device_count(),
                 found["lowering_parameters"].for_export,
             )
         except (KeyError, AttributeError):

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import handles
-from .decorators import ensure_cuda_ext
+from . import device, handles
+from .decorators import ensure_device
 from .dtypes import carried, check_dtype, check_reduction
 from .effects import ordered_effect
 from .handles import Communicator
@@ -88,7 +88,9 @@ class Operation:
         self.primitive.def_impl(self._evaluate)
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
         register_lowering(self.primitive, self._lower, platform="cpu")
-        register_lowering(self.primitive, self._lower_cuda, platform="cuda")
+        for platform in device.PLATFORMS:
+            rule = functools.partial(self._lower_on_device, platform)
+            register_lowering(self.primitive, rule, platform=platform)
         batching.primitive_batchers[self.primitive] = self._batch
 
     def def_linear(self, transpose: Callable[..., Any]) -> None:
@@ -237,9 +239,12 @@ class Operation:
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
 
-    def _lower_cuda(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-        ensure_cuda_ext()
-        raise NotImplementedError(f"{self.name} on GPU")
+    def _lower_on_device(
+        self, platform: str, ctx: Any, *operands: Any, **params: Any
+    ) -> Sequence[Any]:
+        ensure_device(platform)
+        device.check_mpi()
+        return self._lower(ctx, *operands, **params)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         """One message for the whole batch, which is at the same place on all processes."""

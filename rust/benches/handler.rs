@@ -109,7 +109,7 @@ fn nanoseconds(mut call: impl FnMut()) -> f64 {
 
 fn main() {
     assert!(Idle::functions().set(functions()).is_ok());
-    REGISTRY.set_communicator(0, Communicator::new(0x44, 0, 2));
+    REGISTRY.set_communicator(0, Communicator::new(0x44, 0, 2, 0));
     REGISTRY.set_operator(0, 0x58);
     REGISTRY.set_datatype(F32 as usize, Datatype::new(0xf32, 4));
 

@@ -17,7 +17,9 @@ mod python;
 mod _core {
     #[pymodule_export]
     use super::python::{
-        free_communicator, get_logging, load, set_communicator, set_count_limit, set_datatype,
-        set_logging, set_operator, set_raise_on_error, set_status,
+        device, free_communicator, free_staging, get_logging, is_direct, load,
+        mpi_takes_device_memory, set_communicator, set_count_limit, set_datatype, set_direct,
+        set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
+        why_no_device,
     };
 }

@@ -8,21 +8,24 @@ use pyo3::ffi::c_str;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
+use crate::memory::{Driver, POOL};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard,
+    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard, gpu,
 };
 use crate::xla::Handler;
 use crate::{log, ops};
 
+type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
+
 /// Binds the MPI whose functions are found through the shared library at `path`, and gives
-/// back the XLA handlers for host memory, as pairs of name and capsule.
+/// back the XLA handlers, for host and for device memory, as pairs of name and capsule.
 #[pyfunction]
 pub fn load<'py>(
     py: Python<'py>,
     path: &str,
     abi: &str,
-) -> PyResult<Vec<(&'static str, Bound<'py, PyCapsule>)>> {
-    let handlers = match abi {
+) -> PyResult<(Capsules<'py>, Capsules<'py>)> {
+    let (host, device) = match abi {
         "mpich" => bind::<Mpich>(path)?,
         "openmpi" => bind::<OpenMpi>(path)?,
         "standard" => bind::<Standard>(path)?,
@@ -33,20 +36,25 @@ pub fn load<'py>(
         }
     };
     log::set_sink(print);
-    handlers
-        .into_iter()
-        .map(|(name, handler)| Ok((name, capsule(py, handler)?)))
-        .collect()
+    let capsules = |handlers: Handlers| {
+        handlers
+            .into_iter()
+            .map(|(name, handler)| Ok((name, capsule(py, handler)?)))
+            .collect::<PyResult<_>>()
+    };
+    Ok((capsules(host)?, capsules(device)?))
 }
 
-fn bind<A: Abi>(path: &str) -> PyResult<Vec<(&'static str, Handler)>> {
-    let functions = Library::open(path)
-        .and_then(|library| Functions::<A>::load(&library))
-        .map_err(PyImportError::new_err)?;
+type Handlers = Vec<(&'static str, Handler)>;
+
+fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
+    let library = Library::open(path).map_err(PyImportError::new_err)?;
+    let functions = Functions::<A>::load(&library).map_err(PyImportError::new_err)?;
+    gpu::bind(&library);
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
-    Ok(ops::host_handlers::<A>())
+    Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
 
 /// A handler in the form in which XLA takes it.
@@ -83,10 +91,11 @@ fn print(line: &str) {
     });
 }
 
-/// Makes `index` stand for the communicator with this handle.
+/// Makes `index` stand for the communicator with this handle. On this one, what has more than
+/// `chunk` bytes travels in pieces, unless that is 0.
 #[pyfunction]
-pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32) {
-    REGISTRY.set_communicator(index, Communicator::new(handle, rank, size));
+pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
+    REGISTRY.set_communicator(index, Communicator::new(handle, rank, size, chunk));
 }
 
 /// What is to be done in the ABI that is loaded.
@@ -127,6 +136,50 @@ pub fn set_status(index: usize, address: usize) {
 #[pyfunction]
 pub fn set_count_limit(limit: i64, use_large: bool) {
     ops::set_count_limit(limit, use_large);
+}
+
+/// The platform whose driver was found and has a device: "cuda" or "rocm".
+#[pyfunction]
+pub fn device() -> Option<&'static str> {
+    Driver::get().ok().map(|driver| driver.vendor.name())
+}
+
+/// Why there is none.
+#[pyfunction]
+pub fn why_no_device() -> Option<&'static str> {
+    Driver::get().err()
+}
+
+/// Whether MPI says that it takes addresses of device memory, if it can be asked.
+#[pyfunction]
+pub fn mpi_takes_device_memory() -> Option<bool> {
+    let driver = Driver::get().ok()?;
+    gpu::mpi_says(driver.vendor)
+}
+
+/// Whether MPI gets addresses of device memory, or of copies.
+#[pyfunction]
+pub fn is_direct() -> bool {
+    Driver::get().is_ok_and(|driver| gpu::is_direct(driver.vendor))
+}
+
+/// Has MPI get addresses of device memory (True), of copies (False), or as it says (None).
+#[pyfunction]
+#[pyo3(signature = (direct))]
+pub fn set_direct(direct: Option<bool>) {
+    gpu::set_direct(direct);
+}
+
+/// Says how many bytes of page-locked memory there may be for copies.
+#[pyfunction]
+pub fn set_staging_limit(bytes: usize) {
+    POOL.set_limit(bytes);
+}
+
+/// Frees the memory for copies, so far as no call uses it.
+#[pyfunction]
+pub fn free_staging() {
+    POOL.clear();
 }
 
 /// Turns the debug lines on or off.

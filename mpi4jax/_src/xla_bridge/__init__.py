@@ -6,11 +6,17 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from .. import bridge, config
+from .. import bridge, config, device
 
-HAS_CUDA_EXT = False
-HAS_GPU_EXT = HAS_CUDA_EXT
 HAS_XPU_EXT = False
+
+
+def __getattr__(name: str) -> bool:
+    # Looked for when somebody asks: not every program that is imported wants a driver.
+    if name in ("HAS_CUDA_EXT", "HAS_GPU_EXT"):
+        return device.has_device("cuda")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 get_logging = _core.get_logging
 

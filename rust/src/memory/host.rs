@@ -2,24 +2,32 @@
 
 use std::ffi::c_void;
 
-use super::Memory;
-use crate::xla::{Buffer, Result};
+use super::{Failure, Memory, Piece};
+use crate::xla::Buffer;
 
 pub struct Host;
 
 impl Memory for Host {
-    fn read(&self, operand: &Buffer) -> Result<*const c_void> {
+    #[inline(always)]
+    fn read(&self, operand: &Buffer, _: usize) -> Result<*const c_void, Failure> {
         Ok(operand.address)
     }
 
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void> {
+    #[inline(always)]
+    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
         if bytes >= LARGE {
             ask_for_huge_pages(result.address, bytes);
         }
         Ok(result.address)
     }
 
-    fn finish(&self) -> Result<()> {
+    #[inline(always)]
+    fn before(&self, _: &Piece) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn after(&self, _: &Piece) -> Result<(), Failure> {
         Ok(())
     }
 }

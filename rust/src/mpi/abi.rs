@@ -52,13 +52,16 @@ pub trait Abi: Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle> +
     const IN_PLACE: usize;
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     const STATUS_IGNORE: usize;
+    /// How many ints there are in a status before `MPI_SOURCE`. `MPI_TAG` comes next.
+    const STATUS_SOURCE: usize;
 
     /// The functions of the loaded library, once it is loaded.
     fn functions() -> &'static OnceLock<Functions<Self>>;
 }
 
 macro_rules! abi {
-    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no status $ignore:expr) => {
+    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no status $ignore:expr,
+     source at $source:expr) => {
         $(#[$doc])*
         pub struct $name;
 
@@ -73,6 +76,7 @@ macro_rules! abi {
         impl Abi for $name {
             const IN_PLACE: usize = $in_place;
             const STATUS_IGNORE: usize = $ignore;
+            const STATUS_SOURCE: usize = $source;
 
             fn functions() -> &'static OnceLock<Functions<Self>> {
                 static FUNCTIONS: OnceLock<Functions<$name>> = OnceLock::new();
@@ -84,13 +88,13 @@ macro_rules! abi {
 
 abi!(
     /// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH.
-    Mpich, c_int, in place usize::MAX, no status 1
+    Mpich, c_int, in place usize::MAX, no status 1, source at 2
 );
 abi!(
     /// Open MPI and those made from it.
-    OpenMpi, *mut c_void, in place 1, no status 0
+    OpenMpi, *mut c_void, in place 1, no status 0, source at 0
 );
 abi!(
     /// The ABI that MPI-5.0 §20 standardises, for example MPICH's `libmpi_abi`.
-    Standard, *mut c_void, in place 1, no status 0
+    Standard, *mut c_void, in place 1, no status 0, source at 0
 );

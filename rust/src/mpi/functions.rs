@@ -112,8 +112,14 @@ functions! {
         );
         error_string = MPI_Error_string(code: c_int, text: *mut c_char, length: *mut c_int);
         finalized = MPI_Finalized(flag: *mut c_int);
+        get_count = MPI_Get_count(
+            status: *const A::Status, datatype: A::Datatype, count: *mut c_int,
+        );
         op_create = MPI_Op_create(
             function: UserFunction<A>, commute: c_int, op: *mut A::Op,
+        );
+        status_set_elements = MPI_Status_set_elements_x(
+            status: *mut A::Status, datatype: A::Datatype, count: i64,
         );
         type_commit = MPI_Type_commit(datatype: *mut A::Datatype);
         type_contiguous = MPI_Type_contiguous(

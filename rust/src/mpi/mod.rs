@@ -2,6 +2,7 @@
 
 mod abi;
 mod functions;
+pub mod gpu;
 pub mod half_float;
 mod library;
 mod registry;

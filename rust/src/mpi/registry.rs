@@ -48,11 +48,26 @@ pub struct Communicator {
     handle: usize,
     pub rank: c_int,
     pub size: c_int,
+    /// How many bytes of an array travel at once, where all processes do it so; else 0.
+    chunk: usize,
 }
 
 impl Communicator {
-    pub const fn new(handle: usize, rank: c_int, size: c_int) -> Self {
-        Self { handle, rank, size }
+    pub const fn new(handle: usize, rank: c_int, size: c_int, chunk: usize) -> Self {
+        Self {
+            handle,
+            rank,
+            size,
+            chunk,
+        }
+    }
+
+    /// How many elements of so many bytes travel at once.
+    pub fn chunk(&self, size: usize) -> i64 {
+        match self.chunk {
+            0 => i64::MAX,
+            chunk => (chunk / size).max(1) as i64,
+        }
     }
 
     pub fn handle<A: Abi>(&self) -> A::Comm {

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::counts::{Count, Counting, Form};
 use crate::log;
-use crate::memory::Memory;
+use crate::memory::{Failure, Memory, Piece};
 use crate::mpi::{
     Abi, BUILT_IN_OPERATORS, Communicator, Datatype, Functions, Handle, REGISTRY, half_float,
 };
@@ -64,6 +65,21 @@ pub struct Part<A: Abi> {
     pub recv: *mut c_void,
     pub count: Count,
     pub datatype: A::Datatype,
+    pub piece: Piece,
+}
+
+/// The elements from `start` on that one call of MPI moves, `length` at a time.
+pub fn piece_of(start: i64, count: i64, length: i64) -> Range<i64> {
+    start..start.saturating_add(length).min(count)
+}
+
+/// The pieces of an array of so many elements. The last one may be shorter, or empty if it is the
+/// only one.
+pub fn pieces(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
+    let first = Some(piece_of(0, count, length));
+    std::iter::successors(first, move |piece| {
+        (piece.end < count).then(|| piece_of(piece.end, count, length))
+    })
 }
 
 /// A call of an operation on a communicator.
@@ -162,9 +178,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// An operand as MPI reads it.
     pub fn source(&self, operand: &Buffer) -> Result<Source> {
-        let (datatype, _) = measure(operand)?;
+        let (datatype, bytes) = measure(operand)?;
         Ok(Data {
-            address: self.memory.read(operand)?,
+            address: self.in_memory(self.memory.read(operand, bytes))?,
             count: operand.count,
             datatype,
         })
@@ -174,7 +190,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn target(&self, result: &Buffer) -> Result<Target> {
         let (datatype, bytes) = measure(result)?;
         Ok(Data {
-            address: self.memory.write(result, bytes)?,
+            address: self.in_memory(self.memory.write(result, bytes))?,
             count: result.count,
             datatype,
         })
@@ -216,15 +232,10 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn source_and_target(&self, operand: &Buffer, result: &Buffer) -> Result<(Source, Target)> {
         check_blocks(result, operand, 1)?;
         let target = self.target(result)?;
-        let mut address = self.memory.read(operand)?;
-        if address == target.address {
-            address = A::IN_PLACE as *const c_void;
+        let mut source = self.source(operand)?;
+        if source.address == target.address {
+            source.address = A::IN_PLACE as *const c_void;
         }
-        let source = Data {
-            address,
-            count: target.count,
-            datatype: target.datatype,
-        };
         Ok((source, target))
     }
 
@@ -234,54 +245,75 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         count <= self.counting.limit || op.is_built_in && self.counting.takes(count)
     }
 
-    /// The calls of MPI that reduce `send` into `recv`: one, or where MPI can't count so far, one
-    /// for each chunk. Null and `MPI_IN_PLACE` are the same for every chunk.
+    /// The calls of MPI that reduce `send` into `recv`: one, or one for each chunk, where the
+    /// communicator says so, or MPI can't count so far. Null and `MPI_IN_PLACE` are the same for
+    /// every chunk.
     pub fn parts(
         &self,
         send: Source,
         recv: *mut c_void,
         op: &Operator<A>,
     ) -> impl Iterator<Item = Part<A>> + use<A, M> {
-        let chunk = if self.reduces(send.count, op) {
-            send.count
-        } else {
-            self.counting.limit
-        };
-        let mut start = Some(0);
-        std::iter::from_fn(move || {
-            let first = start.take()?;
-            let rest = send.count - first;
-            start = (rest > chunk).then_some(first + chunk);
-            let bytes = first as usize * send.datatype.size;
-            Some(Part {
-                send: forward::<A>(send.address.cast_mut(), bytes).cast_const(),
-                recv: forward::<A>(recv, bytes),
-                count: Count(rest.min(chunk)),
+        let size = send.datatype.size;
+        let mut length = self.communicator.chunk(size);
+        if !self.reduces(send.count.min(length), op) {
+            length = self.counting.limit;
+        }
+        pieces(send.count, length).map(move |elements| {
+            let piece = Piece::both(&elements, length, size);
+            Part {
+                send: forward::<A>(send.address.cast_mut(), piece.read.start).cast_const(),
+                recv: forward::<A>(recv, piece.read.start),
+                count: Count(elements.end - elements.start),
                 datatype: send.datatype.handle::<A>(),
-            })
+                piece,
+            }
         })
     }
 
     /// Calls a function that takes counts, of which `largest` is the largest.
     pub fn counted(
         &self,
-        function: &str,
+        function: &'static str,
+        largest: Count,
+        details: impl FnOnce() -> String,
+        body: impl FnOnce(Form<A>, A::Comm) -> c_int,
+    ) -> Result<()> {
+        self.counted_piece(&Piece::WHOLE, function, largest, details, body)
+    }
+
+    /// The same, for a call that is one of several.
+    pub fn counted_piece(
+        &self,
+        piece: &Piece,
+        function: &'static str,
         largest: Count,
         details: impl FnOnce() -> String,
         body: impl FnOnce(Form<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         let form = self.counting.form(largest);
-        self.mpi(function, details, |_, comm| body(form, comm))
+        self.mpi_piece(piece, function, details, |_, comm| body(form, comm))
     }
 
     /// Calls MPI and sees to the log and to errors. `body` gets the functions and the
     /// communicator's handle and gives back MPI's error code.
     pub fn mpi(
         &self,
-        function: &str,
+        function: &'static str,
         details: impl FnOnce() -> String,
         body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
+        self.mpi_piece(&Piece::WHOLE, function, details, body)
+    }
+
+    fn mpi_piece(
+        &self,
+        piece: &Piece,
+        function: &'static str,
+        details: impl FnOnce() -> String,
+        body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
+    ) -> Result<()> {
+        self.in_memory(self.memory.before(piece))?;
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
             let entry = log::Entry::begin(self.communicator.rank, function, &details());
@@ -292,33 +324,37 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             body(self.functions, comm)
         };
         self.check(function, code)?;
-        self.memory.finish()
+        self.in_memory(self.memory.after(piece))
+    }
+
+    fn in_memory<T>(&self, outcome: std::result::Result<T, Failure>) -> Result<T> {
+        outcome.map_err(|failure| self.failed(&failure))
     }
 }
 
 impl<A: Abi, M> Call<'_, A, M> {
     /// Sees to an error code of MPI's.
-    pub(super) fn check(&self, function: &str, code: c_int) -> Result<()> {
+    pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        Err(self.failed(function, code))
+        Err(self.failed(&Failure {
+            function,
+            code,
+            text: self.functions.error_text(code),
+        }))
     }
 
     /// Ends all ranks with a line on stderr, or makes an error of it.
     #[cold]
-    fn failed(&self, function: &str, code: c_int) -> Error {
-        let message = format!(
-            "r{} | {function} returned error code {code}: {}",
-            self.communicator.rank,
-            self.functions.error_text(code)
-        );
+    fn failed(&self, failure: &Failure) -> Error {
+        let message = format!("r{} | {failure}", self.communicator.rank);
         if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
             // Written at once, so that the lines of ranks don't mix, and not by eprintln!, which
             // panics where stderr is closed: the abort must happen.
             let _ = io::stderr().write_all(format!("{message} - aborting\n").as_bytes());
             // SAFETY: a communicator that the registry holds is valid.
-            unsafe { (self.functions.abort)(self.communicator.handle::<A>(), code) };
+            unsafe { (self.functions.abort)(self.communicator.handle::<A>(), failure.code) };
         }
         Error::internal(message)
     }

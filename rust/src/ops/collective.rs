@@ -1,8 +1,8 @@
 //! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
-use super::call::{Call, Data, check_blocks, items, items_and_root};
+use super::call::{Call, Data, check_blocks, items, items_and_root, pieces};
 use super::counts::invoke;
-use crate::memory::Memory;
+use crate::memory::{Memory, Piece};
 use crate::mpi::Abi;
 use crate::xla::{Error, Result};
 
@@ -95,16 +95,24 @@ pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         check_blocks(&result, &operand, 1)?;
         call.target(&result)?
     };
-    let block = call.block(data.count, data.datatype)?;
-    call.counted(
-        "MPI_Bcast",
-        block.count,
-        || items_and_root(data.count, root),
-        // SAFETY: the array is the block, and root's is not written to.
-        |mpi, comm| unsafe {
-            invoke!(mpi.bcast(data.address, block.count, block.datatype, root, comm))
-        },
-    )
+    let length = call.communicator.chunk(data.datatype.size);
+    for elements in pieces(data.count, length) {
+        let piece = Piece::both(&elements, length, data.datatype.size);
+        let address = data.address.wrapping_byte_add(piece.read.start);
+        let count = elements.end - elements.start;
+        let block = call.block(count, data.datatype)?;
+        call.counted_piece(
+            &piece,
+            "MPI_Bcast",
+            block.count,
+            || items_and_root(count, root),
+            // SAFETY: the array has the block there, and root's is not written to.
+            |mpi, comm| unsafe {
+                invoke!(mpi.bcast(address, block.count, block.datatype, root, comm))
+            },
+        )?;
+    }
+    Ok(())
 }
 
 /// MPI-4.1 §6.5: everyone's operand, in rank order, on root.

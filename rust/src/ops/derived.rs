@@ -105,7 +105,7 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
     /// Makes a data type with `body`, which MPI gives in place of `element`.
     fn make(
         &'a self,
-        function: &str,
+        function: &'static str,
         element: A::Datatype,
         body: impl FnOnce(*mut A::Datatype) -> c_int,
     ) -> Result<Derived<'a, A, M>> {

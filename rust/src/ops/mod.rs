@@ -14,11 +14,12 @@ mod vector;
 pub use call::{Call, free_communicator, set_raise_on_error};
 pub use counts::set_count_limit;
 
-use crate::memory::Host;
-use crate::mpi::Abi;
-use crate::xla::{self, Handler};
+use crate::memory::{Direct, Driver, Host, Memory, Staged};
+use crate::mpi::{Abi, gpu};
+use crate::xla::{self, Error, Frame, Handler, Result};
 
-/// Makes an XLA handler of each operation: a C function that decodes the frame and calls it.
+/// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
+/// the frame and call it.
 macro_rules! handlers {
     ($($file:ident :: $name:ident),* $(,)?) => {
         /// The handlers for host memory, by the name of their operation.
@@ -28,9 +29,26 @@ macro_rules! handlers {
                     frame: *mut xla::raw::XLA_FFI_CallFrame,
                 ) -> *mut xla::raw::XLA_FFI_Error {
                     // SAFETY: XLA calls the handler with a frame that it lends.
+                    unsafe { xla::enter(frame, |frame| run(frame, Host, $file::$name::<A, Host>)) }
+                }
+            )*
+            vec![$((stringify!($name), $name::<A> as Handler)),*]
+        }
+
+        /// The handlers for device memory, by the name of their operation.
+        pub fn device_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
+            $(
+                unsafe extern "C" fn $name<A: Abi>(
+                    frame: *mut xla::raw::XLA_FFI_CallFrame,
+                ) -> *mut xla::raw::XLA_FFI_Error {
+                    // SAFETY: XLA calls the handler with a frame that it lends.
                     unsafe {
                         xla::enter(frame, |frame| {
-                            $file::$name(&Call::<A, Host>::new(frame, Host)?)
+                            run_on_device(
+                                frame,
+                                $file::$name::<A, Direct>,
+                                $file::$name::<A, Staged>,
+                            )
                         })
                     }
                 }
@@ -38,6 +56,29 @@ macro_rules! handlers {
             vec![$((stringify!($name), $name::<A> as Handler)),*]
         }
     };
+}
+
+#[inline(always)]
+fn run<A: Abi, M: Memory>(
+    frame: &Frame,
+    memory: M,
+    operation: impl FnOnce(&Call<A, M>) -> Result<()>,
+) -> Result<()> {
+    operation(&Call::new(frame, memory)?)
+}
+
+fn run_on_device<A: Abi>(
+    frame: &Frame,
+    direct: fn(&Call<A, Direct>) -> Result<()>,
+    staged: fn(&Call<A, Staged>) -> Result<()>,
+) -> Result<()> {
+    let driver = Driver::get().map_err(Error::precondition)?;
+    let stream = frame.stream()?;
+    if gpu::is_direct(driver.vendor) {
+        run(frame, Direct::new(driver, stream), direct)
+    } else {
+        run(frame, Staged::new(driver, stream), staged)
+    }
 }
 
 handlers! {

@@ -1,52 +1,208 @@
 //! Point-to-point operations (MPI-4.1 §3).
+//!
+//! On a communicator whose processes have agreed on it, a message travels in pieces of one size.
+//! A shorter one, which may be empty, is the last. So who receives knows the end, also where there
+//! is room for more.
 
-use super::call::{Call, check_blocks};
-use super::counts::invoke;
-use crate::memory::Memory;
-use crate::mpi::Abi;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+
+use super::call::{Call, Source, Target, check_blocks, piece_of};
+use super::counts::{Count, Form, invoke};
+use crate::memory::{Memory, Piece};
+use crate::mpi::{Abi, Communicator};
 use crate::xla::Result;
+
+/// A message that is being sent.
+struct Outgoing {
+    data: Source,
+    dest: c_int,
+    tag: c_int,
+    /// The elements of a piece.
+    length: i64,
+    /// The elements to be sent next, if any are left.
+    next: Option<Range<i64>>,
+}
+
+impl Outgoing {
+    fn new(communicator: &Communicator, data: Source, dest: c_int, tag: c_int) -> Self {
+        let length = communicator.chunk(data.datatype.size);
+        Self {
+            data,
+            dest,
+            tag,
+            length,
+            next: Some(piece_of(0, data.count, length)),
+        }
+    }
+
+    fn address(&self, piece: &Piece) -> *const c_void {
+        self.data.address.wrapping_byte_add(piece.read.start)
+    }
+
+    /// What was to be sent next has been sent.
+    fn advance(&mut self) {
+        let sent = self.next.take().unwrap_or_default();
+        let is_last = sent.end - sent.start < self.length;
+        self.next = (!is_last).then(|| piece_of(sent.end, self.data.count, self.length));
+    }
+}
+
+/// A message that is being received.
+struct Incoming<A: Abi> {
+    data: Target,
+    source: c_int,
+    tag: c_int,
+    length: i64,
+    /// The elements that the next piece may have, if there is one to come.
+    next: Option<Range<i64>>,
+    /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
+    wanted: *mut A::Status,
+    /// A status where the caller wants none: more than any MPI's.
+    own: [u64; MAX_STATUS],
+}
+
+/// No MPI has a status of more words.
+pub const MAX_STATUS: usize = 16;
+
+impl<A: Abi> Incoming<A> {
+    fn new(
+        communicator: &Communicator,
+        data: Target,
+        source: c_int,
+        tag: c_int,
+        wanted: *mut A::Status,
+    ) -> Self {
+        let length = communicator.chunk(data.datatype.size);
+        Self {
+            data,
+            source,
+            tag,
+            length,
+            next: Some(piece_of(0, data.count, length)),
+            wanted,
+            own: [0; MAX_STATUS],
+        }
+    }
+
+    fn address(&self, piece: &Piece) -> *mut c_void {
+        self.data.address.wrapping_byte_add(piece.written.start)
+    }
+
+    fn is_in_pieces(&self) -> bool {
+        self.length != i64::MAX
+    }
+
+    /// Where MPI puts the status of the next piece.
+    fn status(&mut self) -> *mut A::Status {
+        if self.is_in_pieces() && self.wanted as usize == A::STATUS_IGNORE {
+            return ptr::from_mut(&mut self.own).cast();
+        }
+        self.wanted
+    }
+
+    /// A piece has come: looks at its status for whether that was the last.
+    fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
+        let received = self.next.take().unwrap_or_default();
+        if !self.is_in_pieces() {
+            return Ok(());
+        }
+        let status = self.status();
+        let datatype = self.data.datatype.handle::<A>();
+        let mut count = 0;
+        // SAFETY: MPI has filled the status.
+        let code = unsafe { (call.functions.get_count)(status, datatype, &mut count) };
+        call.check("MPI_Get_count", code)?;
+        if i64::from(count) == self.length {
+            // The next piece is of the same message.
+            // SAFETY: in this ABI, the fields of a status are there.
+            unsafe {
+                let fields = status.cast::<c_int>().add(A::STATUS_SOURCE);
+                (self.source, self.tag) = (*fields, *fields.add(1));
+            }
+            self.next = Some(piece_of(received.end, self.data.count, self.length));
+        } else if self.wanted == status {
+            let total = received.start + i64::from(count.max(0));
+            // SAFETY: as above.
+            let code = unsafe { (call.functions.status_set_elements)(status, datatype, total) };
+            call.check("MPI_Status_set_elements_x", code)?;
+        }
+        Ok(())
+    }
+}
 
 /// MPI-4.1 §3.2.4: blocks until a message is there.
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
     let [result] = call.results()?;
     let recv = call.target(&result)?;
-    let block = call.block(recv.count, recv.datatype)?;
-    call.counted(
+    let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
+    while let Some(elements) = message.next.clone() {
+        recv_piece(call, &mut message, elements)?;
+    }
+    Ok(())
+}
+
+fn recv_piece<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    message: &mut Incoming<A>,
+    elements: Range<i64>,
+) -> Result<()> {
+    let datatype = message.data.datatype;
+    let piece = Piece::both(&elements, message.length, datatype.size);
+    let count = elements.end - elements.start;
+    let block = call.block(count, datatype)?;
+    let (address, status) = (message.address(&piece), message.status());
+    let (source, tag) = (message.source, message.tag);
+    call.counted_piece(
+        &piece,
         "MPI_Recv",
         block.count,
-        || format!("<- {source} (tag {tag}, {} items)", recv.count),
-        // SAFETY: the result is the block; `status` is the address of one, or
+        || format!("<- {source} (tag {tag}, {count} items)"),
+        // SAFETY: the result has the block there; `status` is the address of one, or
         // MPI_STATUS_IGNORE.
         |mpi, comm| unsafe {
-            invoke!(mpi.recv(
-                recv.address,
-                block.count,
-                block.datatype,
-                source,
-                tag,
-                comm,
-                status,
-            ))
+            invoke!(mpi.recv(address, block.count, block.datatype, source, tag, comm, status))
         },
-    )
+    )?;
+    message.advance(call)
 }
 
 /// MPI-4.1 §3.2.1: blocks until the operand may be overwritten.
 pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (dest, tag) = (call.int("dest")?, call.int("tag")?);
     let [operand] = call.operands()?;
-    let send = call.source(&operand)?;
-    let block = call.block(send.count, send.datatype)?;
-    call.counted(
+    let mut message = Outgoing::new(&call.communicator, call.source(&operand)?, dest, tag);
+    while let Some(elements) = message.next.clone() {
+        send_piece(call, &mut message, elements)?;
+    }
+    Ok(())
+}
+
+fn send_piece<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    message: &mut Outgoing,
+    elements: Range<i64>,
+) -> Result<()> {
+    let datatype = message.data.datatype;
+    let piece = Piece::both(&elements, message.length, datatype.size);
+    let count = elements.end - elements.start;
+    let block = call.block(count, datatype)?;
+    let address = message.address(&piece);
+    let (dest, tag) = (message.dest, message.tag);
+    call.counted_piece(
+        &piece,
         "MPI_Send",
         block.count,
-        || format!("-> {dest} (tag {tag}, {} items)", send.count),
-        // SAFETY: the operand is the block.
+        || format!("-> {dest} (tag {tag}, {count} items)"),
+        // SAFETY: the operand has the block there.
         |mpi, comm| unsafe {
-            invoke!(mpi.send(send.address, block.count, block.datatype, dest, tag, comm))
+            invoke!(mpi.send(address, block.count, block.datatype, dest, tag, comm))
         },
-    )
+    )?;
+    message.advance();
+    Ok(())
 }
 
 /// MPI-4.1 §3.11: sends to one rank while it receives from another.
@@ -62,23 +218,50 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     if replace {
         check_blocks(&result, &operand, 1)?;
     }
-    let details = || {
-        format!(
-            "<- {source} (tag {recv_tag}, {} items) / -> {dest} (tag {send_tag}, {} items)",
-            recv.count, send.count
-        )
+    let communicator = &call.communicator;
+    let mut sent = Outgoing::new(communicator, send, dest, send_tag);
+    let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
+    loop {
+        match (sent.next.clone(), received.next.clone()) {
+            (Some(sends), Some(receives)) => {
+                exchange_pieces(call, &mut sent, sends, &mut received, receives, replace)?;
+            }
+            (Some(sends), None) => send_piece(call, &mut sent, sends)?,
+            (None, Some(receives)) => recv_piece(call, &mut received, receives)?,
+            (None, None) => return Ok(()),
+        }
+    }
+}
+
+fn exchange_pieces<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    sent: &mut Outgoing,
+    sends: Range<i64>,
+    received: &mut Incoming<A>,
+    receives: Range<i64>,
+    replace: bool,
+) -> Result<()> {
+    let (send_type, recv_type) = (sent.data.datatype, received.data.datatype);
+    let (dest, send_tag) = (sent.dest, sent.tag);
+    let (source, recv_tag) = (received.source, received.tag);
+    let piece = Piece {
+        written: Piece::both(&receives, received.length, recv_type.size).written,
+        ..Piece::both(&sends, sent.length, send_type.size)
     };
-    let sent = call.block(send.count, send.datatype)?;
-    let received = call.block(recv.count, recv.datatype)?;
-    let largest = sent.count.max(received.count);
-    call.counted("MPI_Sendrecv", largest, details, |mpi, comm| {
+    let (send, recv) = (sent.address(&piece), received.address(&piece));
+    let status = received.status();
+    let send_count = sends.end - sends.start;
+    let recv_count = receives.end - receives.start;
+    let sent_block = call.block(send_count, send_type)?;
+    let received_block = call.block(recv_count, recv_type)?;
+    let body = |mpi: Form<A>, comm: A::Comm| {
         if replace {
             // SAFETY: operand and result are one array, of equal shape and type.
             unsafe {
                 invoke!(mpi.sendrecv_replace(
-                    recv.address,
-                    received.count,
-                    received.datatype,
+                    recv,
+                    received_block.count,
+                    received_block.datatype,
                     dest,
                     send_tag,
                     source,
@@ -88,18 +271,18 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                 ))
             }
         } else {
-            // SAFETY: each array is its block; `status` is the address of one, or
+            // SAFETY: each array has its block there; `status` is the address of one, or
             // MPI_STATUS_IGNORE.
             unsafe {
                 invoke!(mpi.sendrecv(
-                    send.address,
-                    sent.count,
-                    sent.datatype,
+                    send,
+                    sent_block.count,
+                    sent_block.datatype,
                     dest,
                     send_tag,
-                    recv.address,
-                    received.count,
-                    received.datatype,
+                    recv,
+                    received_block.count,
+                    received_block.datatype,
                     source,
                     recv_tag,
                     comm,
@@ -107,5 +290,15 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                 ))
             }
         }
-    })
+    };
+    let largest: Count = sent_block.count.max(received_block.count);
+    let details = || {
+        format!(
+            "<- {source} (tag {recv_tag}, {recv_count} items) / -> {dest} (tag {send_tag}, \
+             {send_count} items)"
+        )
+    };
+    call.counted_piece(&piece, "MPI_Sendrecv", largest, details, body)?;
+    sent.advance();
+    received.advance(call)
 }

@@ -12,9 +12,9 @@ use crate::xla::Result;
 /// The reductions with an operand and a result on every rank, which MPI declares alike.
 fn reduction<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    function: &str,
+    function: &'static str,
     details: impl Fn(i64) -> String,
-    body: impl Fn(Form<A>, Part<A>, A::Op) -> c_int,
+    body: impl Fn(Form<A>, &Part<A>, A::Op) -> c_int,
 ) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
@@ -22,11 +22,12 @@ fn reduction<A: Abi, M: Memory>(
     let (send, recv) = call.source_and_target(&operand, &result)?;
     for part in call.parts(send, recv.address, &op) {
         let count = part.count;
-        call.counted(
+        call.counted_piece(
+            &part.piece,
             function,
             count,
             || details(count.0),
-            |mpi, _| body(mpi, part, op.handle),
+            |mpi, _| body(mpi, &part, op.handle),
         )?;
     }
     Ok(())
@@ -87,17 +88,18 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         send.address = A::IN_PLACE as *const c_void;
     }
     call.parts(send, recv, &op)
-        .try_for_each(|part| reduce_part(call, part, &op, root))
+        .try_for_each(|part| reduce_part(call, &part, &op, root))
 }
 
 /// One call of `MPI_Reduce`.
 fn reduce_part<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    part: Part<A>,
+    part: &Part<A>,
     op: &Operator<A>,
     root: c_int,
 ) -> Result<()> {
-    call.counted(
+    call.counted_piece(
+        &part.piece,
         "MPI_Reduce",
         part.count,
         || items_and_root(part.count.0, root),
@@ -162,18 +164,25 @@ fn reduce_each<A: Abi, M: Memory>(
 ) -> Result<()> {
     let bytes = recv.count as usize * recv.datatype.size;
     for root in 0..call.communicator.size {
+        let start = root as usize * bytes;
         let block = Source {
-            address: send.address.wrapping_byte_add(root as usize * bytes),
+            address: send.address.wrapping_byte_add(start),
             count: recv.count,
             datatype: recv.datatype,
         };
-        let recv = if call.communicator.rank == root {
+        let is_root = call.communicator.rank == root;
+        let recv = if is_root {
             recv.address
         } else {
             ptr::null_mut()
         };
-        call.parts(block, recv, op)
-            .try_for_each(|part| reduce_part(call, part, op, root))?;
+        for mut part in call.parts(block, recv, op) {
+            part.piece = part.piece.read_from(start);
+            if !is_root {
+                part.piece.written = 0..0;
+            }
+            reduce_part(call, &part, op, root)?;
+        }
     }
     Ok(())
 }

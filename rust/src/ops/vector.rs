@@ -137,7 +137,7 @@ impl<'c, A: Abi, M> Parts<'c, A, M> {
 #[cold]
 fn exchange<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    function: &str,
+    function: &'static str,
     details: impl FnOnce() -> String,
     datatype: Datatype,
     (send, sent): (*const c_void, impl Fn(c_int) -> Span),

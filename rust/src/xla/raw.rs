@@ -47,6 +47,36 @@ pub struct XLA_FFI_Error_Create_Args {
 pub type XLA_FFI_Error_Create =
     unsafe extern "C" fn(*mut XLA_FFI_Error_Create_Args) -> *mut XLA_FFI_Error;
 
+#[repr(C)]
+pub struct XLA_FFI_Error_GetMessage_Args {
+    pub struct_size: usize,
+    pub extension_start: *mut XLA_FFI_Extension_Base,
+    pub error: *mut XLA_FFI_Error,
+    pub message: *const c_char,
+}
+
+pub type XLA_FFI_Error_GetMessage = unsafe extern "C" fn(*mut XLA_FFI_Error_GetMessage_Args);
+
+#[repr(C)]
+pub struct XLA_FFI_Error_Destroy_Args {
+    pub struct_size: usize,
+    pub extension_start: *mut XLA_FFI_Extension_Base,
+    pub error: *mut XLA_FFI_Error,
+}
+
+pub type XLA_FFI_Error_Destroy = unsafe extern "C" fn(*mut XLA_FFI_Error_Destroy_Args);
+
+#[repr(C)]
+pub struct XLA_FFI_Stream_Get_Args {
+    pub struct_size: usize,
+    pub extension_start: *mut XLA_FFI_Extension_Base,
+    pub ctx: *mut c_void,
+    pub stream: *mut c_void,
+}
+
+pub type XLA_FFI_Stream_Get =
+    unsafe extern "C" fn(*mut XLA_FFI_Stream_Get_Args) -> *mut XLA_FFI_Error;
+
 pub type XLA_FFI_DataType = c_int;
 pub const XLA_FFI_DataType_S64: XLA_FFI_DataType = 5;
 pub const XLA_FFI_DataType_F16: XLA_FFI_DataType = 10;
@@ -150,6 +180,11 @@ pub struct XLA_FFI_Api {
     pub api_version: XLA_FFI_Api_Version,
     pub internal_api: *const c_void,
     pub XLA_FFI_Error_Create: Option<XLA_FFI_Error_Create>,
+    pub XLA_FFI_Error_GetMessage: Option<XLA_FFI_Error_GetMessage>,
+    pub XLA_FFI_Error_Destroy: Option<XLA_FFI_Error_Destroy>,
+    /// Not called: handlers are registered from Python.
+    pub XLA_FFI_Handler_Register: *const c_void,
+    pub XLA_FFI_Stream_Get: Option<XLA_FFI_Stream_Get>,
 }
 
 /// A handler, as XLA calls it.

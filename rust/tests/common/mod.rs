@@ -199,6 +199,10 @@ impl Call {
             },
             internal_api: ptr::null(),
             XLA_FFI_Error_Create: Some(create_error),
+            XLA_FFI_Error_GetMessage: None,
+            XLA_FFI_Error_Destroy: None,
+            XLA_FFI_Handler_Register: ptr::null(),
+            XLA_FFI_Stream_Get: None,
         };
         let mut arg_types: Vec<_> = self.operands.iter().map(|array| array.kind).collect();
         let mut arg_buffers: Vec<_> = self.operands.iter_mut().map(Array::buffer).collect();

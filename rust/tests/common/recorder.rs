@@ -28,6 +28,7 @@ pub const STATUS_IGNORE: i64 = 0x888;
 impl Abi for Recorder {
     const IN_PLACE: usize = IN_PLACE as usize;
     const STATUS_IGNORE: usize = STATUS_IGNORE as usize;
+    const STATUS_SOURCE: usize = 0;
 
     fn functions() -> &'static OnceLock<Functions<Self>> {
         static FUNCTIONS: OnceLock<Functions<Recorder>> = OnceLock::new();
@@ -99,6 +100,12 @@ macro_rules! list {
             }
         })*
     };
+}
+
+impl Argument for *mut c_int {
+    fn words(self) -> Vec<i64> {
+        vec![self as i64]
+    }
 }
 
 list!(c_int, i64, isize, *mut c_void);
@@ -259,7 +266,9 @@ fn functions() -> Functions<Recorder> {
         comm_split,
         error_string,
         finalized,
+        get_count: recorder!("MPI_Get_count", A B C),
         op_create,
+        status_set_elements: recorder!("MPI_Status_set_elements_x", A B C),
         type_commit,
         type_contiguous,
         type_create_struct,
@@ -292,10 +301,10 @@ pub const SHORT: i64 = 0xf16;
 pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
     Recorder::functions().get_or_init(|| {
         for rank in [0, 1] {
-            let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2);
+            let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2, 0);
             REGISTRY.set_communicator(rank, communicator);
         }
-        REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2));
+        REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2, 0));
         assert_eq!(REGISTRY.free_communicator::<Recorder>(FREED as usize), None);
         for number in 0..14 {
             REGISTRY.set_operator(number as usize, (SUM_HANDLE - SUM + number) as usize);
@@ -322,7 +331,7 @@ pub fn new_communicator() -> (i64, i64) {
     static NEXT: AtomicUsize = AtomicUsize::new(3);
     let index = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = 0x440 + index;
-    REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2));
+    REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2, 0));
     (index as i64, handle as i64)
 }
 

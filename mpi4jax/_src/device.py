@@ -1,0 +1,79 @@
+"""What is done about arrays in the memory of GPUs, and what the environment says of it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from . import config
+
+#: JAX's platforms whose arrays are in device memory.
+PLATFORMS = ("cuda", "rocm")
+
+#: All copies of arrays on their way to MPI and back may take so many bytes.
+DEFAULT_LIMIT = 1 << 30
+#: Of what is longer, one part is copied while another one travels.
+DEFAULT_CHUNK = 4 << 20
+#: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
+LARGEST_ELEMENT = 16
+
+
+def has_device(platform: str) -> bool:
+    """Whether the driver of this platform could be loaded, and has a device."""
+    return _core.device() == platform
+
+
+@functools.cache
+def check_mpi() -> None:
+    """Warn where MPI may crash on device memory, or copies may be made for nothing."""
+    wanted, supported = config.flag("MPI4JAX_USE_CUDA_MPI"), _core.mpi_takes_device_memory()
+    if wanted and supported is False:
+        warnings.warn(
+            "MPI4JAX_USE_CUDA_MPI=1 has MPI read and write the memory of GPUs, but this "
+            "MPI says that it can't. Should the program crash (segmentation fault), unset "
+            "it.",
+            stacklevel=2,
+        )
+    if wanted is None and supported is None:
+        warnings.warn(
+            "Not using CUDA-aware MPI, as this MPI does not say whether it is: arrays on "
+            "GPUs are copied to host memory. If it is, set MPI4JAX_USE_CUDA_MPI=1. To "
+            "silence this warning, set MPI4JAX_USE_CUDA_MPI=0.",
+            stacklevel=2,
+        )
+
+
+def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
+    """The bytes after which a message is split on this communicator, or 0.
+
+    All processes must split alike. On a communicator that mpi4jax shares with others that
+    is up to the user, who says so by MPI4JAX_STAGING_CHUNK. On its own, which all processes
+    make together here, they come to an agreement.
+    """
+    chunk = config.number("MPI4JAX_STAGING_CHUNK")
+    if chunk is None:
+        chunk = DEFAULT_CHUNK if is_private and _uses_copies() else 0
+    chunk = -(-chunk // LARGEST_ELEMENT) * LARGEST_ELEMENT
+    if not is_private:
+        return chunk
+    ends = np.array([chunk, -chunk], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, ends, MPI.MIN)
+    return chunk if ends[0] == -ends[1] else 0
+
+
+def _uses_copies() -> bool:
+    """Whether this process hands copies of its arrays to MPI."""
+    if _core.device() is None or _core.is_direct():
+        return False
+    return jax.default_backend() in ("gpu", *PLATFORMS)
+
+
+_core.set_direct(config.flag("MPI4JAX_USE_CUDA_MPI"))
+limit = config.number("MPI4JAX_STAGING_LIMIT")
+_core.set_staging_limit(DEFAULT_LIMIT if limit is None else limit)

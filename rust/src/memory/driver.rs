@@ -1,0 +1,222 @@
+//! The driver of the GPU, found at run time: NVIDIA's, or AMD's, which mirrors it.
+//!
+//! The core needs sixteen functions of a driver, under the names of both. It declares them itself,
+//! as it does those of MPI. The bindings of the crate cudarc return a Rust enum, and what a newer
+//! driver returns that the enum does not know is undefined behaviour; `tests/referee` compares the
+//! signatures with them.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use libloading::os::unix;
+
+use super::Failure;
+
+/// A context of the driver's, in which a thread works on a device.
+pub type Context = *mut c_void;
+/// A queue of the device's.
+pub type Stream = *mut c_void;
+/// A point in a stream.
+pub type Event = *mut c_void;
+
+/// Whose driver it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vendor {
+    /// NVIDIA.
+    Cuda,
+    /// AMD. Not tried on hardware.
+    Rocm,
+}
+
+impl Vendor {
+    const ALL: [Self; 2] = [Self::Cuda, Self::Rocm];
+
+    /// JAX's name of the platform.
+    pub fn name(self) -> &'static str {
+        ["cuda", "rocm"][self as usize]
+    }
+
+    /// The names of the library, the first of which is taken that there is.
+    fn libraries(self) -> &'static [&'static str] {
+        match self {
+            Self::Cuda => &["libcuda.so.1"],
+            Self::Rocm => &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"],
+        }
+    }
+}
+
+/// Declares the functions of the driver once, under both names.
+macro_rules! functions {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident = $cuda:ident, $hip:ident ( $($argument:ident : $type:ty),* $(,)? );
+    )*) => {
+        struct Functions {
+            $($field: unsafe extern "C" fn($($type),*) -> c_int,)*
+        }
+
+        impl Functions {
+            /// Finds every function in a library of this vendor's.
+            fn load(library: &unix::Library, vendor: Vendor) -> Result<Self, libloading::Error> {
+                Ok(Self {
+                    // SAFETY: the function of that name has the signature declared below.
+                    $($field: *unsafe {
+                        let name = [stringify!($cuda), stringify!($hip)][vendor as usize];
+                        library.get(name.as_bytes())?
+                    },)*
+                })
+            }
+        }
+
+        impl Driver {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// As the driver's documentation says of this function.
+                pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), Failure> {
+                    // SAFETY: the caller's promise.
+                    let code = unsafe { (self.functions.$field)($($argument),*) };
+                    if code == 0 {
+                        return Ok(());
+                    }
+                    let names = [stringify!($cuda), stringify!($hip)];
+                    Err(self.failure(names[self.vendor as usize], code))
+                }
+            )*
+        }
+
+        /// Calls `$callback!` with every function: its name in CUDA, and the types of its
+        /// arguments.
+        #[macro_export]
+        macro_rules! for_each_driver_function {
+            ($callback:ident) => {
+                $callback! { $($cuda ( $($type),* );)* }
+            };
+        }
+    };
+}
+
+functions! {
+    /// Has to be called before all others.
+    init = cuInit, hipInit(flags: c_uint);
+    device_count = cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int);
+    /// The context of the calling thread, null if it has none.
+    current_context = cuCtxGetCurrent, hipCtxGetCurrent(context: *mut Context);
+    set_current_context = cuCtxSetCurrent, hipCtxSetCurrent(context: Context);
+    /// Allocates page-locked memory, which is what a device copies from and to by itself.
+    host_alloc = cuMemHostAlloc, hipHostMalloc(
+        address: *mut *mut c_void, bytes: usize, flags: c_uint,
+    );
+    host_free = cuMemFreeHost, hipHostFree(address: *mut c_void);
+    /// Has the device copy from its memory, when the stream has come so far.
+    copy_down = cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync(
+        host: *mut c_void, device: usize, bytes: usize, stream: Stream,
+    );
+    /// Has the device copy to its memory, when the stream has come so far.
+    copy_up = cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
+        device: usize, host: *const c_void, bytes: usize, stream: Stream,
+    );
+    event_create = cuEventCreate, hipEventCreateWithFlags(event: *mut Event, flags: c_uint);
+    /// Has the event be the point that the stream has been told to come to so far.
+    event_record = cuEventRecord, hipEventRecord(event: Event, stream: Stream);
+    event_query = cuEventQuery, hipEventQuery(event: Event);
+    event_synchronize = cuEventSynchronize, hipEventSynchronize(event: Event);
+    event_destroy = cuEventDestroy_v2, hipEventDestroy(event: Event);
+    stream_synchronize = cuStreamSynchronize, hipStreamSynchronize(stream: Stream);
+    error_name = cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char);
+    error_string = cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char);
+}
+
+/// `CUDA_ERROR_NOT_READY`, `hipErrorNotReady`: what `event_query` gives before the event.
+pub const NOT_READY: c_int = 600;
+/// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`.
+pub const DISABLE_TIMING: c_uint = 2;
+
+/// A driver that was found, and has a device.
+pub struct Driver {
+    pub vendor: Vendor,
+    functions: Functions,
+}
+
+impl Driver {
+    /// The driver of this process. Looks for one at the first call, or says why there is none.
+    pub fn get() -> Result<&'static Self, &'static str> {
+        static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
+        DRIVER.get_or_init(Self::find).as_ref().map_err(|why| &**why)
+    }
+
+    fn find() -> Result<Self, String> {
+        let mut reasons = Vec::new();
+        for vendor in Vendor::ALL {
+            match Self::open(vendor) {
+                Ok(driver) => return Ok(driver),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    fn open(vendor: Vendor) -> Result<Self, String> {
+        let mut outcome = Err(String::new());
+        for name in vendor.libraries() {
+            // SAFETY: loading a driver runs its initialisers, as it does for JAX.
+            let found = unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }
+                .and_then(|library| {
+                    let functions = Functions::load(&library, vendor)?;
+                    // It stays, as its functions do.
+                    std::mem::forget(library);
+                    Ok(functions)
+                });
+            outcome = found.map_err(|error| format!("{name}: {error}"));
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        let driver = Self {
+            vendor,
+            functions: outcome?,
+        };
+        let mut devices = 0;
+        // SAFETY: the first call of all, and then one with room for the answer.
+        unsafe { driver.init(0).and_then(|()| driver.device_count(&mut devices)) }
+            .map_err(|failure| failure.to_string())?;
+        match devices {
+            1.. => Ok(driver),
+            _ => Err(format!("the {} driver has no device", vendor.name())),
+        }
+    }
+
+    /// What a call's error code means.
+    #[cold]
+    fn failure(&self, function: &'static str, code: c_int) -> Failure {
+        let text_of = |find: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+            let mut text = ptr::null();
+            // SAFETY: the driver gives a text that stays, or an error and null.
+            unsafe {
+                (find(code, &mut text) == 0 && !text.is_null())
+                    .then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+            }
+        };
+        let name = text_of(self.functions.error_name);
+        let text = text_of(self.functions.error_string);
+        Failure {
+            function: function.trim_end_matches("_v2"),
+            code,
+            text: match (name, text) {
+                (Some(name), Some(text)) => format!("{name}: {text}"),
+                (Some(text), None) | (None, Some(text)) => text,
+                (None, None) => "unknown error".into(),
+            },
+        }
+    }
+
+    /// The context that is current on this thread.
+    pub fn context(&self) -> Result<Context, Failure> {
+        let mut context = ptr::null_mut();
+        // SAFETY: there is room for the answer.
+        unsafe { self.current_context(&mut context) }?;
+        Ok(context)
+    }
+}
