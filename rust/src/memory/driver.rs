@@ -87,13 +87,9 @@ macro_rules! functions {
             )*
         }
 
-        /// Calls `$callback!` with every function: its name in CUDA, and the types of its
-        /// arguments.
-        #[macro_export]
-        macro_rules! for_each_driver_function {
-            ($callback:ident) => {
-                $callback! { $($cuda ( $($type),* );)* }
-            };
+        /// The names of all functions in CUDA, with the sizes of their arguments, for the referee.
+        pub fn signatures() -> Vec<(&'static str, Vec<usize>)> {
+            vec![$((stringify!($cuda), vec![$(size_of::<$type>()),*])),*]
         }
     };
 }

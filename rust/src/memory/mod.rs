@@ -4,7 +4,7 @@
 //! kind of memory. It has one of each at most.
 
 mod device;
-mod driver;
+pub mod driver;
 mod host;
 mod pool;
 

@@ -13,6 +13,7 @@ mod vector;
 
 pub use call::{Call, free_communicator, set_raise_on_error};
 pub use counts::set_count_limit;
+pub use point_to_point::MAX_STATUS;
 
 use crate::memory::{Direct, Driver, Host, Memory, Staged};
 use crate::mpi::{Abi, gpu};

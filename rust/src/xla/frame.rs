@@ -4,7 +4,7 @@
 //! checked first: the size that XLA says it filled, the number of buffers, the type of each
 //! attribute. A frame that does not fit is an [`Error`], never a crash.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -96,10 +96,16 @@ impl<'a> Frame<'a> {
         if error.is_null() {
             return Ok(args.stream);
         }
-        Err(Error::internal(format!(
-            "XLA gave no stream: {}",
-            take_message(api, error)
-        )))
+        if let Some(destroy) = api.XLA_FFI_Error_Destroy {
+            let mut args = XLA_FFI_Error_Destroy_Args {
+                struct_size: size_of::<XLA_FFI_Error_Destroy_Args>(),
+                extension_start: ptr::null_mut(),
+                error,
+            };
+            // SAFETY: XLA gave the error away, and it is freed once.
+            unsafe { destroy(&mut args) };
+        }
+        Err(Error::internal("XLA gave no stream to a call on a device"))
     }
 
     /// The operands, of which there must be exactly `N`. Tokens order calls and hold no data:
@@ -331,36 +337,6 @@ fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
     // No trait is claimed: an MPI call can't be captured into a command buffer.
     metadata.traits = 0;
     Ok(true)
-}
-
-/// The text of an error of XLA's, which is freed.
-fn take_message(api: &XLA_FFI_Api, error: *mut XLA_FFI_Error) -> String {
-    let mut message = String::from("an error without a text");
-    if let Some(get) = api.XLA_FFI_Error_GetMessage {
-        let mut args = XLA_FFI_Error_GetMessage_Args {
-            struct_size: size_of::<XLA_FFI_Error_GetMessage_Args>(),
-            extension_start: ptr::null_mut(),
-            error,
-            message: ptr::null(),
-        };
-        // SAFETY: the error is not freed yet, and its text lives as long.
-        unsafe {
-            get(&mut args);
-            if !args.message.is_null() {
-                message = CStr::from_ptr(args.message).to_string_lossy().into_owned();
-            }
-        }
-    }
-    if let Some(destroy) = api.XLA_FFI_Error_Destroy {
-        let mut args = XLA_FFI_Error_Destroy_Args {
-            struct_size: size_of::<XLA_FFI_Error_Destroy_Args>(),
-            extension_start: ptr::null_mut(),
-            error,
-        };
-        // SAFETY: XLA gave the error away, and it is freed once.
-        unsafe { destroy(&mut args) };
-    }
-    message
 }
 
 /// Hands an error over to XLA. Null means success, so a frame without an API table, in which

@@ -48,16 +48,6 @@ pub type XLA_FFI_Error_Create =
     unsafe extern "C" fn(*mut XLA_FFI_Error_Create_Args) -> *mut XLA_FFI_Error;
 
 #[repr(C)]
-pub struct XLA_FFI_Error_GetMessage_Args {
-    pub struct_size: usize,
-    pub extension_start: *mut XLA_FFI_Extension_Base,
-    pub error: *mut XLA_FFI_Error,
-    pub message: *const c_char,
-}
-
-pub type XLA_FFI_Error_GetMessage = unsafe extern "C" fn(*mut XLA_FFI_Error_GetMessage_Args);
-
-#[repr(C)]
 pub struct XLA_FFI_Error_Destroy_Args {
     pub struct_size: usize,
     pub extension_start: *mut XLA_FFI_Extension_Base,
@@ -180,7 +170,8 @@ pub struct XLA_FFI_Api {
     pub api_version: XLA_FFI_Api_Version,
     pub internal_api: *const c_void,
     pub XLA_FFI_Error_Create: Option<XLA_FFI_Error_Create>,
-    pub XLA_FFI_Error_GetMessage: Option<XLA_FFI_Error_GetMessage>,
+    /// Not called: it is another function from API version 0.5 on.
+    pub XLA_FFI_Error_GetMessage: *const c_void,
     pub XLA_FFI_Error_Destroy: Option<XLA_FFI_Error_Destroy>,
     /// Not called: handlers are registered from Python.
     pub XLA_FFI_Handler_Register: *const c_void,

@@ -199,7 +199,7 @@ impl Call {
             },
             internal_api: ptr::null(),
             XLA_FFI_Error_Create: Some(create_error),
-            XLA_FFI_Error_GetMessage: None,
+            XLA_FFI_Error_GetMessage: ptr::null(),
             XLA_FFI_Error_Destroy: None,
             XLA_FFI_Handler_Register: ptr::null(),
             XLA_FFI_Stream_Get: None,

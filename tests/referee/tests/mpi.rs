@@ -1,10 +1,12 @@
 //! The core's view of MPI, compared with `mpi.h`.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 
 #[cfg(standard_abi)]
 use binding::mpi::Standard;
 use binding::mpi::{Abi, Counted, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
+use binding::ops::MAX_STATUS;
 use mpi_sys as symbols;
 use referee::mpi as header;
 
@@ -89,6 +91,18 @@ where
     assert_eq!(A::STATUS_IGNORE as isize, header::STATUS_IGNORE);
 }
 
+#[test]
+fn a_status_is_what_the_header_has() {
+    let source = offset_of!(mpi_sys::MPI_Status, MPI_SOURCE) / size_of::<c_int>();
+    let tag = offset_of!(mpi_sys::MPI_Status, MPI_TAG) / size_of::<c_int>();
+    let expected = match kind_within(|handle: mpi_sys::MPI_Comm| handle.0) {
+        Kind::Int => Mpich::STATUS_SOURCE,
+        Kind::Pointer => OpenMpi::STATUS_SOURCE,
+    };
+    assert_eq!((source, tag), (expected, expected + 1));
+    assert!(size_of::<mpi_sys::MPI_Status>() <= 8 * MAX_STATUS);
+}
+
 /// Handles are ints in the MPICH family and pointers in Open MPI's.
 #[test]
 fn handles_and_special_addresses_are_those_of_the_header() {
@@ -165,5 +179,14 @@ mod standard {
         assert_eq!(<Standard as Types>::Op::KIND, header::MPI_Op::KIND);
         assert_eq!(Standard::IN_PLACE as isize, header::IN_PLACE);
         assert_eq!(Standard::STATUS_IGNORE as isize, header::STATUS_IGNORE);
+    }
+
+    #[test]
+    fn a_status_is_what_the_header_has() {
+        let source = offset_of!(header::MPI_Status, MPI_SOURCE) / size_of::<c_int>();
+        let tag = offset_of!(header::MPI_Status, MPI_TAG) / size_of::<c_int>();
+        let expected = Standard::STATUS_SOURCE;
+        assert_eq!((source, tag), (expected, expected + 1));
+        assert!(size_of::<header::MPI_Status>() <= 8 * MAX_STATUS);
     }
 }

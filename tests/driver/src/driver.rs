@@ -1,0 +1,225 @@
+//! The driver's functions, each under its CUDA and its HIP name.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null;
+
+use crate::memory::{copy_down, copy_up, host_alloc, host_free};
+use crate::state::{INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, Outcome, lock};
+use crate::stream::{
+    event_create, event_destroy, event_query, event_record, event_synchronize, synchronize,
+};
+
+/// What must have happened before a call.
+#[derive(PartialEq, PartialOrd)]
+enum Needs {
+    Nothing,
+    Init,
+    Context,
+}
+
+/// Each line: the name in the tests, CUDA's and HIP's symbol, arguments, what it needs, what does it.
+macro_rules! driver_functions {
+    ($($name:ident: $cuda:ident, $hip:ident ($($argument:ident: $type:ty),*)
+       needs $needs:ident => $body:ident;)*) => {
+        #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "the names are CUDA's")]
+        #[derive(Clone, Copy)]
+        enum Function { $($name),* }
+
+        const NAMES: &[&CStr] = &[$(
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!(),
+            }
+        ),*];
+
+        $(
+            driver_functions!(@export $cuda ($($argument: $type),*) $name $needs $body);
+            driver_functions!(@export $hip ($($argument: $type),*) $name $needs $body);
+        )*
+    };
+    (@export $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
+        #[allow(non_snake_case, reason = "the names are CUDA's and HIP's")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol($($argument: $type),*) -> c_int {
+            call(Function::$name, Needs::$needs, || $body($($argument),*))
+        }
+    };
+}
+
+driver_functions! {
+    cuInit: cuInit, hipInit(flags: c_uint) needs Nothing => init;
+    cuDeviceGetCount: cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int)
+        needs Init => device_count;
+    cuCtxGetCurrent: cuCtxGetCurrent, hipCtxGetCurrent(context: *mut *mut c_void)
+        needs Init => get_current;
+    cuCtxSetCurrent: cuCtxSetCurrent, hipCtxSetCurrent(context: *mut c_void)
+        needs Init => set_current;
+    cuMemHostAlloc: cuMemHostAlloc, hipHostMalloc(
+        address: *mut *mut c_void, bytes: usize, flags: c_uint
+    ) needs Context => host_alloc;
+    cuMemFreeHost: cuMemFreeHost, hipHostFree(address: *mut c_void) needs Context => host_free;
+    cuMemcpyDtoHAsync: cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync(
+        host: *mut c_void, device: usize, bytes: usize, stream: *mut c_void
+    ) needs Context => copy_down;
+    cuMemcpyHtoDAsync: cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
+        device: usize, host: *const c_void, bytes: usize, stream: *mut c_void
+    ) needs Context => copy_up;
+    cuEventCreate: cuEventCreate, hipEventCreateWithFlags(event: *mut *mut c_void, flags: c_uint)
+        needs Context => event_create;
+    cuEventRecord: cuEventRecord, hipEventRecord(event: *mut c_void, stream: *mut c_void)
+        needs Context => event_record;
+    cuEventQuery: cuEventQuery, hipEventQuery(event: *mut c_void) needs Context => event_query;
+    cuEventSynchronize: cuEventSynchronize, hipEventSynchronize(event: *mut c_void)
+        needs Context => event_synchronize;
+    cuEventDestroy: cuEventDestroy_v2, hipEventDestroy(event: *mut c_void)
+        needs Context => event_destroy;
+    cuStreamSynchronize: cuStreamSynchronize, hipStreamSynchronize(stream: *mut c_void)
+        needs Context => synchronize;
+    cuGetErrorName: cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char)
+        needs Nothing => error_name;
+    cuGetErrorString: cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char)
+        needs Nothing => error_string;
+}
+
+pub const FUNCTIONS: usize = NAMES.len();
+
+/// The index of a driver function in the counts and the failures.
+pub fn index(name: &CStr) -> Option<usize> {
+    NAMES.iter().position(|known| *known == name)
+}
+
+fn call(function: Function, needs: Needs, body: impl FnOnce() -> Outcome) -> c_int {
+    let index = function as usize;
+    let mut state = lock();
+    state.counts.calls[index] += 1;
+    match &mut state.failures[index] {
+        Some(failure) if failure.skip > 0 => failure.skip -= 1,
+        failure => {
+            if let Some(failure) = failure.take() {
+                return failure.code;
+            }
+        }
+    }
+    if needs >= Needs::Init && !state.initialized {
+        return NOT_INITIALIZED;
+    }
+    if needs == Needs::Context && current_context() == 0 {
+        return INVALID_CONTEXT;
+    }
+    drop(state);
+    body().err().unwrap_or(0)
+}
+
+fn init(flags: c_uint) -> Outcome {
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    match setting("STAND_IN_INIT", 0) {
+        0 => {
+            lock().initialized = true;
+            Ok(())
+        }
+        code => Err(code),
+    }
+}
+
+fn device_count(count: *mut c_int) -> Outcome {
+    give(count, setting("STAND_IN_DEVICES", 1))
+}
+
+fn setting(name: &str, default: c_int) -> c_int {
+    let value = std::env::var(name).ok();
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or(default)
+}
+
+/// A context's handle is its number and this, so that it is always the same.
+const CONTEXTS: usize = 0xC0 << 48;
+const HIGHEST_CONTEXT: usize = 0xFFFF;
+
+/// The context with this number.
+pub fn context(number: usize) -> Option<usize> {
+    (number <= HIGHEST_CONTEXT).then_some(CONTEXTS + number * 16)
+}
+
+pub fn is_context(handle: usize) -> bool {
+    handle
+        .checked_sub(CONTEXTS)
+        .is_some_and(|offset| context(offset / 16) == Some(handle))
+}
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread's context, 0 for none.
+pub fn current_context() -> usize {
+    CURRENT.get()
+}
+
+fn get_current(context: *mut *mut c_void) -> Outcome {
+    give(context, current_context() as *mut c_void)
+}
+
+fn set_current(context: *mut c_void) -> Outcome {
+    if !context.is_null() && !is_context(context as usize) {
+        return Err(INVALID_CONTEXT);
+    }
+    CURRENT.set(context as usize);
+    Ok(())
+}
+
+fn give<T>(place: *mut T, value: T) -> Outcome {
+    if place.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the place is the caller's to be written.
+    unsafe { *place = value };
+    Ok(())
+}
+
+const ERRORS: &[(c_int, &CStr, &CStr)] = &[
+    (0, c"CUDA_SUCCESS", c"no error"),
+    (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+    (2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+    (3, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
+    (
+        100,
+        c"CUDA_ERROR_NO_DEVICE",
+        c"no CUDA-capable device is detected",
+    ),
+    (
+        201,
+        c"CUDA_ERROR_INVALID_CONTEXT",
+        c"invalid device context",
+    ),
+    (
+        400,
+        c"CUDA_ERROR_INVALID_HANDLE",
+        c"invalid resource handle",
+    ),
+    (600, c"CUDA_ERROR_NOT_READY", c"device not ready"),
+    (
+        700,
+        c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        c"an illegal memory access was encountered",
+    ),
+];
+
+fn error_name(code: c_int, text: *mut *const c_char) -> Outcome {
+    error_text(code, text, |(_, name, _)| name)
+}
+
+fn error_string(code: c_int, text: *mut *const c_char) -> Outcome {
+    error_text(code, text, |(_, _, string)| string)
+}
+
+type Error = (c_int, &'static CStr, &'static CStr);
+
+fn error_text(code: c_int, text: *mut *const c_char, part: fn(&Error) -> &'static CStr) -> Outcome {
+    let error = ERRORS.iter().find(|error| error.0 == code);
+    give(text, error.map_or(null(), |error| part(error).as_ptr()))?;
+    error.map(drop).ok_or(INVALID_VALUE)
+}

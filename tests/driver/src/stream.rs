@@ -1,0 +1,266 @@
+//! Streams, each with a thread that runs its commands late, and events.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::driver::current_context;
+use crate::state::{
+    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, State, lock, notify, wait_while,
+};
+
+/// Before each command a stream sleeps for a time below this.
+const LATENESS: u64 = 300;
+
+/// Host memory that a copy uses, and whether it writes there.
+pub struct HostAccess {
+    pub range: Range<usize>,
+    pub writes: bool,
+}
+
+pub struct Command {
+    /// Taken by the thread; the command stays in the queue until the work is done.
+    work: Option<Box<dyn FnOnce() + Send>>,
+    delay: Duration,
+    host: Option<HostAccess>,
+}
+
+impl Command {
+    pub fn new(work: impl FnOnce() + Send + 'static) -> Command {
+        Command {
+            work: Some(Box::new(work)),
+            delay: Duration::ZERO,
+            host: None,
+        }
+    }
+
+    pub fn uses(self, host: HostAccess) -> Command {
+        Command {
+            host: Some(host),
+            ..self
+        }
+    }
+
+    pub fn after(self, delay: Duration) -> Command {
+        Command { delay, ..self }
+    }
+}
+
+pub struct Stream {
+    context: usize,
+    commands: VecDeque<Command>,
+    /// How many commands it was given, and how many of them are done.
+    given: u64,
+    done: u64,
+    /// None once the stream is being freed.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stream {
+    pub fn push(&mut self, command: Command) {
+        self.commands.push_back(command);
+        self.given += 1;
+        notify();
+    }
+
+    pub fn copies(&self) -> impl Iterator<Item = &HostAccess> {
+        self.commands
+            .iter()
+            .filter_map(|command| command.host.as_ref())
+    }
+}
+
+/// The stream with this handle. The null stream is none: the core must use XLA's.
+pub fn stream(state: &mut State, handle: *mut c_void) -> Result<&mut Stream, c_int> {
+    let stream = state.streams.get_mut(&(handle as usize));
+    stream
+        .filter(|stream| stream.thread.is_some())
+        .ok_or(INVALID_HANDLE)
+}
+
+/// The handle of a new stream; None without memory for a thread.
+pub fn create(context: usize) -> Option<usize> {
+    let mut state = lock();
+    let (handle, seed) = state.new_handle();
+    let thread = thread::Builder::new()
+        .spawn(move || run(handle, seed))
+        .ok()?;
+    let (commands, thread) = (VecDeque::new(), Some(thread));
+    state.streams.insert(
+        handle,
+        Stream {
+            context,
+            commands,
+            given: 0,
+            done: 0,
+            thread,
+        },
+    );
+    Some(handle)
+}
+
+pub fn free(handle: *mut c_void) {
+    let mut state = lock();
+    let thread = stream(&mut state, handle)
+        .ok()
+        .and_then(|stream| stream.thread.take());
+    let Some(thread) = thread else {
+        state.violation("a stream was freed that is none");
+        return;
+    };
+    let handle = handle as usize;
+    let mut state = wait_while(state, |state| is_busy(state, handle));
+    state.streams.remove(&handle);
+    notify();
+    drop(state);
+    // Its thread ends without a panic; if not, stderr has it.
+    let _ = thread.join();
+}
+
+pub fn idle() {
+    drop(wait_while(lock(), |state| {
+        state
+            .streams
+            .values()
+            .any(|stream| !stream.commands.is_empty())
+    }));
+}
+
+pub fn synchronize(handle: *mut c_void) -> Outcome {
+    let mut state = lock();
+    let number = stream(&mut state, handle)?.given;
+    let point = Point {
+        stream: handle as usize,
+        number,
+    };
+    drop(wait_while(state, |state| point.is_pending(state)));
+    Ok(())
+}
+
+fn is_busy(state: &State, handle: usize) -> bool {
+    let stream = state.streams.get(&handle);
+    stream.is_some_and(|stream| !stream.commands.is_empty())
+}
+
+/// What the thread of a stream does. `seed` makes its times the same in each run.
+fn run(handle: usize, seed: u64) {
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut state = lock();
+    loop {
+        state = wait_while(state, |state| {
+            state.streams.contains_key(&handle) && !is_busy(state, handle)
+        });
+        let Some(stream) = state.streams.get_mut(&handle) else {
+            return;
+        };
+        let Some(command) = stream.commands.front_mut() else {
+            continue;
+        };
+        let (work, delay) = (command.work.take(), command.delay);
+        drop(state);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        thread::sleep(delay + Duration::from_micros(random % (LATENESS + 1)));
+        if let Some(work) = work {
+            work();
+        }
+        state = lock();
+        if let Some(stream) = state.streams.get_mut(&handle) {
+            stream.commands.pop_front();
+            stream.done += 1;
+        }
+        notify();
+    }
+}
+
+pub struct Event {
+    context: usize,
+    /// None: never recorded, which is complete.
+    point: Option<Point>,
+}
+
+/// The first `number` commands of a stream.
+#[derive(Clone, Copy)]
+struct Point {
+    stream: usize,
+    number: u64,
+}
+
+impl Point {
+    /// A stream that is gone has done all of its commands.
+    fn is_pending(&self, state: &State) -> bool {
+        let stream = state.streams.get(&self.stream);
+        stream.is_some_and(|stream| stream.done < self.number)
+    }
+}
+
+fn event(state: &mut State, handle: *mut c_void) -> Result<&mut Event, c_int> {
+    state
+        .events
+        .get_mut(&(handle as usize))
+        .ok_or(INVALID_HANDLE)
+}
+
+pub fn event_create(handle: *mut *mut c_void, _flags: c_uint) -> Outcome {
+    if handle.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let mut state = lock();
+    let (new, _) = state.new_handle();
+    state.events.insert(
+        new,
+        Event {
+            context: current_context(),
+            point: None,
+        },
+    );
+    // SAFETY: `handle` is the caller's to be written.
+    unsafe { *handle = new as *mut c_void };
+    Ok(())
+}
+
+pub fn event_record(handle: *mut c_void, on: *mut c_void) -> Outcome {
+    let mut state = lock();
+    let context = event(&mut state, handle)?.context;
+    let stream = stream(&mut state, on)?;
+    if stream.context != context {
+        return Err(INVALID_HANDLE);
+    }
+    stream.push(Command::new(|| ()));
+    let point = Point {
+        stream: on as usize,
+        number: stream.given,
+    };
+    event(&mut state, handle)?.point = Some(point);
+    Ok(())
+}
+
+pub fn event_query(handle: *mut c_void) -> Outcome {
+    let mut state = lock();
+    let point = event(&mut state, handle)?.point;
+    match point.is_some_and(|point| point.is_pending(&state)) {
+        true => Err(NOT_READY),
+        false => Ok(()),
+    }
+}
+
+pub fn event_synchronize(handle: *mut c_void) -> Outcome {
+    let mut state = lock();
+    let point = event(&mut state, handle)?.point;
+    drop(wait_while(state, |state| {
+        point.is_some_and(|point| point.is_pending(state))
+    }));
+    Ok(())
+}
+
+/// What the event stood for goes on.
+pub fn event_destroy(handle: *mut c_void) -> Outcome {
+    lock()
+        .events
+        .remove(&(handle as usize))
+        .map(drop)
+        .ok_or(INVALID_HANDLE)
+}

@@ -1,0 +1,66 @@
+//! The core's view of the driver, compared with the bindings of cudarc to that of CUDA 12.0.
+
+use binding::memory::driver::{DISABLE_TIMING, NOT_READY, signatures};
+use cudarc::driver::sys;
+
+/// The sizes of the arguments of a function, which gives back a `CUresult`.
+trait Signature {
+    fn sizes(self) -> Vec<usize>;
+}
+
+macro_rules! signatures_of {
+    ($($arguments:ident),*) => {
+        impl<$($arguments),*> Signature for unsafe fn($($arguments),*) -> sys::CUresult {
+            fn sizes(self) -> Vec<usize> {
+                vec![$(size_of::<$arguments>()),*]
+            }
+        }
+    };
+}
+
+signatures_of!(A);
+signatures_of!(A, B);
+signatures_of!(A, B, C);
+signatures_of!(A, B, C, D);
+
+macro_rules! functions {
+    ($($name:ident($($argument:tt),*);)*) => {
+        vec![$((
+            stringify!($name),
+            Signature::sizes(sys::$name as unsafe fn($($argument),*) -> sys::CUresult),
+        )),*]
+    };
+}
+
+#[test]
+fn functions_have_the_signatures_of_the_bindings() {
+    let expected = functions! {
+        cuInit(_);
+        cuDeviceGetCount(_);
+        cuCtxGetCurrent(_);
+        cuCtxSetCurrent(_);
+        cuMemHostAlloc(_, _, _);
+        cuMemFreeHost(_);
+        cuMemcpyDtoHAsync_v2(_, _, _, _);
+        cuMemcpyHtoDAsync_v2(_, _, _, _);
+        cuEventCreate(_, _);
+        cuEventRecord(_, _);
+        cuEventQuery(_);
+        cuEventSynchronize(_);
+        cuEventDestroy_v2(_);
+        cuStreamSynchronize(_);
+        cuGetErrorName(_, _);
+        cuGetErrorString(_, _);
+    };
+    assert_eq!(signatures(), expected);
+    assert_eq!(size_of::<sys::CUresult>(), size_of::<i32>());
+}
+
+#[test]
+fn constants_are_those_of_the_bindings() {
+    assert_eq!(NOT_READY, sys::CUresult::CUDA_ERROR_NOT_READY as i32);
+    assert_eq!(
+        DISABLE_TIMING,
+        sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32
+    );
+}
