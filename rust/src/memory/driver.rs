@@ -165,7 +165,7 @@ impl Driver {
                     std::mem::forget(library);
                     Ok(functions)
                 });
-            outcome = found.map_err(|error| format!("{name}: {error}"));
+            outcome = found.map_err(|error| error.to_string());
             if outcome.is_ok() {
                 break;
             }
