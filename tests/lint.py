@@ -10,6 +10,10 @@ import sys
 
 from environments import ROOT, prepare, tools
 
+#: Crates apart from the core's workspace.
+REFEREE = ("--manifest-path", "tests/referee/Cargo.toml")
+DRIVER = ("--manifest-path", "tests/driver/Cargo.toml")
+
 
 def main() -> int:
     bin_ = tools() / "bin"
@@ -17,6 +21,8 @@ def main() -> int:
     if sys.argv[1:] == ["--fix"]:
         checks = [
             ["cargo", "fmt"],
+            ["cargo", "fmt", *REFEREE],
+            ["cargo", "fmt", *DRIVER],
             [ruff, "check", "--fix", "."],
             [ruff, "format", "."],
         ]
@@ -24,8 +30,10 @@ def main() -> int:
         clippy = ["cargo", "clippy", "--quiet", "--locked", "--all-targets"]
         checks = [
             ["cargo", "fmt", "--check"],
-            ["cargo", "fmt", "--check", "--manifest-path", "tests/referee/Cargo.toml"],
+            ["cargo", "fmt", "--check", *REFEREE],
+            ["cargo", "fmt", "--check", *DRIVER],
             [*clippy, "--", "-D", "warnings"],
+            [*clippy, *DRIVER, "--", "-D", "warnings"],
             [*clippy, "--features", "mpi4jax/python", "--", "-D", "warnings"],
             [ruff, "check", "."],
             [ruff, "format", "--check", "."],

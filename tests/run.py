@@ -10,15 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import conformance
-from environments import ENVIRONMENTS, ROOT, prepare, tools, wheel
+from environments import ENVIRONMENTS, ROOT, call, prepare, tools, wheel
 
 TESTS = ROOT / "tests"
 TIMEOUT = 900
@@ -30,6 +33,8 @@ CORE = tuple(
 )
 #: What depends on the MPI.
 MPI = (*CORE[:2], "test_types.py::test_reductions", "test_counts.py")
+#: What moves arrays, in pieces too.
+PIECES = (*CORE[:2], "test_status.py")
 #: What depends on how JAX traces and transforms.
 JAX = ("test_autodiff.py", "test_vmap.py", "test_docs.py")
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
@@ -44,22 +49,26 @@ class Run(NamedTuple):
     files: tuple[str, ...] = ()
     #: Settings of mpi4jax's.
     environ: tuple[tuple[str, str], ...] = ()
+    folder: str = "mpi"
 
     @property
     def label(self) -> str:
-        where = f"{self.ranks} rank(s)" if self.ranks else "processes"
+        where = f", {self.ranks} rank(s)" if self.ranks else ""
+        what = "" if self.folder == "mpi" else f", {self.folder}"
         settings = "".join(f", {name}={value}" for name, value in self.environ)
-        return f"{self.environment}, {where}{settings}"
+        return f"{self.environment}{what}{where}{settings}"
 
     def __call__(self) -> bool:
         path = prepare(self.environment)
-        folder = TESTS / ("mpi" if self.ranks else "process")
+        folder = TESTS / self.folder
         command = [path / "bin" / "python", "-P", "-m", "pytest", "-q", "--color=no"]
         command += ["-p", "no:cacheprovider", "--tb=short", "--rootdir", folder]
         command += [folder / file for file in self.files] or [folder]
         if self.ranks:
             command = [path / "bin" / "mpiexec", "-n", str(self.ranks), *command]
         environ = {**conformance.mpi_environ(path), **dict(self.environ)}
+        if self.folder == "device":
+            environ["LD_LIBRARY_PATH"] = str(stand_in())
         return report(self.label, command, environ, max(self.ranks, 1))
 
 
@@ -94,12 +103,29 @@ def own() -> Iterator[Run]:
     for name in ("mpich", "openmpi"):
         yield Run(name, 1)
     for name in ("mpich", "openmpi"):
-        yield Run(name, 0)
+        yield Run(name, 0, folder="process")
         yield Run(name, 2)
+        yield Run(name, 2, folder="device")
+    yield Run("mpich", 1, folder="device")
+    yield Run("mpich", 3, folder="device")
     yield Run("mpich", 3, (CORE[0], *JACOBIAN))
     yield Run("mpich", 4, (CORE[1], *JACOBIAN))
     yield Run("openmpi", 4, CORE[:2])
     yield Run("mpich", 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
+    yield Run("mpich", 3, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
+
+
+@cache
+def stand_in() -> Path:
+    """A folder with the stand-in for a driver, under the driver's name."""
+    target = TESTS / "driver" / "target"
+    manifest = TESTS / "driver" / "Cargo.toml"
+    command = ["cargo", "build", "--quiet", "--locked", "--release"]
+    call(*command, "--manifest-path", manifest, "--target-dir", target)
+    folder = target / "lib"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(target / "release" / "libstand_in_driver.so", folder / "libcuda.so.1")
+    return folder
 
 
 def range_() -> Iterator[Run]:

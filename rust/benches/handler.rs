@@ -28,7 +28,9 @@ impl Types for Idle {
 
 impl Abi for Idle {
     const IN_PLACE: usize = 0x777;
+    const PROC_NULL: c_int = -7;
     const STATUS_IGNORE: usize = 0x888;
+    const STATUS_SOURCE: usize = 0;
 
     fn functions() -> &'static OnceLock<Functions<Self>> {
         static FUNCTIONS: OnceLock<Functions<Idle>> = OnceLock::new();
@@ -56,7 +58,9 @@ fn functions() -> Functions<Idle> {
         comm_split: idle!(A B C D),
         error_string: idle!(A B C),
         finalized: idle!(A),
+        get_count: idle!(A B C),
         op_create: idle!(A B C),
+        status_set_elements: idle!(A B C),
         type_commit: idle!(A),
         type_contiguous: idle!(A B C),
         type_create_struct: idle!(A B C D E),

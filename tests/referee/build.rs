@@ -72,6 +72,7 @@ const MPI_CONSTANTS: &str = "
 #include <stdint.h>
 static const intptr_t IN_PLACE = (intptr_t)(MPI_IN_PLACE);
 static const intptr_t STATUS_IGNORE = (intptr_t)(MPI_STATUS_IGNORE);
+static const int PROC_NULL = MPI_PROC_NULL;
 static const uintptr_t STATUS_SIZE = sizeof(MPI_Status);
 static const uintptr_t COMM_SIZE = sizeof(MPI_Comm);
 static const int VERSION = 100 * MPI_VERSION + MPI_SUBVERSION;
@@ -112,7 +113,9 @@ fn mpi_header() -> Result<(), String> {
                     .iter()
                     .map(|path| format!("-I{}", path.display())),
             )
-            .allowlist_var("IN_PLACE|STATUS_IGNORE|STATUS_SIZE|COMM_SIZE|VERSION|LARGE_COUNTS")
+            .allowlist_var(
+                "IN_PLACE|STATUS_IGNORE|PROC_NULL|STATUS_SIZE|COMM_SIZE|VERSION|LARGE_COUNTS",
+            )
     };
     let written = write(bindings("mpi.h"), "mpi.rs")?;
     println!("cargo::rustc-check-cfg=cfg(large_counts)");

@@ -140,7 +140,10 @@ impl Driver {
     /// The driver of this process. Looks for one at the first call, or says why there is none.
     pub fn get() -> Result<&'static Self, &'static str> {
         static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
-        DRIVER.get_or_init(Self::find).as_ref().map_err(|why| &**why)
+        DRIVER
+            .get_or_init(Self::find)
+            .as_ref()
+            .map_err(|why| &**why)
     }
 
     fn find() -> Result<Self, String> {
@@ -158,8 +161,8 @@ impl Driver {
         let mut outcome = Err(String::new());
         for name in vendor.libraries() {
             // SAFETY: loading a driver runs its initialisers, as it does for JAX.
-            let found = unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }
-                .and_then(|library| {
+            let found =
+                unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }.and_then(|library| {
                     let functions = Functions::load(&library, vendor)?;
                     // It stays, as its functions do.
                     std::mem::forget(library);
@@ -176,8 +179,12 @@ impl Driver {
         };
         let mut devices = 0;
         // SAFETY: the first call of all, and then one with room for the answer.
-        unsafe { driver.init(0).and_then(|()| driver.device_count(&mut devices)) }
-            .map_err(|failure| failure.to_string())?;
+        unsafe {
+            driver
+                .init(0)
+                .and_then(|()| driver.device_count(&mut devices))
+        }
+        .map_err(|failure| failure.to_string())?;
         match devices {
             1.. => Ok(driver),
             _ => Err(format!("the {} driver has no device", vendor.name())),

@@ -46,8 +46,15 @@ impl Block {
     fn is_free(&self) -> bool {
         // SAFETY: the event is one of the block's.
         let query = |event| unsafe { self.driver.event_query(event) };
-        self.free_at
-            .is_none_or(|event| !matches!(query(event), Err(Failure { code: NOT_READY, .. })))
+        self.free_at.is_none_or(|event| {
+            !matches!(
+                query(event),
+                Err(Failure {
+                    code: NOT_READY,
+                    ..
+                })
+            )
+        })
     }
 
     fn wait(&self) {

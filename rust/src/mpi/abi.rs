@@ -50,6 +50,8 @@ pub trait Types: 'static {
 pub trait Abi: Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle> + Sized {
     /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
     const IN_PLACE: usize;
+    /// `MPI_PROC_NULL` (MPI-4.1 §3.10).
+    const PROC_NULL: c_int;
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     const STATUS_IGNORE: usize;
     /// How many ints there are in a status before `MPI_SOURCE`. `MPI_TAG` comes next.
@@ -60,8 +62,8 @@ pub trait Abi: Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle> +
 }
 
 macro_rules! abi {
-    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no status $ignore:expr,
-     source at $source:expr) => {
+    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no process $proc_null:expr,
+     no status $ignore:expr, source at $source:expr) => {
         $(#[$doc])*
         pub struct $name;
 
@@ -75,6 +77,7 @@ macro_rules! abi {
 
         impl Abi for $name {
             const IN_PLACE: usize = $in_place;
+            const PROC_NULL: c_int = $proc_null;
             const STATUS_IGNORE: usize = $ignore;
             const STATUS_SOURCE: usize = $source;
 
@@ -88,13 +91,13 @@ macro_rules! abi {
 
 abi!(
     /// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH.
-    Mpich, c_int, in place usize::MAX, no status 1, source at 2
+    Mpich, c_int, in place usize::MAX, no process -1, no status 1, source at 2
 );
 abi!(
     /// Open MPI and those made from it.
-    OpenMpi, *mut c_void, in place 1, no status 0, source at 0
+    OpenMpi, *mut c_void, in place 1, no process -2, no status 0, source at 0
 );
 abi!(
     /// The ABI that MPI-5.0 §20 standardises, for example MPICH's `libmpi_abi`.
-    Standard, *mut c_void, in place 1, no status 0, source at 0
+    Standard, *mut c_void, in place 1, no process -3, no status 0, source at 0
 );

@@ -37,6 +37,16 @@ impl Outgoing {
         }
     }
 
+    /// The bytes of these elements, which need not be there if nobody gets them.
+    fn piece<A: Abi>(&self, elements: &Range<i64>) -> Piece {
+        let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
+        if self.dest == A::PROC_NULL {
+            piece.read.end = piece.read.start;
+            piece.read_next = 0;
+        }
+        piece
+    }
+
     fn address(&self, piece: &Piece) -> *const c_void {
         self.data.address.wrapping_byte_add(piece.read.start)
     }
@@ -84,6 +94,15 @@ impl<A: Abi> Incoming<A> {
             wanted,
             own: [0; MAX_STATUS],
         }
+    }
+
+    /// The bytes of these elements, which are none if nobody sends any.
+    fn piece(&self, elements: &Range<i64>) -> Piece {
+        let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
+        if self.source == A::PROC_NULL {
+            piece.written.end = piece.written.start;
+        }
+        piece
     }
 
     fn address(&self, piece: &Piece) -> *mut c_void {
@@ -149,10 +168,9 @@ fn recv_piece<A: Abi, M: Memory>(
     message: &mut Incoming<A>,
     elements: Range<i64>,
 ) -> Result<()> {
-    let datatype = message.data.datatype;
-    let piece = Piece::both(&elements, message.length, datatype.size);
+    let piece = message.piece(&elements);
     let count = elements.end - elements.start;
-    let block = call.block(count, datatype)?;
+    let block = call.block(count, message.data.datatype)?;
     let (address, status) = (message.address(&piece), message.status());
     let (source, tag) = (message.source, message.tag);
     call.counted_piece(
@@ -163,7 +181,15 @@ fn recv_piece<A: Abi, M: Memory>(
         // SAFETY: the result has the block there; `status` is the address of one, or
         // MPI_STATUS_IGNORE.
         |mpi, comm| unsafe {
-            invoke!(mpi.recv(address, block.count, block.datatype, source, tag, comm, status))
+            invoke!(mpi.recv(
+                address,
+                block.count,
+                block.datatype,
+                source,
+                tag,
+                comm,
+                status
+            ))
         },
     )?;
     message.advance(call)
@@ -185,10 +211,9 @@ fn send_piece<A: Abi, M: Memory>(
     message: &mut Outgoing,
     elements: Range<i64>,
 ) -> Result<()> {
-    let datatype = message.data.datatype;
-    let piece = Piece::both(&elements, message.length, datatype.size);
+    let piece = message.piece::<A>(&elements);
     let count = elements.end - elements.start;
-    let block = call.block(count, datatype)?;
+    let block = call.block(count, message.data.datatype)?;
     let address = message.address(&piece);
     let (dest, tag) = (message.dest, message.tag);
     call.counted_piece(
@@ -241,19 +266,18 @@ fn exchange_pieces<A: Abi, M: Memory>(
     receives: Range<i64>,
     replace: bool,
 ) -> Result<()> {
-    let (send_type, recv_type) = (sent.data.datatype, received.data.datatype);
     let (dest, send_tag) = (sent.dest, sent.tag);
     let (source, recv_tag) = (received.source, received.tag);
     let piece = Piece {
-        written: Piece::both(&receives, received.length, recv_type.size).written,
-        ..Piece::both(&sends, sent.length, send_type.size)
+        written: received.piece(&receives).written,
+        ..sent.piece::<A>(&sends)
     };
     let (send, recv) = (sent.address(&piece), received.address(&piece));
     let status = received.status();
     let send_count = sends.end - sends.start;
     let recv_count = receives.end - receives.start;
-    let sent_block = call.block(send_count, send_type)?;
-    let received_block = call.block(recv_count, recv_type)?;
+    let sent_block = call.block(send_count, sent.data.datatype)?;
+    let received_block = call.block(recv_count, received.data.datatype)?;
     let body = |mpi: Form<A>, comm: A::Comm| {
         if replace {
             // SAFETY: operand and result are one array, of equal shape and type.

@@ -28,6 +28,7 @@ pub const STATUS_IGNORE: i64 = 0x888;
 impl Abi for Recorder {
     const IN_PLACE: usize = IN_PLACE as usize;
     const STATUS_IGNORE: usize = STATUS_IGNORE as usize;
+    const PROC_NULL: c_int = -7;
     const STATUS_SOURCE: usize = 0;
 
     fn functions() -> &'static OnceLock<Functions<Self>> {

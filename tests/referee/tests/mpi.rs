@@ -89,6 +89,7 @@ where
     assert_eq!(A::Op::KIND, kind_within(|handle: mpi_sys::MPI_Op| handle.0));
     assert_eq!(A::IN_PLACE as isize, header::IN_PLACE);
     assert_eq!(A::STATUS_IGNORE as isize, header::STATUS_IGNORE);
+    assert_eq!(A::PROC_NULL, header::PROC_NULL);
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn a_status_is_what_the_header_has() {
 
 /// Handles are ints in the MPICH family and pointers in Open MPI's.
 #[test]
-fn handles_and_special_addresses_are_those_of_the_header() {
+fn handles_and_special_values_are_those_of_the_header() {
     match kind_within(|handle: mpi_sys::MPI_Comm| handle.0) {
         Kind::Int => check::<Mpich>(),
         Kind::Pointer => check::<OpenMpi>(),
@@ -170,7 +171,7 @@ mod standard {
     }
 
     #[test]
-    fn handles_and_special_addresses_are_those_of_the_header() {
+    fn handles_and_special_values_are_those_of_the_header() {
         assert_eq!(<Standard as Types>::Comm::KIND, header::MPI_Comm::KIND);
         assert_eq!(
             <Standard as Types>::Datatype::KIND,
@@ -179,6 +180,7 @@ mod standard {
         assert_eq!(<Standard as Types>::Op::KIND, header::MPI_Op::KIND);
         assert_eq!(Standard::IN_PLACE as isize, header::IN_PLACE);
         assert_eq!(Standard::STATUS_IGNORE as isize, header::STATUS_IGNORE);
+        assert_eq!(Standard::PROC_NULL, header::PROC_NULL);
     }
 
     #[test]

@@ -1,0 +1,68 @@
+"""Tests of the handlers for device memory, on a stand-in for the driver of a GPU.
+
+They run on every rank of an `mpiexec`, with `libcuda.so.1` being the library of tests/driver.
+"""
+
+import faulthandler
+
+import calls
+import driver
+import frames
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+COMM = MPI.COMM_WORLD
+
+# A rank that waits for the others forever must not wait for ever.
+faulthandler.dump_traceback_later(240, exit=True)
+
+#: Page-locked memory that a test may use, unless it says otherwise.
+LIMIT = 1 << 30
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _free_communicators():
+    yield
+    calls.free_communicators()
+
+
+@pytest.fixture(autouse=True)
+def _start_together():
+    """Have all ranks start a test together, with nothing left of the last one."""
+    COMM.Barrier()
+    driver.set_context(driver.context(0))
+    _core.set_raise_on_error(True)
+    _core.set_direct(False)
+    _core.set_staging_limit(LIMIT)
+    _core.free_staging()
+    driver.reset_counts()
+    yield
+    driver.idle()
+    assert driver.count("violations") == 0
+    assert frames.errors == {}
+
+
+@pytest.fixture
+def stream():
+    return driver.Stream()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        needed = item.get_closest_marker("ranks")
+        if driver.why_not:
+            item.add_marker(pytest.mark.skip(reason=driver.why_not))
+        elif needed and COMM.Get_size() < needed.args[0]:
+            reason = f"needs {needed.args[0]} ranks"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
+
+
+def pytest_report_header(config):
+    library = MPI.Get_library_version().splitlines()[0]
+    return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"

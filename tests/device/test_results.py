@@ -1,0 +1,157 @@
+"""Every operation gives on the device what it gives on the host, bit by bit."""
+
+import driver
+import frames
+import numpy as np
+import pytest
+from calls import (
+    DTYPES,
+    IN_PIECES,
+    OPERATIONS,
+    Call,
+    calls,
+    communicator,
+    on_device,
+    on_host,
+    small_numbers,
+    ways,
+)
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+#: The size of a piece, with arrays shorter, longer, with a rest and without one.
+CHUNKS = (0, 16, 48, 4096, 1 << 20)
+
+
+def counts_for(chunk, dtype):
+    """Numbers of elements for messages in pieces of `chunk` bytes."""
+    elements = chunk // np.dtype(dtype).itemsize
+    if not 0 < elements <= 4096:
+        return [0, 1, 300]
+    return sorted({0, 1, elements, elements + 1, 3 * elements, 3 * elements + 2})
+
+
+def check(name, dtype, count, chunk, stream, is_open=False):
+    """Compare the device with the host, in pieces and not, in place and not."""
+    whole, pieces = communicator(), communicator(chunk)
+    for call in calls(name, whole, dtype, count):
+        for in_place in ways(call):
+            expected = on_host(call, whole)
+            for given in (
+                on_host(call, pieces, in_place),
+                on_device(call, pieces, stream, in_place=in_place, is_open=is_open),
+            ):
+                if call.is_defined:
+                    assert given == expected, (call, chunk, in_place)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_copies(name, stream):
+    for dtype in map(np.dtype, DTYPES):
+        for chunk in CHUNKS if name in IN_PIECES else (0, 48):
+            for count in counts_for(chunk, dtype):
+                check(name, dtype, count, chunk, stream)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_direct(name, stream):
+    _core.set_direct(True)
+    for dtype in map(np.dtype, DTYPES):
+        for chunk in (0, 48) if name in IN_PIECES else (0,):
+            for count in counts_for(chunk, dtype):
+                check(name, dtype, count, chunk, stream, is_open=True)
+
+
+@pytest.mark.parametrize("use_large", [True, False])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_more_than_an_int_counts(name, use_large, stream):
+    """Reductions in parts, and data types made for the call, have copies of all they need."""
+    cases = [
+        (call, on_host(call, communicator()))
+        for dtype in ("bfloat16", "float32", "complex128")
+        for count in (0, 7, 8, 19)
+        for call in calls(name, communicator(), dtype, count)
+    ]
+    # Rows are counted too, and there are less than 7 of them.
+    _core.set_count_limit(7, use_large)
+    try:
+        for chunk in (0, 48):
+            for call, expected in cases:
+                given = on_device(call, communicator(chunk), stream)
+                assert not call.is_defined or given == expected, (call, chunk)
+    finally:
+        _core.set_count_limit(2**31 - 1, True)
+
+
+def test_large(stream):
+    """More than the largest power of two that blocks of staging memory have."""
+    for chunk in (0, 1 << 20):
+        for count in (1 << 20, (1 << 20) + 3):
+            check("allreduce", "float32", count, chunk, stream)
+            check("ring", "float32", count, chunk, stream)
+
+
+@pytest.mark.parametrize(
+    "handlers", [frames.ON_HOST, frames.ON_DEVICE], ids=["host", "device"]
+)
+@pytest.mark.parametrize("name", ["allgatherv", "sendrecv"])
+def test_empty_operand_where_the_result_is(name, handlers, stream):
+    """XLA gives an empty array an address that another one has."""
+    c = communicator()
+    data = small_numbers("float32", 3, 4)
+    right, left = (c.rank + 1) % c.size, (c.rank - 1) % c.size
+    # The last rank sends to the others, which send nothing (alone, it sends nothing either).
+    is_last = c.size > 1 and c.rank == c.size - 1
+    rows = 4 if is_last else 0
+    if name == "allgatherv":
+        counts = [0] * (c.size - 1) + [4 if c.size > 1 else 0]
+        attributes, received = {"counts": counts}, sum(counts)
+    else:
+        status = -1
+        attributes = {"dest": right, "sendtag": 1, "source": left, "recvtag": 1}
+        attributes["status"] = status
+        received = 4 if c.size > 1 else 2
+    if handlers is frames.ON_HOST:
+        result = np.zeros(received, "float32")
+        operand = data.copy() if rows else result[:0]
+    else:
+        result = driver.DeviceArray("float32", (received,))
+        if rows:
+            operand = driver.DeviceArray("float32", (rows,))
+            operand.write_later(data, stream, 100)
+        else:
+            operand = driver.DeviceArray("float32", (0,))
+            operand.address = result.address
+    handle = stream.handle
+    frames.call(
+        handlers[name], [operand], [result], {**attributes, "comm": c.number}, handle
+    )
+    driver.idle()
+    gets_data = c.size > 1 and (name == "allgatherv" or left == c.size - 1)
+    if gets_data:
+        given = result if handlers is frames.ON_HOST else result.read()
+        assert given.tobytes() == data.tobytes()
+
+
+def test_which_path(stream):
+    """Copies, unless MPI says that it takes device memory, or the user does."""
+    assert (_core.device(), _core.why_no_device()) == ("cuda", None)
+    _core.set_direct(None)
+    assert _core.is_direct() == (_core.mpi_takes_device_memory() is True)
+    for direct in (False, True):
+        _core.set_direct(direct)
+        assert _core.is_direct() == direct
+        driver.reset_counts()
+        (call,) = calls("allreduce", communicator(), "float32", 5)
+        on_device(call, communicator(), stream, is_open=True)
+        assert driver.count("bytes_down") == (0 if direct else 20)
+
+
+def test_a_call_without_a_stream():
+    call = Call("barrier", {"comm": communicator().number}, None)
+    with pytest.raises(frames.XlaError) as error:
+        frames.call(frames.ON_DEVICE["barrier"], [], [], call.attributes)
+    assert error.value.code == frames.INTERNAL
+    assert error.value.text == "XLA gave no stream to a call on a device"
+    MPI.COMM_WORLD.Barrier()
