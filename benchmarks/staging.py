@@ -4,14 +4,14 @@
 
 Two ranks exchange arrays of float32, and sum them. All cases of a size take turns:
 
-- in pieces: mpi4jax on its own communicator, where one part is copied while another travels,
+- in pieces: mpi4jax on its own communicator, where copies and messages overlap,
 - whole: mpi4jax on COMM_WORLD, in one message,
 - pageable: what the original mpi4jax does, with copies to and from memory of malloc's,
 - bus: both copies with page-locked memory, and no MPI,
 - mpi4py: MPI alone, on arrays in host memory.
 
-Prints a table for each operation: the bytes of the array per second, in GB/s. An array counts
-once, though it is copied twice. Without a driver of CUDA's it says so.
+Prints a table for each operation: the bytes of the array per second, in GB/s. They count
+once, though they are copied down and up. Without a driver of CUDA's it says so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 # Read when mpi4jax is imported: copies, and messages in pieces where mpi4jax decides.
 os.environ["MPI4JAX_USE_CUDA_MPI"] = "0"
@@ -35,14 +36,14 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cuda")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from measure import RANK, SIZE, WORLD, Case, Effort, take_turns  # noqa: E402
-from mpi4py import MPI  # noqa: E402
-from report import number, over, size_of, table  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+from measure import RANK, SIZE, WORLD, Case, Effort, take_turns
+from mpi4py import MPI
+from report import number, over, size_of, table
 
-from mpi4jax import notoken as mpi  # noqa: E402
+from mpi4jax import notoken as mpi
 
 OTHER = 1 - RANK
 SIZES = tuple(1 << n for n in range(10, 29, 2))
@@ -90,7 +91,7 @@ class DriverError(Exception):
 class Driver:
     """The driver's functions, in the context that JAX uses, and a stream."""
 
-    SIGNATURES = {
+    SIGNATURES: ClassVar = {
         "cuInit": (c_uint,),
         "cuDeviceGetCount": (c_void_p,),
         "cuDeviceGet": (c_void_p, c_int),
@@ -114,19 +115,14 @@ class Driver:
         except OSError as error:
             raise DriverError(str(error)) from None
         for name, types in self.SIGNATURES.items():
-            self.library[name].argtypes = types
-            # Looked up here: `library[name]` is a new function each time.
-            setattr(self, name, partial(self._call, name, self._function(name, types)))
+            function = getattr(self.library, name)
+            function.argtypes = types
+            setattr(self, name, partial(self._call, name, function))
         count = c_int()
         self.cuInit(0)
         self.cuDeviceGetCount(byref(count))
         if count.value == 0:
             raise DriverError("there is no device")
-
-    def _function(self, name: str, types: tuple) -> Callable[..., int]:
-        function = getattr(self.library, name)
-        function.argtypes = types
-        return function
 
     def _call(self, name: str, function: Callable[..., int], *arguments: object) -> None:
         code = function(*arguments)
@@ -150,3 +146,103 @@ class Driver:
         self.cuMemHostAlloc(byref(memory), size, 0)
         yield memory.value
         self.cuMemFreeHost(memory)
+
+
+def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) -> Case:
+    source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
+
+    def case() -> None:
+        driver.cuMemcpyDtoHAsync_v2(memory, source, x.nbytes, driver.stream)
+        driver.cuMemcpyHtoDAsync_v2(target, memory, x.nbytes, driver.stream)
+        driver.cuStreamSynchronize(driver.stream)
+
+    return case
+
+
+def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Case:
+    source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
+
+    def as_floats(memory: int) -> list:
+        return [MPI.memory.fromaddress(memory, x.nbytes), MPI.FLOAT]
+
+    def case() -> None:
+        x.block_until_ready()
+        send, recv = LIBC.malloc(x.nbytes), LIBC.malloc(x.nbytes)
+        driver.cuMemcpyDtoH_v2(send, source, x.nbytes)
+        call(as_floats(send), as_floats(recv))
+        driver.cuMemcpyHtoD_v2(target, recv, x.nbytes)
+        LIBC.free(send)
+        LIBC.free(recv)
+
+    return case
+
+
+def rates(driver: Driver, operation: str, size: int, effort: Effort) -> dict[str, float]:
+    """What each case moves, in GB/s."""
+    with_jax, with_mpi4py, expected = OPERATIONS[operation]
+    x = jnp.full(size // 4, RANK + 1, jnp.float32)
+    # The driver writes to these behind JAX's back.
+    copied, received = (jnp.zeros_like(x).block_until_ready() for _ in range(2))
+    send, recv = np.full(x.size, RANK + 1, np.float32), np.zeros(x.size, np.float32)
+    programs = {
+        "in pieces": jax.jit(partial(with_jax, comm=None)),
+        "whole": jax.jit(partial(with_jax, comm=WORLD)),
+    }
+    x.block_until_ready()
+    with driver.locked_memory(size) as memory:
+        cases: dict[str, Case] = {
+            name: lambda program=program: program(x).block_until_ready()
+            for name, program in programs.items()
+        }
+        cases["pageable"] = pageable(driver, with_mpi4py, x, received)
+        cases["bus"] = copy_rate(driver, x, copied, memory)
+        cases["mpi4py"] = lambda: with_mpi4py(send, recv)
+        samples = take_turns(cases, effort)
+    driver.cuCtxSynchronize()
+    results = {name: program(x) for name, program in programs.items()}
+    results |= {"pageable": received, "bus": copied, "mpi4py": recv}
+    for name, result in results.items():
+        value = RANK + 1 if name == "bus" else expected
+        assert bool((result == value).all()), f"{operation}, {size} bytes: wrong {name}"
+    return {name: size / median(seconds) / 1e9 for name, seconds in samples.items()}
+
+
+def row(size: int, rate: dict[str, float]) -> list[str]:
+    ratios = [over(rate[ours], rate[base]) for ours, base in RATIOS]
+    return [size_of(size), *(number(rate[case]) for case in CASES), *ratios]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few and small samples")
+    quick = parser.parse_args().quick
+    if SIZE != 2:
+        sys.exit(f"{SIZE} ranks, expected 2")
+    try:
+        driver = Driver()
+    except DriverError as error:
+        if RANK == 0:
+            print(f"skipped: no driver of CUDA's here: {error}")
+        return
+    effort = Effort(quick)
+    if not quick:
+        effort.rounds, effort.burst = 9, 0.02
+    device = jax.devices()[0]
+    driver.enter(device.local_hardware_id or 0)
+    mpi.barrier()  # All ranks make the own communicator together.
+    if RANK == 0:
+        library = MPI.Get_library_version().splitlines()[0].strip("\0")
+        print(f"{device.device_kind}, JAX {jax.__version__}, {library}", flush=True)
+    for operation in OPERATIONS:
+        rows = [
+            row(size, rates(driver, operation, size, effort))
+            for size in SIZES
+            if size <= (1 << 20 if quick else SIZES[-1])
+        ]
+        if RANK == 0:
+            head = [operation, *CASES, *(f"{ours} / {base}" for ours, base in RATIOS)]
+            print("", table(head, rows), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -94,14 +94,35 @@ def test_version(launch):
     assert done.stdout.strip() == importlib.metadata.version("mpi4jax")
 
 
-def test_gpu_support_is_a_bool(launch):
+@pytest.mark.parametrize("name", ["MPI4JAX_STAGING_CHUNK", "MPI4JAX_STAGING_LIMIT"])
+def test_environment_variable_that_is_no_number(launch, name):
+    done = launch("import mpi4jax", ranks=0, **{name: "1M"})
+    assert error_of(done) == (
+        f"ValueError: the environment variable {name} is '1M', expected a number of bytes"
+    )
+
+
+def test_without_a_gpu(launch):
     done = launch(
         """
-        import mpi4jax
+        import jax, mpi4jax
+        from mpi4jax import _core
+        if _core.device():
+            raise SystemExit("a GPU")
         print(mpi4jax.has_cuda_support(), mpi4jax.has_sycl_support())
+        program = jax.jit(lambda x: mpi4jax.notoken.bcast(x, 0)).trace(1.0)
+        program.lower(lowering_platforms=("cuda",))
         """
     )
+    if done.stderr.strip() == "a GPU":
+        pytest.skip("this machine has a GPU")
     assert done.stdout == "False False\n"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ImportError")]
+    assert re.match(
+        "ImportError: The mpi4jax GPU extensions could not be imported: there is no driver "
+        r"of a GPU that could be used \(libcuda.so.1: .*; libamdhip64.so: .*\)\.",
+        errors[-1],
+    )
 
 
 @pytest.mark.parametrize(

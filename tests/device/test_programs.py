@@ -1,0 +1,130 @@
+"""What Python does about devices: programs for them, warnings, and who splits messages.
+
+XLA has no GPU here, so that programs are lowered for one, and not run.
+"""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from mpi4py import MPI
+
+import mpi4jax
+from mpi4jax import _core, notoken
+from mpi4jax._src import device
+
+RANK = MPI.COMM_WORLD.Get_rank()
+
+
+def lowered(function, platform="cuda"):
+    x = jnp.ones((MPI.COMM_WORLD.Get_size(), 2))
+    return jax.jit(function).trace(x).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.fixture(autouse=True)
+def warn_again():
+    device.check_mpi.cache_clear()
+    yield
+    device.check_mpi.cache_clear()
+
+
+def test_a_device_is_found():
+    assert _core.device() == "cuda"
+    assert _core.why_no_device() is None
+    assert mpi4jax.has_cuda_support()
+
+
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("allreduce", lambda x: notoken.allreduce(x, MPI.SUM)),
+        ("alltoall", notoken.alltoall),
+        ("bcast", lambda x: notoken.bcast(x, 0)),
+        ("sendrecv", lambda x: notoken.sendrecv(x, x, RANK, RANK)),
+        ("barrier", lambda x: (notoken.barrier(), x)[1]),
+        ("allreduce", lambda x: mpi4jax.allreduce(x, MPI.SUM)[0]),
+    ],
+)
+def test_programs_for_gpus_have_the_operations(name, function):
+    assert lowered(function).count(f"@mpi4jax_{name}(") == 1
+    assert lowered(jax.grad(lambda x: function(x).sum()))
+
+
+def test_no_device_of_another_vendor():
+    with pytest.raises(ImportError) as error:
+        lowered(lambda x: notoken.allreduce(x, MPI.SUM), "rocm")
+    assert str(error.value) == (
+        "The mpi4jax GPU extensions could not be imported: there is no driver of a GPU that "
+        "could be used (the driver is that of cuda)."
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted, answer, expected",
+    [
+        ("1", False, "this MPI says that it can't"),
+        ("1", True, None),
+        ("1", None, None),
+        (None, None, "set MPI4JAX_USE_CUDA_MPI=1"),
+        (None, False, None),
+        (None, True, None),
+        ("0", None, None),
+    ],
+)
+def test_warnings(monkeypatch, wanted, answer, expected):
+    if wanted is None:
+        monkeypatch.delenv("MPI4JAX_USE_CUDA_MPI", raising=False)
+    else:
+        monkeypatch.setenv("MPI4JAX_USE_CUDA_MPI", wanted)
+    monkeypatch.setattr(device._core, "mpi_takes_device_memory", lambda: answer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            lowered(lambda x: notoken.allreduce(x, MPI.SUM))
+    texts = [str(w.message) for w in caught if "CUDA_MPI" in str(w.message)]
+    assert len(texts) == (expected is not None)
+    assert all(expected in text for text in texts)
+
+
+def test_the_mpis_of_pypi_say_that_they_take_no_device_memory():
+    assert _core.mpi_takes_device_memory() is False
+    _core.set_direct(None)
+    assert not _core.is_direct()
+    _core.set_direct(True)
+    assert _core.is_direct()
+
+
+class TestChunks:
+    """By how many bytes messages travel on a communicator."""
+
+    @pytest.fixture(autouse=True)
+    def no_setting(self, monkeypatch):
+        monkeypatch.delenv("MPI4JAX_STAGING_CHUNK", raising=False)
+
+    def test_none_where_arrays_are_on_cpus(self):
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == 0
+
+    def test_pieces_where_all_processes_work_by_copies(self, monkeypatch):
+        monkeypatch.setattr(device, "_uses_copies", lambda: True)
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == device.DEFAULT_CHUNK
+
+    def test_none_where_not_all_do(self, monkeypatch):
+        monkeypatch.setattr(device, "_uses_copies", lambda: RANK > 0)
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == 0
+
+    def test_none_on_communicators_that_others_use(self, monkeypatch):
+        monkeypatch.setattr(device, "_uses_copies", lambda: True)
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=False) == 0
+
+    @pytest.mark.parametrize("is_private", [True, False])
+    @pytest.mark.parametrize("value, expected", [("0", 0), ("1", 16), ("48", 48)])
+    def test_what_is_set(self, monkeypatch, is_private, value, expected):
+        monkeypatch.setattr(device, "_uses_copies", lambda: True)
+        monkeypatch.setenv("MPI4JAX_STAGING_CHUNK", value)
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=is_private) == expected
+
+    @pytest.mark.ranks(2)
+    def test_none_where_not_all_set_the_same(self, monkeypatch):
+        monkeypatch.setenv("MPI4JAX_STAGING_CHUNK", str(16 * (1 + RANK)))
+        assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == 0
