@@ -37,6 +37,8 @@ MPI = (*CORE[:2], "test_types.py::test_reductions", "test_counts.py")
 PIECES = (*CORE[:2], "test_status.py")
 #: What depends on how JAX traces and transforms.
 JAX = ("test_autodiff.py", "test_vmap.py", "test_docs.py")
+#: What is run with other JAXs: all of that with the oldest and the newest.
+FILES = {"jax-0.6": CORE + JAX, "jax-0.8": CORE, "jax-0.12": CORE + JAX}
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = ("test_autodiff.py::test_linear", "test_autodiff.py::test_first_derivatives")
 
@@ -112,7 +114,7 @@ def own() -> Iterator[Run]:
     yield Run("mpich", 4, (CORE[1], *JACOBIAN))
     yield Run("openmpi", 4, CORE[:2])
     yield Run("mpich", 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
-    yield Run("mpich", 3, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
+    yield Run("mpich", 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
 
 
 @cache
@@ -134,7 +136,7 @@ def range_() -> Iterator[Run]:
         if name in ("mpich", "openmpi") or environment.peer:
             continue
         if environment.is_possible():
-            yield Run(name, 2, CORE + JAX if name.startswith("jax") else MPI)
+            yield Run(name, 2, FILES.get(name, MPI))
         else:
             print(f"skipped {name}: this machine lacks what it needs", flush=True)
 

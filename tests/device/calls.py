@@ -70,6 +70,13 @@ def new_status() -> tuple[MPI.Status, int]:
 _status_numbers = itertools.count(1000)
 
 
+def cancel(request: MPI.Request) -> None:
+    """Take back what a call was to receive or to be sent, if it did not come so far."""
+    if not request.Test():
+        request.Cancel()
+        request.Wait()
+
+
 class Call(NamedTuple):
     """What one rank hands to a handler."""
 

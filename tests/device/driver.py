@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,10 @@ class DeviceArray:
         self.address = allocate(self.nbytes)
         assert self.address
         weakref.finalize(self, _library.stand_in_free, self.address)
+
+    def part(self, count: int) -> Any:
+        """The first elements, as an operand of their own."""
+        return SimpleNamespace(address=self.address, dtype=self.dtype, shape=(count,))
 
     def write_later(self, array: np.ndarray, stream: Stream, delay: int) -> None:
         """Have the stream write this array, after so many microseconds."""

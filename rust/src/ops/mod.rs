@@ -73,7 +73,8 @@ fn run_on_device<A: Abi>(
     direct: fn(&Call<A, Direct>) -> Result<()>,
     staged: fn(&Call<A, Staged>) -> Result<()>,
 ) -> Result<()> {
-    let driver = Driver::get().map_err(Error::precondition)?;
+    let driver = Driver::get()
+        .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
     let stream = frame.stream()?;
     if gpu::is_direct(driver.vendor) {
         run(frame, Direct::new(driver, stream), direct)

@@ -1,0 +1,169 @@
+"""The page-locked memory: kept for the next call, limited, and freed."""
+
+import threading
+
+import driver
+import numpy as np
+import pytest
+from calls import alone, any_bytes, calls, on_device, on_host, recv, start_on_device
+from driver import count, live
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+#: The smallest block.
+BLOCK = 64 << 10
+
+
+def allreduce(nbytes):
+    """A call on this rank alone, which has two arrays of so many bytes."""
+    (call,) = calls("allreduce", alone(), "int8", nbytes)
+    return call
+
+
+def check(call, stream, **options):
+    assert on_device(call, alone(), stream, **options) == on_host(call, alone())
+
+
+@pytest.mark.parametrize("chunk", [0, 16])
+def test_blocks_are_used_again(chunk, stream):
+    """The blocks of one call may be busy when the next one comes, but no longer than that."""
+    call, c = allreduce(40), alone(chunk)
+    expected = on_host(call, c)
+    pending = [start_on_device(call, c, stream, delay=0) for _ in range(200)]
+    assert count("cuMemHostAlloc") <= 4
+    assert count("cuMemFreeHost", "cuEventDestroy") == 0
+    assert {one.get() for one in pending} == {expected}
+
+
+def test_a_busy_block_is_not_used(stream):
+    """If it were, earlier results would be overwritten before they are copied up."""
+    busy = driver.DeviceArray("int32", (1,))
+    busy.write_later(np.zeros(1, "int32"), stream, 50_000)
+    received = [receive(number, stream) for number in range(8)]
+    assert [one.get()[0] for one in received] == list(range(8))
+
+
+def receive(number, stream):
+    """Receive 10 bytes that are this number."""
+    data = np.full(10, number, np.uint8)
+    request = MPI.COMM_SELF.Isend([data, MPI.BYTE], dest=0, tag=7)
+    pending = start_on_device(recv("uint8", (10,), 0), alone(), stream)
+    request.Wait()
+    return pending
+
+
+def test_results_that_nobody_waits_for_stay_within_the_limit(stream):
+    """A host that runs ahead of its stream gets no further than the memory goes."""
+    limit = 8 * BLOCK
+    _core.set_staging_limit(limit)
+    received = [receive(number % 256, stream) for number in range(200)]
+    assert live("peak_host_bytes") <= limit
+    assert [one.get()[0] for one in received] == [number % 256 for number in range(200)]
+
+
+def test_calls_of_all_sizes_stay_within_the_limit(stream):
+    limit = 2 << 20
+    _core.set_staging_limit(limit)
+    generator = np.random.default_rng(0)
+    for nbytes in generator.integers(1, 1 << 20, 60):
+        check(allreduce(int(nbytes)), stream, in_place=bool(nbytes % 2), delay=0)
+    assert live("peak_host_bytes") <= limit
+
+
+@pytest.mark.parametrize("limit", [0, BLOCK, 3 * BLOCK])
+def test_a_call_that_needs_more_than_the_limit(limit, stream):
+    """It has what it needs, and the next one does not find it."""
+    _core.set_staging_limit(limit)
+    for nbytes in (3 * BLOCK, 40 * BLOCK + 1):
+        check(allreduce(nbytes), stream)
+        check(allreduce(1), stream, in_place=True)
+        assert live("host_bytes") <= max(limit, BLOCK)
+    start_on_device(allreduce(3 * BLOCK), alone(), stream)
+    _core.free_staging()
+    assert live("host_bytes") == live("events") == 0
+
+
+def test_a_lower_limit(stream):
+    check(allreduce(20 * BLOCK), stream)
+    _core.set_staging_limit(4 * BLOCK)
+    check(allreduce(1), stream)
+    assert live("host_bytes") <= 4 * BLOCK
+
+
+def test_free_staging(stream):
+    """What a stream is still to copy is waited for."""
+    call = allreduce(3 * BLOCK)
+    pending = start_on_device(call, alone(), stream)
+    assert live("host_blocks") == 2
+    _core.free_staging()
+    assert [live(name) for name in ("host_bytes", "host_blocks", "events")] == [0, 0, 0]
+    assert pending.get() == on_host(call, alone())
+    check(call, stream)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_free_staging_in_another_context(number, stream):
+    """Memory is freed in its own context, and the thread keeps the one it has."""
+    start_on_device(allreduce(10), alone(), stream)
+    context = None if number is None else driver.context(number)
+    found = []
+
+    def free():
+        driver.set_context(context)
+        _core.free_staging()
+        found.append(driver.current_context())
+
+    in_thread(free)
+    assert found == [context]
+    assert live("host_bytes") == live("events") == 0
+
+
+def test_contexts_do_not_share_memory(stream):
+    """An event of one context can't be recorded on a stream of another."""
+    call = allreduce(10)
+    expected = on_host(call, alone())
+    check(call, stream)
+
+    def in_context_1():
+        driver.set_context(driver.context(1))
+        other = driver.Stream(1)
+        assert on_device(call, alone(), other) == expected
+
+    in_thread(in_context_1)
+    assert live("host_blocks") == 4
+    # The other context's blocks go first where there is no room, and this one stays current.
+    _core.set_staging_limit(4 * BLOCK)
+    check(allreduce(4 * BLOCK), stream, in_place=True)
+    check(call, stream)
+    assert driver.current_context() == driver.context(0)
+    assert live("host_bytes") <= 4 * BLOCK
+
+
+def in_thread(function):
+    """Run a function in a thread, with its exceptions."""
+    outcome = []
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in outcome:
+        raise error
+
+
+def test_new_memory_holds_no_old_data(stream):
+    """Of what was never received, nothing is copied up but what was in the operand."""
+    check(allreduce(100), stream)
+    data = any_bytes("int8", 3, 100)
+    call = calls("sendrecv", alone(), "int8", 100)[0]._replace(operand=data)
+    request = MPI.COMM_SELF.Isend([data[:10], MPI.BYTE], dest=0, tag=6)
+    call.attributes["recvtag"] = 6
+    received = MPI.COMM_SELF.Irecv([np.empty(100, "int8"), MPI.BYTE], source=0, tag=5)
+    assert on_device(call, alone(), stream, in_place=True) == data.tobytes()
+    MPI.Request.Waitall([request, received])

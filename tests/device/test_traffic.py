@@ -1,0 +1,151 @@
+"""What a call copies, and how often it waits."""
+
+import driver
+import numpy as np
+import pytest
+from calls import (
+    IN_PIECES,
+    OPERATIONS,
+    WHOLE,
+    alone,
+    any_bytes,
+    calls,
+    communicator,
+    on_device,
+    recv,
+    sendrecv,
+    start_on_device,
+    ways,
+)
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+COPIES = ("cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync")
+WAITS = ("cuEventSynchronize", "cuStreamSynchronize")
+MEMORY = ("cuMemHostAlloc", "cuMemFreeHost", "cuEventCreate", "cuEventDestroy")
+
+#: A piece of a message, and elements (of 4 bytes) with a rest.
+CHUNK, COUNT = 48, 40
+PIECES = 4
+
+
+def counted(call, c, stream, **options):
+    driver.reset_counts()
+    start_on_device(call, c, stream, **options)
+    counts = {name: driver.count(name) for name in (*COPIES, *WAITS)}
+    counts |= {name: driver.count(name) for name in ("bytes_down", "bytes_up")}
+    driver.idle()
+    return counts
+
+
+def test_the_table_of_calls():
+    """What the tests below go by: who reads and writes (MPI-4.1 §6)."""
+    c = communicator()
+    found = {
+        (name, call.attributes.get("root") == c.rank): (
+            call.bytes_read > 0,
+            call.bytes_written > 0,
+        )
+        for name in OPERATIONS
+        for call in calls(name, c, "float32", COUNT)
+    }
+    assert found[("barrier", False)] == (False, False)
+    assert found[("allreduce", False)] == (True, True)
+    for name in ("gather", "gatherv", "reduce"):
+        assert found[(name, True)] == (True, True)
+        assert found.get((name, False), (True, False)) == (True, False)
+    assert found[("scatter", True)] == (True, True)
+    assert found.get(("scatter", False), (False, True)) == (False, True)
+    assert found[("bcast", True)] == (True, False)
+    assert found.get(("bcast", False), (False, True)) == (False, True)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_bytes(name, stream):
+    """No byte is copied that is not needed, and none twice."""
+    for chunk in (0, CHUNK):
+        c = communicator(chunk)
+        for count in (0, COUNT):
+            for call in calls(name, c, "float32", count):
+                for in_place in ways(call):
+                    given = counted(call, c, stream, in_place=in_place)
+                    assert given["bytes_down"] == call.bytes_read, (call, chunk)
+                    assert given["bytes_up"] == call.bytes_written, (call, chunk)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_waits_of_a_whole_message(name, stream):
+    """Once for the operand, if there is any. So it never waits for the copy of the result."""
+    c = communicator()
+    for count in (0, COUNT):
+        for call in calls(name, c, "float32", count):
+            for in_place in ways(call):
+                given = counted(call, c, stream, in_place=in_place)
+                assert sum(given[name] for name in WAITS) == int(call.bytes_read > 0), call
+                copies = [int(call.bytes_read > 0), int(call.bytes_written > 0)]
+                assert [given[name] for name in COPIES] == copies, call
+
+
+@pytest.mark.parametrize("name", IN_PIECES)
+def test_waits_of_pieces(name, stream):
+    """Once for each piece at most."""
+    c = communicator(CHUNK)
+    for call in calls(name, c, "float32", COUNT):
+        for in_place in ways(call):
+            given = counted(call, c, stream, in_place=in_place)
+            most = PIECES if call.bytes_read else 0
+            assert sum(given[name] for name in WAITS) <= most, call
+            copies = [most, PIECES if call.bytes_written else 0]
+            assert [given[name] for name in COPIES] == copies, call
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_pieces_of_what_travels_whole(name, stream):
+    for call in calls(name, communicator(), "float32", COUNT):
+        whole = counted(call, communicator(), stream)
+        assert counted(call, communicator(CHUNK), stream) == whole
+
+
+@pytest.mark.parametrize("chunk", [0, 64])
+def test_recv_does_not_wait_for_its_stream(chunk, stream):
+    """If it did, the result would be there when it returns."""
+    c, data = alone(chunk), any_bytes("int32", 1, 10)
+    on_device(recv("int32", (10,), MPI.PROC_NULL), c, stream)  # staging memory
+    request = c.comm.Isend([data, MPI.BYTE], dest=0, tag=7)
+    busy = driver.DeviceArray("int32", (10,))
+    busy.write_later(data, stream, 200_000)
+    pending = start_on_device(recv("int32", (10,), 0), c, stream)
+    assert set(pending.result.read().tobytes()) == {driver.NEW}
+    assert pending.get() == data.tobytes()
+    request.Wait()
+
+
+def test_sendrecv_copies_only_the_pieces_that_came(stream):
+    """Also while it goes on to send."""
+    c, data = alone(16), any_bytes("int32", 1, 20)
+    attributes = {"sendtag": 1, "recvtag": 2}
+    call = sendrecv(c, data, (30,))
+    call.attributes.update(attributes)
+    sent = [c.comm.Isend([data[:n], MPI.BYTE], dest=0, tag=2) for n in (4, 1)]
+    pieces = [np.empty(4, "int32") for _ in range(6)]
+    received = [c.comm.Irecv([piece, MPI.BYTE], source=0, tag=1) for piece in pieces]
+    given = counted(call, c, stream)
+    MPI.Request.Waitall(sent + received)
+    assert given["bytes_down"] == 80
+    assert given["bytes_up"] == 32
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_direct(name, stream):
+    """One wait for a call with data, and nothing else."""
+    _core.set_direct(True)
+    for chunk in (0, CHUNK):
+        c = communicator(chunk)
+        for count in (0, COUNT):
+            for call in calls(name, c, "float32", count):
+                given = counted(call, c, stream, is_open=True)
+                has_data = call.bytes_read > 0 or call.bytes_written > 0
+                assert given.pop("cuStreamSynchronize") == int(has_data), call
+                assert set(given.values()) == {0}
+                assert driver.count(*MEMORY, "cuEventRecord", "cuEventQuery") == 0
