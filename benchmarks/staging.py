@@ -241,7 +241,7 @@ def main() -> None:
         ]
         if RANK == 0:
             head = [operation, *CASES, *(f"{ours} / {base}" for ours, base in RATIOS)]
-            print("", table(head, rows), sep="\n", flush=True)
+            print(f"\n{table(head, rows)}", end="", flush=True)
 
 
 if __name__ == "__main__":

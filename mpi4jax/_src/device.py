@@ -22,6 +22,8 @@ DEFAULT_LIMIT = 1 << 30
 DEFAULT_CHUNK = 4 << 20
 #: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
 LARGEST_ELEMENT = 16
+#: MPI tells how many elements came in an int.
+LARGEST_CHUNK = 1 << 30
 
 
 def has_device(platform: str) -> bool:
@@ -59,7 +61,7 @@ def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
     chunk = config.number("MPI4JAX_STAGING_CHUNK")
     if chunk is None:
         chunk = DEFAULT_CHUNK if is_private and _uses_copies() else 0
-    chunk = -(-chunk // LARGEST_ELEMENT) * LARGEST_ELEMENT
+    chunk = min(-(-chunk // LARGEST_ELEMENT) * LARGEST_ELEMENT, LARGEST_CHUNK)
     if not is_private:
         return chunk
     ends = np.array([chunk, -chunk], np.int64)

@@ -43,11 +43,17 @@ class Communicator(NamedTuple):
     size: int
 
 
-@functools.cache
 def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Communicator:
-    made = Communicator(comm, chunk, next(_numbers), comm.Get_rank(), comm.Get_size())
-    _core.set_communicator(made.number, handle(comm), made.rank, made.size, chunk)
-    return made
+    key = chunk, handle(comm)
+    if key not in _communicators:
+        rank, size = comm.Get_rank(), comm.Get_size()
+        made = Communicator(comm, chunk, next(_numbers), rank, size)
+        _core.set_communicator(made.number, handle(comm), rank, size, chunk)
+        _communicators[key] = made
+    return _communicators[key]
+
+
+_communicators: dict[tuple[int, int], Communicator] = {}
 
 
 def alone(chunk: int = 0) -> Communicator:
@@ -56,8 +62,8 @@ def alone(chunk: int = 0) -> Communicator:
 
 
 def free_communicators() -> None:
-    for number in range(1000, next(_numbers)):
-        _core.free_communicator(number)
+    for made in _communicators.values():
+        _core.free_communicator(made.number)
 
 
 def new_status() -> tuple[MPI.Status, int]:
@@ -130,7 +136,7 @@ def rows_between(sender: int, receiver: int) -> int:
 
 
 def calls(name: str, c: Communicator, dtype: Any, count: int) -> list[Call]:
-    """The calls of an operation that this rank makes, with `count` elements, or rows of so many.
+    """The calls of an operation that this rank makes, with so many elements, or in a row.
 
     All ranks make theirs, in this order.
     """
@@ -247,10 +253,11 @@ def _ring(c: Communicator, dtype: Any, count: int) -> list[Call]:
 def ways(call: Call) -> Iterator[bool]:
     """Whether to make a call in place: no, and yes where it can be.
 
-    Ranks differ in what they can: each makes two calls.
+    Where only some ranks can, the others make it twice, too.
     """
     yield False
-    yield call.in_place
+    if call.name in ("allreduce", "bcast", "exscan", "reduce", "scan", "sendrecv"):
+        yield call.in_place
 
 
 def on_host(call: Call, c: Communicator, in_place: bool = False) -> bytes | None:

@@ -1,6 +1,6 @@
 """Tests of the handlers for device memory, on a stand-in for the driver of a GPU.
 
-They run on every rank of an `mpiexec`, with `libcuda.so.1` being the library of tests/driver.
+They run on every rank of an `mpiexec`. `libcuda.so.1` must be the library of tests/driver.
 """
 
 import faulthandler

@@ -89,7 +89,17 @@ def count(*names: str) -> int:
 
 def live(name: str) -> int:
     """What there is: "host_bytes", "host_blocks", "events", "peak_host_bytes"."""
-    return _checked(_library.stand_in_live, name)
+    return _checked(_library.stand_in_live, name) - _lost.get(name, 0)
+
+
+_lost: dict[str, int] = {}
+
+
+def forget_lost() -> None:
+    """Count no more what there is now: nobody can free it, as the driver failed to."""
+    for name in ("host_bytes", "host_blocks", "events"):
+        _lost[name] = _checked(_library.stand_in_live, name)
+    _lost["peak_host_bytes"] = _lost["host_bytes"]
 
 
 def _checked(function: Any, name: str) -> int:
@@ -121,7 +131,7 @@ class Stream:
 
 
 class DeviceArray:
-    """An array in device memory, which faults when the host touches it unless it is open."""
+    """An array in device memory. Unless it is open, it faults when the host touches it."""
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], is_open: bool = False) -> None:
         self.dtype = np.dtype(dtype)

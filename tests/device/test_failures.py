@@ -45,8 +45,7 @@ def outcome(call, c, stream, **options):
     try:
         return start_on_device(call, c, stream, **options)
     except XlaError as error:
-        assert error.code == INTERNAL
-        return error.text
+        return error.text if error.code == INTERNAL else error
 
 
 def check_works(call, c, stream, **options):
@@ -86,10 +85,10 @@ def test_each_call_of_each_function(case, chunk, stream):
     driver.reset_counts()
     assert run().get() == expected
     numbers = {function: count(function) for function in (*NEEDED, "cuEventRecord")}
-    blocks = live("host_blocks")
+    last = live("host_blocks") if call.bytes_written else 0
     for function, number in numbers.items():
-        # The last records say when the blocks are free: without them, the stream is waited for.
-        needed = number - blocks if function == "cuEventRecord" else number
+        # The last records say when a result was copied. Without, the stream is waited for.
+        needed = number - last if function == "cuEventRecord" else number
         for skip in range(number):
             for code in CODES if skip < 2 else CODES[1:2]:
                 check_nothing_is_left()
@@ -152,9 +151,9 @@ def test_tidying_is_no_error(function, code, stream):
     assert driver.current_context() == driver.context(0)
     _core.free_staging()
     # What the driver did not free stays, but no more than that.
-    lost = live("host_blocks")
-    assert lost <= (function in ("cuMemFreeHost", "cuCtxSetCurrent"))
-    assert live("events") <= 2
+    lost = live("host_blocks"), live("events")
+    driver.forget_lost()
+    assert lost == {"cuMemFreeHost": (1, 0), "cuEventDestroy": (0, 1)}.get(function, (0, 0))
 
 
 def in_other_context(call):
@@ -165,9 +164,9 @@ def in_other_context(call):
 
 @pytest.mark.parametrize("code", CODES)
 def test_an_event_that_can_not_be_asked(code, stream):
-    """Whether the block is busy is not known then: the result before must not be overwritten."""
+    """The block may still be busy: the result in it must not be overwritten."""
     busy = driver.DeviceArray("int32", (1,))
-    busy.write_later(np.zeros(1, "int32"), stream, 20_000)
+    busy.write_later(np.zeros(1, "int32"), stream, 100_000)
     first = receive(1, stream)
     driver.fail("cuEventQuery", code)
     second = receive(2, stream)
@@ -177,7 +176,7 @@ def test_an_event_that_can_not_be_asked(code, stream):
 
 @pytest.mark.parametrize("code", CODES)
 def test_memory_that_is_kept_makes_room(code, stream):
-    """Where no more memory can be had, what the pool holds is freed, and it is tried again."""
+    """Where there is no more memory, what the pool holds is freed before the next try."""
     check_works(allreduce(1), alone(), stream)
     driver.reset_counts()
     driver.fail("cuMemHostAlloc", code)

@@ -27,7 +27,7 @@ def check(call, stream, **options):
 
 @pytest.mark.parametrize("chunk", [0, 16])
 def test_blocks_are_used_again(chunk, stream):
-    """The blocks of one call may be busy when the next one comes, but no longer than that."""
+    """Those of one call may be busy when the next one comes, but no longer than that."""
     call, c = allreduce(40), alone(chunk)
     expected = on_host(call, c)
     pending = [start_on_device(call, c, stream, delay=0) for _ in range(200)]
@@ -71,6 +71,14 @@ def test_calls_of_all_sizes_stay_within_the_limit(stream):
     assert live("peak_host_bytes") <= limit
 
 
+def test_a_small_call_after_a_large_one(stream):
+    """It must not have the large block, and another one for which there is no room."""
+    _core.set_staging_limit(4 * BLOCK)
+    check(allreduce(4 * BLOCK), stream, in_place=True)
+    check(allreduce(1), stream)
+    assert live("peak_host_bytes") <= 4 * BLOCK
+
+
 @pytest.mark.parametrize("limit", [0, BLOCK, 3 * BLOCK])
 def test_a_call_that_needs_more_than_the_limit(limit, stream):
     """It has what it needs, and the next one does not find it."""
@@ -105,7 +113,9 @@ def test_free_staging(stream):
 @pytest.mark.parametrize("number", [None, 1])
 def test_free_staging_in_another_context(number, stream):
     """Memory is freed in its own context, and the thread keeps the one it has."""
-    start_on_device(allreduce(10), alone(), stream)
+    busy = driver.DeviceArray("int32", (1,))
+    busy.write_later(np.zeros(1, "int32"), stream, 50_000)
+    pending = receive(3, stream)
     context = None if number is None else driver.context(number)
     found = []
 
@@ -117,6 +127,7 @@ def test_free_staging_in_another_context(number, stream):
     in_thread(free)
     assert found == [context]
     assert live("host_bytes") == live("events") == 0
+    assert pending.get() == bytes([3] * 10)
 
 
 def test_contexts_do_not_share_memory(stream):
@@ -132,10 +143,9 @@ def test_contexts_do_not_share_memory(stream):
 
     in_thread(in_context_1)
     assert live("host_blocks") == 4
-    # The other context's blocks go first where there is no room, and this one stays current.
+    # Where there is no room, the other's blocks are freed, and this one stays current.
     _core.set_staging_limit(4 * BLOCK)
-    check(allreduce(4 * BLOCK), stream, in_place=True)
-    check(call, stream)
+    check(allreduce(2 * BLOCK), stream)
     assert driver.current_context() == driver.context(0)
     assert live("host_bytes") <= 4 * BLOCK
 

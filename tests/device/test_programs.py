@@ -36,7 +36,7 @@ def test_a_device_is_found():
 
 
 @pytest.mark.parametrize(
-    "name, function",
+    ("name", "function"),
     [
         ("allreduce", lambda x: notoken.allreduce(x, MPI.SUM)),
         ("alltoall", notoken.alltoall),
@@ -55,13 +55,13 @@ def test_no_device_of_another_vendor():
     with pytest.raises(ImportError) as error:
         lowered(lambda x: notoken.allreduce(x, MPI.SUM), "rocm")
     assert str(error.value) == (
-        "The mpi4jax GPU extensions could not be imported: there is no driver of a GPU that "
-        "could be used (the driver is that of cuda)."
+        "The mpi4jax GPU extensions could not be imported: there is no driver of a GPU "
+        "that could be used (the driver is that of cuda)."
     )
 
 
 @pytest.mark.parametrize(
-    "wanted, answer, expected",
+    ("wanted", "answer", "expected"),
     [
         ("1", False, "this MPI says that it can't"),
         ("1", True, None),
@@ -118,7 +118,9 @@ class TestChunks:
         assert device.chunk_of(MPI.COMM_WORLD, is_private=False) == 0
 
     @pytest.mark.parametrize("is_private", [True, False])
-    @pytest.mark.parametrize("value, expected", [("0", 0), ("1", 16), ("48", 48)])
+    @pytest.mark.parametrize(
+        ("value", "expected"), [("0", 0), ("1", 16), ("48", 48), ("4000000000", 1 << 30)]
+    )
     def test_what_is_set(self, monkeypatch, is_private, value, expected):
         monkeypatch.setattr(device, "_uses_copies", lambda: True)
         monkeypatch.setenv("MPI4JAX_STAGING_CHUNK", value)

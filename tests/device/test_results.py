@@ -32,21 +32,20 @@ def counts_for(chunk, dtype):
     elements = chunk // np.dtype(dtype).itemsize
     if not 0 < elements <= 4096:
         return [0, 1, 300]
-    return sorted({0, 1, elements, elements + 1, 3 * elements, 3 * elements + 2})
+    return sorted({0, 1, elements, 3 * elements + 2})
 
 
 def check(name, dtype, count, chunk, stream, is_open=False):
     """Compare the device with the host, in pieces and not, in place and not."""
     whole, pieces = communicator(), communicator(chunk)
     for call in calls(name, whole, dtype, count):
+        expected = on_host(call, whole)
+        if chunk and name in IN_PIECES:
+            given = on_host(call, pieces, call.in_place)
+            assert not call.is_defined or given == expected, (call, chunk)
         for in_place in ways(call):
-            expected = on_host(call, whole)
-            for given in (
-                on_host(call, pieces, in_place),
-                on_device(call, pieces, stream, in_place=in_place, is_open=is_open),
-            ):
-                if call.is_defined:
-                    assert given == expected, (call, chunk, in_place)
+            given = on_device(call, pieces, stream, in_place=in_place, is_open=is_open)
+            assert not call.is_defined or given == expected, (call, chunk, in_place)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -69,7 +68,7 @@ def test_direct(name, stream):
 @pytest.mark.parametrize("use_large", [True, False])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_more_than_an_int_counts(name, use_large, stream):
-    """Reductions in parts, and data types made for the call, have copies of all they need."""
+    """Reductions in parts, and data types made for the call."""
     cases = [
         (call, on_host(call, communicator()))
         for dtype in ("bfloat16", "float32", "complex128")

@@ -14,6 +14,8 @@ from functools import partial
 
 # Each array is an allocation of its own, so that the sanitizer sees where it ends.
 os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
+# Messages between mpi4jax and mpi4py have to stay whole.
+os.environ.pop("MPI4JAX_STAGING_CHUNK", None)
 
 import jax
 import jax.numpy as jnp

@@ -112,7 +112,9 @@ impl Staged {
     /// An array, with memory for its copy. It has the other array's if both are one.
     fn stage(&self, array: &Buffer, bytes: usize, other: Option<Array>) -> Result<Array, Failure> {
         let device = array.address as usize;
-        if let Some(other) = other.filter(|other| bytes > 0 && other.device == device) {
+        // An empty array may have any address.
+        let is_other = |other: &Array| other.device == device && other.bytes.min(bytes) > 0;
+        if let Some(other) = other.filter(is_other) {
             return Ok(Array { bytes, ..other });
         }
         let mut blocks = self.blocks.borrow_mut();
@@ -171,8 +173,8 @@ impl Memory for Staged {
         let Some(operand) = self.operand.get() else {
             return Ok(());
         };
-        let end = operand.clip(&piece.read).end;
-        if end <= self.arrived.get() {
+        let Range { start, end } = operand.clip(&piece.read);
+        if start >= end || end <= self.arrived.get() {
             return Ok(());
         }
         self.queue(operand, end)?;

@@ -125,8 +125,6 @@ functions! {
     error_string = cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char);
 }
 
-/// `CUDA_ERROR_NOT_READY`, `hipErrorNotReady`: what `event_query` gives before the event.
-pub const NOT_READY: c_int = 600;
 /// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`.
 pub const DISABLE_TIMING: c_uint = 2;
 

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Failure;
-use super::driver::{Context, DISABLE_TIMING, Driver, Event, NOT_READY, Stream};
+use super::driver::{Context, DISABLE_TIMING, Driver, Event, Stream};
 
 /// A block of page-locked memory, with what tells when copies from and to it are done.
 pub struct Block {
@@ -42,19 +42,11 @@ impl Block {
         Ok(block)
     }
 
-    /// Whether no copy from or to the block is under way. An error means that none is.
+    /// Whether it is known that no copy from or to the block is under way.
     fn is_free(&self) -> bool {
         // SAFETY: the event is one of the block's.
-        let query = |event| unsafe { self.driver.event_query(event) };
-        self.free_at.is_none_or(|event| {
-            !matches!(
-                query(event),
-                Err(Failure {
-                    code: NOT_READY,
-                    ..
-                })
-            )
-        })
+        let has_come = |event| unsafe { self.driver.event_query(event) }.is_ok();
+        self.free_at.is_none_or(has_come)
     }
 
     fn wait(&self) {
@@ -67,7 +59,6 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.wait();
         let current = self.driver.context().unwrap_or(self.context);
         // SAFETY: the block and its events were made in this context, and are freed once. There is
         // nothing to be done about an error: the device is broken, or the process at its end.
@@ -75,6 +66,7 @@ impl Drop for Block {
             if current != self.context {
                 let _ = self.driver.set_current_context(self.context);
             }
+            self.wait();
             for event in self.events.into_iter().filter(|event| !event.is_null()) {
                 let _ = self.driver.event_destroy(event);
             }
@@ -105,17 +97,13 @@ pub static POOL: Pool = Pool(Mutex::new(State {
     limit: 1 << 30,
 }));
 
-/// The smallest block.
+/// The bytes of the smallest block.
 const SMALLEST: usize = 64 << 10;
-/// Larger blocks have a multiple of this, smaller ones a power of two.
-const STEP: usize = 1 << 20;
 
-fn rounded(bytes: usize) -> usize {
-    if bytes > STEP {
-        bytes.next_multiple_of(STEP)
-    } else {
-        bytes.next_power_of_two().max(SMALLEST)
-    }
+/// The bytes of the block for an array, one of four sizes between a power of two and the next.
+fn block_size(bytes: usize) -> usize {
+    let bytes = bytes.max(SMALLEST);
+    bytes.next_multiple_of(bytes.next_power_of_two() / 8)
 }
 
 impl Pool {
@@ -132,15 +120,15 @@ impl Pool {
     pub fn take(&self, driver: &'static Driver, bytes: usize) -> Result<Block, Failure> {
         let context = driver.context()?;
         let mut state = self.state();
+        let size = block_size(bytes);
         // What went beyond the limit was for one call.
         state.shrink(0);
-        if let Some(block) = state.take(context, bytes, Block::is_free) {
+        if let Some(block) = state.take(context, size, Block::is_free) {
             return Ok(block);
         }
-        let size = rounded(bytes);
         if !state.has_room_for(size) {
             // One that will be free is better than a new one.
-            if let Some(block) = state.take(context, bytes, |_| true) {
+            if let Some(block) = state.take(context, size, |_| true) {
                 block.wait();
                 return Ok(block);
             }
@@ -176,17 +164,16 @@ impl Pool {
 }
 
 impl State {
-    /// Takes out the smallest block of this context that has so many bytes, among those that fit.
+    /// Takes out a block of this context and size that fits. A larger one is for larger arrays: a
+    /// call with two arrays could find no room for the other one.
     fn take(
         &mut self,
         context: Context,
-        bytes: usize,
+        size: usize,
         fits: impl Fn(&Block) -> bool,
     ) -> Option<Block> {
-        let blocks = self.idle.iter().enumerate();
-        let (index, _) = blocks
-            .filter(|(_, block)| block.context == context && block.bytes >= bytes && fits(block))
-            .min_by_key(|(_, block)| block.bytes)?;
+        let found = |block: &Block| block.context == context && block.bytes == size && fits(block);
+        let index = self.idle.iter().position(found)?;
         Some(self.idle.swap_remove(index))
     }
 

@@ -327,6 +327,12 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.in_memory(self.memory.after(piece))
     }
 
+    /// Says that MPI has written these elements of the result, where the piece of a call did not.
+    pub fn written(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
+        let piece = Piece::both(elements, 0, datatype.size);
+        self.in_memory(self.memory.after(&piece))
+    }
+
     fn in_memory<T>(&self, outcome: std::result::Result<T, Failure>) -> Result<T> {
         outcome.map_err(|failure| self.failed(&failure))
     }

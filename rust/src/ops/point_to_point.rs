@@ -19,6 +19,8 @@ struct Outgoing {
     data: Source,
     dest: c_int,
     tag: c_int,
+    /// Whether the bytes are looked at.
+    is_read: bool,
     /// The elements of a piece.
     length: i64,
     /// The elements to be sent next, if any are left.
@@ -26,23 +28,24 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(communicator: &Communicator, data: Source, dest: c_int, tag: c_int) -> Self {
+    fn new<A: Abi>(communicator: &Communicator, data: Source, dest: c_int, tag: c_int) -> Self {
         let length = communicator.chunk(data.datatype.size);
         Self {
             data,
             dest,
             tag,
+            is_read: dest != A::PROC_NULL,
             length,
             next: Some(piece_of(0, data.count, length)),
         }
     }
 
-    /// The bytes of these elements, which need not be there if nobody gets them.
-    fn piece<A: Abi>(&self, elements: &Range<i64>) -> Piece {
+    /// The bytes of these elements.
+    fn piece(&self, elements: &Range<i64>) -> Piece {
         let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
-        if self.dest == A::PROC_NULL {
+        piece.written = 0..0;
+        if !self.is_read {
             piece.read.end = piece.read.start;
-            piece.read_next = 0;
         }
         piece
     }
@@ -96,10 +99,11 @@ impl<A: Abi> Incoming<A> {
         }
     }
 
-    /// The bytes of these elements, which are none if nobody sends any.
+    /// The bytes of these elements. Those of a piece are written when it is known how many came.
     fn piece(&self, elements: &Range<i64>) -> Piece {
         let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
-        if self.source == A::PROC_NULL {
+        piece.read = 0..0;
+        if self.is_in_pieces() || self.source == A::PROC_NULL {
             piece.written.end = piece.written.start;
         }
         piece
@@ -133,6 +137,8 @@ impl<A: Abi> Incoming<A> {
         // SAFETY: MPI has filled the status.
         let code = unsafe { (call.functions.get_count)(status, datatype, &mut count) };
         call.check("MPI_Get_count", code)?;
+        let end = received.start + i64::from(count.max(0));
+        call.written(&(received.start..end), self.data.datatype)?;
         if i64::from(count) == self.length {
             // The next piece is of the same message.
             // SAFETY: in this ABI, the fields of a status are there.
@@ -142,9 +148,8 @@ impl<A: Abi> Incoming<A> {
             }
             self.next = Some(piece_of(received.end, self.data.count, self.length));
         } else if self.wanted == status {
-            let total = received.start + i64::from(count.max(0));
             // SAFETY: as above.
-            let code = unsafe { (call.functions.status_set_elements)(status, datatype, total) };
+            let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
             call.check("MPI_Status_set_elements_x", code)?;
         }
         Ok(())
@@ -199,7 +204,8 @@ fn recv_piece<A: Abi, M: Memory>(
 pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (dest, tag) = (call.int("dest")?, call.int("tag")?);
     let [operand] = call.operands()?;
-    let mut message = Outgoing::new(&call.communicator, call.source(&operand)?, dest, tag);
+    let send = call.source(&operand)?;
+    let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
     while let Some(elements) = message.next.clone() {
         send_piece(call, &mut message, elements)?;
     }
@@ -211,7 +217,7 @@ fn send_piece<A: Abi, M: Memory>(
     message: &mut Outgoing,
     elements: Range<i64>,
 ) -> Result<()> {
-    let piece = message.piece::<A>(&elements);
+    let piece = message.piece(&elements);
     let count = elements.end - elements.start;
     let block = call.block(count, message.data.datatype)?;
     let address = message.address(&piece);
@@ -238,13 +244,15 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let (send, recv) = (call.source(&operand)?, call.target(&result)?);
-    // The two buffers of MPI_Sendrecv must be disjoint.
-    let replace = recv.count > 0 && send.address == recv.address.cast_const();
+    // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
+    let replace = send.count.min(recv.count) > 0 && send.address == recv.address.cast_const();
     if replace {
         check_blocks(&result, &operand, 1)?;
     }
     let communicator = &call.communicator;
-    let mut sent = Outgoing::new(communicator, send, dest, send_tag);
+    let mut sent = Outgoing::new::<A>(communicator, send, dest, send_tag);
+    // What no message replaces stays as it was.
+    sent.is_read |= replace;
     let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
     loop {
         match (sent.next.clone(), received.next.clone()) {
@@ -270,7 +278,7 @@ fn exchange_pieces<A: Abi, M: Memory>(
     let (source, recv_tag) = (received.source, received.tag);
     let piece = Piece {
         written: received.piece(&receives).written,
-        ..sent.piece::<A>(&sends)
+        ..sent.piece(&sends)
     };
     let (send, recv) = (sent.address(&piece), received.address(&piece));
     let status = received.status();
