@@ -70,7 +70,7 @@ class Run(NamedTuple):
             command = [path / "bin" / "mpiexec", "-n", str(self.ranks), *command]
         environ = {**conformance.mpi_environ(path), **dict(self.environ)}
         if self.folder == "device":
-            environ["LD_LIBRARY_PATH"] = str(stand_in())
+            environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
         return report(self.label, command, environ, max(self.ranks, 1))
 
 
@@ -109,6 +109,7 @@ def own() -> Iterator[Run]:
         yield Run(name, 2)
         yield Run(name, 2, folder="device")
     yield Run("mpich", 1, folder="device")
+    yield Run("mpich", 1, ("test_results.py",), (("STAND_IN", ROCM),), "device")
     yield Run("mpich", 3, ("test_results.py", "test_pieces.py"), folder="device")
     yield Run("mpich", 3, (CORE[0], *JACOBIAN))
     yield Run("mpich", 4, (CORE[1], *JACOBIAN))
@@ -117,16 +118,20 @@ def own() -> Iterator[Run]:
     yield Run("mpich", 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
 
 
+#: The names under which a driver is looked for.
+CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
+
+
 @cache
-def stand_in() -> Path:
+def stand_in(name: str) -> Path:
     """A folder with the stand-in for a driver, under the driver's name."""
     target = TESTS / "driver" / "target"
     manifest = TESTS / "driver" / "Cargo.toml"
     command = ["cargo", "build", "--quiet", "--locked", "--release"]
     call(*command, "--manifest-path", manifest, "--target-dir", target)
-    folder = target / "lib"
+    folder = target / name
     folder.mkdir(exist_ok=True)
-    shutil.copy(target / "release" / "libstand_in_driver.so", folder / "libcuda.so.1")
+    shutil.copy(target / "release" / "libstand_in_driver.so", folder / name)
     return folder
 
 

@@ -100,6 +100,11 @@ class Call(NamedTuple):
     is_defined: bool = True
 
     @property
+    def label(self) -> str:
+        sent = None if self.operand is None else self.operand.shape
+        return f"{self.name} of {self.dtype}, {sent} -> {self.result}, {self.attributes}"
+
+    @property
     def bytes_read(self) -> int:
         return 0 if self.operand is None or not self.is_read else self.operand.nbytes
 

@@ -49,6 +49,22 @@ def stream():
     return driver.Stream()
 
 
+@pytest.fixture
+def expect():
+    """Compares values, and tells at the end of the test which differ.
+
+    A rank that stopped at the first one would let the others wait for its next call.
+    """
+    wrong = []
+
+    def compare(given, expected, call, **case):
+        if given != expected:
+            wrong.append((call.label, case, given, expected))
+
+    yield compare
+    assert wrong == []
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         needed = item.get_closest_marker("ranks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
@@ -31,6 +32,10 @@ _SIGNATURES = {
     "cuCtxGetCurrent": ([ctypes.POINTER(c_void_p)], c_int),
 }
 
+#: The driver that it stands for.
+NAME = os.environ.get("STAND_IN", "libcuda.so.1")
+PLATFORM = "cuda" if NAME.startswith("libcuda") else "rocm"
+
 #: Why the tests can't run, if so.
 why_not = ""
 
@@ -38,12 +43,12 @@ why_not = ""
 def _load() -> Any:
     global why_not
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        library = ctypes.CDLL(NAME)
     except OSError as error:
         why_not = f"no stand-in driver: {error}"
         return None
     if not hasattr(library, "stand_in_count"):
-        why_not = "libcuda.so.1 is not the stand-in driver of tests/driver"
+        why_not = f"{NAME} is not the stand-in driver of tests/driver"
         return None
     for name, (arguments, result) in _SIGNATURES.items():
         function = getattr(library, name)

@@ -103,6 +103,23 @@ def test_each_call_of_each_function(case, chunk, stream):
                 check_works(call, c, stream, in_place=in_place)
 
 
+@pytest.mark.parametrize("function", ["cuEventRecord", "cuEventSynchronize"])
+@pytest.mark.parametrize("is_freed", [True, False], ids=["freed", "used"])
+def test_a_copy_that_is_still_to_come(is_freed, function, stream):
+    """The memory of a call that has failed is not to be used before the copy is over."""
+    driver.fail(function, 700)
+    call = allreduce(10)
+    found = outcome(call, alone(), stream, in_place=True, delay=50_000)
+    assert found == error_text(function, 700)
+    if is_freed:
+        _core.free_staging()
+        assert live("host_bytes") == 0
+    else:
+        other = driver.Stream()
+        check_works(call, alone(), other, in_place=True)
+    check_nothing_is_left()
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_on_all_ranks(code, stream):
     c = communicator()

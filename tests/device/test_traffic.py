@@ -63,7 +63,7 @@ def test_the_table_of_calls():
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_bytes(name, stream):
+def test_bytes(name, stream, expect):
     """No byte is copied that is not needed, and none twice."""
     for chunk in (0, CHUNK):
         c = communicator(chunk)
@@ -71,41 +71,41 @@ def test_bytes(name, stream):
             for call in calls(name, c, "float32", count):
                 for in_place in ways(call):
                     given = counted(call, c, stream, in_place=in_place)
-                    assert given["bytes_down"] == call.bytes_read, (call, chunk)
-                    assert given["bytes_up"] == call.bytes_written, (call, chunk)
+                    moved = given["bytes_down"], given["bytes_up"]
+                    expect(moved, (call.bytes_read, call.bytes_written), call, chunk=chunk)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_waits_of_a_whole_message(name, stream):
+def test_waits_of_a_whole_message(name, stream, expect):
     """Once for the operand, if there is any, and so never for the copy of the result."""
     c = communicator()
     for count in (0, COUNT):
         for call in calls(name, c, "float32", count):
             for in_place in ways(call):
                 given = counted(call, c, stream, in_place=in_place)
-                assert sum(given[name] for name in WAITS) == int(call.bytes_read > 0), call
-                copies = [int(call.bytes_read > 0), int(call.bytes_written > 0)]
-                assert [given[name] for name in COPIES] == copies, call
+                down, up = call.bytes_read > 0, call.bytes_written > 0
+                expect(sum(given[name] for name in WAITS), down, call)
+                expect([given[name] for name in COPIES], [down, up], call)
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_waits_of_pieces(name, stream):
+def test_waits_of_pieces(name, stream, expect):
     """Once for each piece at most."""
     c = communicator(CHUNK)
     for call in calls(name, c, "float32", COUNT):
         for in_place in ways(call):
             given = counted(call, c, stream, in_place=in_place)
-            most = PIECES if call.bytes_read else 0
-            assert sum(given[name] for name in WAITS) <= most, call
-            copies = [most, PIECES if call.bytes_written else 0]
-            assert [given[name] for name in COPIES] == copies, call
+            down, up = (PIECES if n else 0 for n in (call.bytes_read, call.bytes_written))
+            waits = sum(given[name] for name in WAITS)
+            expect(max(waits, down), down, call)
+            expect([given[name] for name in COPIES], [down, up], call)
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_no_pieces_of_what_travels_whole(name, stream):
+def test_no_pieces_of_what_travels_whole(name, stream, expect):
     for call in calls(name, communicator(), "float32", COUNT):
         whole = counted(call, communicator(), stream)
-        assert counted(call, communicator(CHUNK), stream) == whole
+        expect(counted(call, communicator(CHUNK), stream), whole, call)
 
 
 @pytest.mark.parametrize("chunk", [0, 64])
@@ -147,7 +147,7 @@ def test_sendrecv_copies_only_what_came(stream):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_direct(name, stream):
+def test_direct(name, stream, expect):
     """One wait for a call with data, and nothing else."""
     _core.set_direct(True)
     for chunk in (0, CHUNK):
@@ -156,6 +156,7 @@ def test_direct(name, stream):
             for call in calls(name, c, "float32", count):
                 given = counted(call, c, stream, is_open=True)
                 has_data = call.bytes_read > 0 or call.bytes_written > 0
-                assert given.pop("cuStreamSynchronize") == int(has_data), call
-                assert set(given.values()) == {0}
-                assert driver.count(*MEMORY, "cuEventRecord", "cuEventQuery") == 0
+                expect(given.pop("cuStreamSynchronize"), has_data, call)
+                expect(set(given.values()), {0}, call)
+                others = driver.count(*MEMORY, "cuEventRecord", "cuEventQuery")
+                expect(others, 0, call)
