@@ -178,8 +178,9 @@ pub fn set_staging_limit(bytes: usize) {
 
 /// Frees the memory for copies, so far as no call uses it.
 #[pyfunction]
-pub fn free_staging() {
-    POOL.clear();
+pub fn free_staging(py: Python<'_>) {
+    // It waits for copies, and a stream may be waiting for a function in Python.
+    py.detach(|| POOL.clear());
 }
 
 /// Turns the debug lines on or off.

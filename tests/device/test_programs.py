@@ -3,6 +3,9 @@
 XLA has no GPU here, so that programs are lowered for one, and not run.
 """
 
+import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -33,6 +36,34 @@ def test_a_device_is_found():
     assert _core.device() == "cuda"
     assert _core.why_no_device() is None
     assert mpi4jax.has_cuda_support()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("STAND_IN_DEVICES", "0", "the cuda driver has no device; "),
+        ("STAND_IN_INIT", "100", "cuInit returned error code 100: CUDA_ERROR_NO_DEVICE: "),
+    ],
+)
+def test_no_device_is_found(name, value, reason):
+    # By the core alone, which needs no MPI for it, in a process of its own.
+    code = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("_core", sys.argv[1])
+core = module_from_spec(spec)
+spec.loader.exec_module(core)
+print(core.device(), core.why_no_device())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, _core.__file__],
+        env={**os.environ, name: value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"None {reason}")
+    assert "libamdhip64.so" in done.stdout
 
 
 @pytest.mark.parametrize(
