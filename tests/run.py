@@ -35,6 +35,8 @@ CORE = tuple(
 MPI = (*CORE[:2], "test_types.py::test_reductions", "test_counts.py")
 #: What moves arrays, in pieces too.
 PIECES = (*CORE[:2], "test_status.py")
+#: Those of processes of their own that depend on the MPI.
+PROCESS = ("test_errors.py", "test_exit.py", "test_dispatch.py")
 #: What depends on how JAX traces and transforms.
 JAX = ("test_autodiff.py", "test_vmap.py", "test_docs.py")
 #: What is run with other JAXs: all of that with the oldest and the newest.
@@ -104,8 +106,9 @@ def own() -> Iterator[Run]:
     """The own tests, on both MPIs and 1 to 4 ranks."""
     for name in ("mpich", "openmpi"):
         yield Run(name, 1)
+    yield Run("mpich", 0, folder="process")
+    yield Run("openmpi", 0, PROCESS, folder="process")
     for name in ("mpich", "openmpi"):
-        yield Run(name, 0, folder="process")
         yield Run(name, 2)
         yield Run(name, 2, folder="device")
     yield Run("mpich", 1, folder="device")
