@@ -23,8 +23,9 @@ struct Outgoing {
     is_read: bool,
     /// The elements of a piece.
     length: i64,
-    /// The elements to be sent next, if any are left.
-    next: Option<Range<i64>>,
+    /// Those of the next piece.
+    elements: Range<i64>,
+    is_done: bool,
 }
 
 impl Outgoing {
@@ -36,13 +37,19 @@ impl Outgoing {
             tag,
             is_read: dest != A::PROC_NULL,
             length,
-            next: Some(piece_of(0, data.count, length)),
+            elements: piece_of(0, data.count, length),
+            is_done: false,
         }
     }
 
-    /// The bytes of these elements.
-    fn piece(&self, elements: &Range<i64>) -> Piece {
-        let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
+    /// The number of elements in the next piece.
+    fn count(&self) -> i64 {
+        self.elements.end - self.elements.start
+    }
+
+    /// The bytes of the next piece.
+    fn piece(&self) -> Piece {
+        let mut piece = Piece::both(&self.elements, self.length, self.data.datatype.size);
         piece.written = 0..0;
         if !self.is_read {
             piece.read.end = piece.read.start;
@@ -54,11 +61,10 @@ impl Outgoing {
         self.data.address.wrapping_byte_add(piece.read.start)
     }
 
-    /// What was to be sent next has been sent.
+    /// The piece has been sent.
     fn advance(&mut self) {
-        let sent = self.next.take().unwrap_or_default();
-        let is_last = sent.end - sent.start < self.length;
-        self.next = (!is_last).then(|| piece_of(sent.end, self.data.count, self.length));
+        self.is_done = self.count() < self.length;
+        self.elements = piece_of(self.elements.end, self.data.count, self.length);
     }
 }
 
@@ -68,8 +74,9 @@ struct Incoming<A: Abi> {
     source: c_int,
     tag: c_int,
     length: i64,
-    /// The elements that the next piece may have, if there is one to come.
-    next: Option<Range<i64>>,
+    /// Where there is room for the next piece.
+    elements: Range<i64>,
+    is_done: bool,
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: *mut A::Status,
     /// A status where the caller wants none: more than any MPI's.
@@ -93,15 +100,21 @@ impl<A: Abi> Incoming<A> {
             source,
             tag,
             length,
-            next: Some(piece_of(0, data.count, length)),
+            elements: piece_of(0, data.count, length),
+            is_done: false,
             wanted,
             own: [0; MAX_STATUS],
         }
     }
 
-    /// The bytes of these elements. Those of a piece are written when it is known how many came.
-    fn piece(&self, elements: &Range<i64>) -> Piece {
-        let mut piece = Piece::both(elements, self.length, self.data.datatype.size);
+    /// The number of elements for which there is room.
+    fn count(&self) -> i64 {
+        self.elements.end - self.elements.start
+    }
+
+    /// The bytes of the next piece. One of several is written when it is known how many came.
+    fn piece(&self) -> Piece {
+        let mut piece = Piece::both(&self.elements, self.length, self.data.datatype.size);
         piece.read = 0..0;
         if self.is_in_pieces() || self.source == A::PROC_NULL {
             piece.written.end = piece.written.start;
@@ -127,8 +140,8 @@ impl<A: Abi> Incoming<A> {
 
     /// A piece has come: looks at its status for whether that was the last.
     fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
-        let received = self.next.take().unwrap_or_default();
         if !self.is_in_pieces() {
+            self.is_done = true;
             return Ok(());
         }
         let status = self.status();
@@ -137,16 +150,18 @@ impl<A: Abi> Incoming<A> {
         // SAFETY: MPI has filled the status.
         let code = unsafe { (call.functions.get_count)(status, datatype, &mut count) };
         call.check("MPI_Get_count", code)?;
-        let end = received.start + i64::from(count.max(0));
-        call.written(&(received.start..end), self.data.datatype)?;
-        if i64::from(count) == self.length {
+        let start = self.elements.start;
+        let end = start + i64::from(count.max(0));
+        call.written(&(start..end), self.data.datatype)?;
+        self.is_done = i64::from(count) != self.length;
+        if !self.is_done {
             // The next piece is of the same message.
             // SAFETY: in this ABI, the fields of a status are there.
             unsafe {
                 let fields = status.cast::<c_int>().add(A::STATUS_SOURCE);
                 (self.source, self.tag) = (*fields, *fields.add(1));
             }
-            self.next = Some(piece_of(received.end, self.data.count, self.length));
+            self.elements = piece_of(end, self.data.count, self.length);
         } else if self.wanted == status {
             // SAFETY: as above.
             let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
@@ -162,19 +177,14 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let recv = call.target(&result)?;
     let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
-    while let Some(elements) = message.next.clone() {
-        recv_piece(call, &mut message, elements)?;
+    while !message.is_done {
+        recv_piece(call, &mut message)?;
     }
     Ok(())
 }
 
-fn recv_piece<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    message: &mut Incoming<A>,
-    elements: Range<i64>,
-) -> Result<()> {
-    let piece = message.piece(&elements);
-    let count = elements.end - elements.start;
+fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -> Result<()> {
+    let (piece, count) = (message.piece(), message.count());
     let block = call.block(count, message.data.datatype)?;
     let (address, status) = (message.address(&piece), message.status());
     let (source, tag) = (message.source, message.tag);
@@ -206,19 +216,14 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let send = call.source(&operand)?;
     let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
-    while let Some(elements) = message.next.clone() {
-        send_piece(call, &mut message, elements)?;
+    while !message.is_done {
+        send_piece(call, &mut message)?;
     }
     Ok(())
 }
 
-fn send_piece<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    message: &mut Outgoing,
-    elements: Range<i64>,
-) -> Result<()> {
-    let piece = message.piece(&elements);
-    let count = elements.end - elements.start;
+fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing) -> Result<()> {
+    let (piece, count) = (message.piece(), message.count());
     let block = call.block(count, message.data.datatype)?;
     let address = message.address(&piece);
     let (dest, tag) = (message.dest, message.tag);
@@ -255,13 +260,11 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     sent.is_read |= replace;
     let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
     loop {
-        match (sent.next.clone(), received.next.clone()) {
-            (Some(sends), Some(receives)) => {
-                exchange_pieces(call, &mut sent, sends, &mut received, receives, replace)?;
-            }
-            (Some(sends), None) => send_piece(call, &mut sent, sends)?,
-            (None, Some(receives)) => recv_piece(call, &mut received, receives)?,
-            (None, None) => return Ok(()),
+        match (sent.is_done, received.is_done) {
+            (false, false) => exchange_pieces(call, &mut sent, &mut received, replace)?,
+            (false, true) => send_piece(call, &mut sent)?,
+            (true, false) => recv_piece(call, &mut received)?,
+            (true, true) => return Ok(()),
         }
     }
 }
@@ -269,21 +272,18 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 fn exchange_pieces<A: Abi, M: Memory>(
     call: &Call<A, M>,
     sent: &mut Outgoing,
-    sends: Range<i64>,
     received: &mut Incoming<A>,
-    receives: Range<i64>,
     replace: bool,
 ) -> Result<()> {
     let (dest, send_tag) = (sent.dest, sent.tag);
     let (source, recv_tag) = (received.source, received.tag);
     let piece = Piece {
-        written: received.piece(&receives).written,
-        ..sent.piece(&sends)
+        written: received.piece().written,
+        ..sent.piece()
     };
     let (send, recv) = (sent.address(&piece), received.address(&piece));
     let status = received.status();
-    let send_count = sends.end - sends.start;
-    let recv_count = receives.end - receives.start;
+    let (send_count, recv_count) = (sent.count(), received.count());
     let sent_block = call.block(send_count, sent.data.datatype)?;
     let received_block = call.block(recv_count, received.data.datatype)?;
     let body = |mpi: Form<A>, comm: A::Comm| {
