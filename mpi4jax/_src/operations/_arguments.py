@@ -40,6 +40,11 @@ def depend(value: Array, result: Any) -> Array:
     return jnp.where(False, result, value)
 
 
+def zeros_after(result: Any) -> Array:
+    """Zeros like an operation's result, which depend on it in the same way."""
+    return depend(jnp.zeros_like(result), result)
+
+
 def root_rank(function: str, root: Any, comm: Communicator) -> int:
     """The root of a collective operation."""
     root = integer(function, "root", root)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..dtypes import OPERATORS, SUM
 from ..jax_compat import ad
 from ..operation import Operation
-from ._arguments import depend
+from ._arguments import depend, zeros_after
 
 #: How an array is reduced along an axis, for the operators with a derivative.
 REDUCERS: dict[str, Callable[..., Any]] = {
@@ -37,8 +37,7 @@ def depend_on_all(value: Any, gathered: Any) -> Any:
     They do so on some processes only, as the programs differ. All must come to the
     operations that transpose the gathering, though, of every derivative.
     """
-    nothing = depend(jnp.zeros_like(gathered), gathered)
-    return depend(value, jnp.sum(jnp.sin(nothing)))
+    return depend(value, jnp.sum(jnp.sin(zeros_after(gathered))))
 
 
 def def_derivatives(

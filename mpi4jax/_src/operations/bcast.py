@@ -10,7 +10,7 @@ from .. import handles
 from ..dtypes import SUM
 from ..operation import Operation, SharedTranspose
 from . import reduce
-from ._arguments import Array, depend, is_rank, like, root_rank
+from ._arguments import Array, is_rank, like, root_rank, zeros_after
 
 bcast_p = Operation(
     "bcast",
@@ -54,7 +54,7 @@ def _transpose(cotangent: Any, x: Any, *, root: int, shared: bool, comm: int) ->
     if shared:
         return root_part(cotangent, root=root, shared=shared, comm=comm)
     total = reduce.reduce_p.bind(cotangent, op=SUM, root=root, comm=comm)
-    return total if is_rank(root, comm) else depend(jnp.zeros_like(total), total)
+    return total if is_rank(root, comm) else zeros_after(total)
 
 
 bcast_p.def_linear(_transpose)

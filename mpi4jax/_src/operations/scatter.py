@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from .. import handles
 from ..operation import Operation
 from . import gather
-from ._arguments import Array, check_first_axis, depend, is_rank, like, root_rank
+from ._arguments import Array, check_first_axis, is_rank, like, root_rank, zeros_after
 
 scatter_p = Operation(
     "scatter",
@@ -52,7 +50,7 @@ def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
 
 def _transpose(cotangent: Any, x: Any, *, root: int, comm: int) -> Any:
     gathered = gather.gather_p.bind(cotangent, root=root, comm=comm)
-    return gathered if is_rank(root, comm) else depend(jnp.zeros_like(gathered), gathered)
+    return gathered if is_rank(root, comm) else zeros_after(gathered)
 
 
 scatter_p.def_linear(_transpose)

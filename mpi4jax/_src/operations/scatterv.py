@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from .. import handles
 from ..jax_compat import ShapedArray
 from ..operation import Operation
 from . import gatherv
-from ._arguments import Array, check_rows, depend, is_rank, like, root_rank, row_counts
+from ._arguments import (
+    Array,
+    check_rows,
+    is_rank,
+    like,
+    root_rank,
+    row_counts,
+    zeros_after,
+)
 
 
 def _results(
@@ -59,7 +65,7 @@ def scatterv(x: Any, counts: Any, root: Any, *, comm: Any = None) -> Array:
 
 def _transpose(cotangent: Any, x: Any, *, root: int, comm: int, **counts: Any) -> Any:
     gathered = gatherv.gatherv_p.bind(cotangent, **counts, root=root, comm=comm)
-    return gathered if is_rank(root, comm) else depend(jnp.zeros_like(gathered), gathered)
+    return gathered if is_rank(root, comm) else zeros_after(gathered)
 
 
 scatterv_p.def_linear(_transpose)
