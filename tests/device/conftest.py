@@ -3,8 +3,6 @@
 They run on every rank of an `mpiexec`. `libcuda.so.1` must be the library of tests/driver.
 """
 
-import faulthandler
-
 import calls
 import driver
 import frames
@@ -13,10 +11,9 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-COMM = MPI.COMM_WORLD
+pytest_plugins = ["ranks"]
 
-# A rank that waits for the others forever must not wait for ever.
-faulthandler.dump_traceback_later(240, exit=True)
+COMM = MPI.COMM_WORLD
 
 #: Page-locked memory that a test may use, unless it says otherwise.
 LIMIT = 1 << 30
@@ -67,18 +64,5 @@ def expect():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        needed = item.get_closest_marker("ranks")
         if driver.why_not:
             item.add_marker(pytest.mark.skip(reason=driver.why_not))
-        elif needed and COMM.Get_size() < needed.args[0]:
-            reason = f"needs {needed.args[0]} ranks"
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
-
-
-def pytest_report_header(config):
-    library = MPI.Get_library_version().splitlines()[0]
-    return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"

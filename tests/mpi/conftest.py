@@ -1,6 +1,5 @@
 """Tests that run on every rank of an `mpiexec`, with any number of ranks."""
 
-import faulthandler
 import os
 import re
 from collections import Counter
@@ -11,10 +10,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import pytest
 from mpi4py import MPI
 
-COMM = MPI.COMM_WORLD
+pytest_plugins = ["ranks"]
 
-# A rank that waits for the others forever must not wait for ever.
-faulthandler.dump_traceback_later(240, exit=True)
+COMM = MPI.COMM_WORLD
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -80,20 +78,3 @@ def calls_of(capsys):
         return result, calls - Counter(Barrier=1)
 
     return call
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        needed = item.get_closest_marker("ranks")
-        if needed and COMM.Get_size() < needed.args[0]:
-            reason = f"needs {needed.args[0]} ranks"
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
-
-
-def pytest_report_header(config):
-    library = MPI.Get_library_version().splitlines()[0]
-    return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"
