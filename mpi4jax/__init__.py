@@ -3,9 +3,9 @@
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
-from ._src.api import capitalised as _capitalised
-from ._src.api import default as _api
-from ._src.utils import has_cuda_support, has_sycl_support
+from ._internal.api import capitalised as _capitalised
+from ._internal.api import default as _api
+from ._internal.utils import has_cuda_support, has_sycl_support
 
 allgather = _api.allgather
 allgatherv = _api.allgatherv

@@ -1,6 +1,6 @@
 """The operations without tokens, as in mpi4jax 0.8 and later."""
 
-from ._src.api import notoken as _api
+from ._internal.api import notoken as _api
 
 allgather = _api.allgather
 allgatherv = _api.allgatherv

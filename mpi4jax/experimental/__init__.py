@@ -1,5 +1,5 @@
 """What mpi4jax 0.3 to 0.5 had under this name."""
 
-from .._src.auto_tokenize import auto_tokenize
+from .._internal.auto_tokenize import auto_tokenize
 
 __all__ = ["auto_tokenize"]

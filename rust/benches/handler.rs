@@ -121,17 +121,17 @@ fn main() {
     let y = || array(F32, 0x2000, &[2]);
     let unary = || Call::default().operand(x()).result(y());
     let messages: &[(&str, i64)] = &[
-        ("comm", 0),
+        ("comm_number", 0),
         ("dest", 1),
         ("recvtag", -1),
         ("sendtag", 0),
         ("source", 1),
-        ("status", -1),
+        ("status_number", -1),
     ];
     for (operation, call) in [
-        ("allreduce", unary().ints(&[("comm", 0), ("op", 0)])),
+        ("allreduce", unary().ints(&[("comm_number", 0), ("op_number", 0)])),
         ("sendrecv", unary().ints(messages)),
-        ("barrier", Call::default().ints(&[("comm", 0)])),
+        ("barrier", Call::default().ints(&[("comm_number", 0)])),
     ] {
         let call = call.operand(token()).result(token());
         let (_, handler) = ops::host_handlers::<Idle>()

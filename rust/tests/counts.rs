@@ -64,7 +64,7 @@ fn message() -> Call {
         ("source", 3),
         ("recvtag", 4),
         ("tag", 5),
-        ("status", -1),
+        ("status_number", -1),
     ])
 }
 
@@ -290,7 +290,7 @@ const REDUCTIONS: [Reduction; 4] = [
 
 fn reduce(operand: i64, result: i64, op: i64) -> Call {
     on(RANK_0)
-        .ints(&[("op", op), ("root", 0), ("reverse", 0)])
+        .ints(&[("op_number", op), ("root", 0), ("reverse", 0)])
         .operand(floats(operand, &[10]))
         .result(floats(result, &[10]))
 }
@@ -356,7 +356,7 @@ fn reductions_with_an_operator_of_a_user_are_always_split() {
 #[test]
 fn reductions_of_half_floats_are_always_split() {
     let call = on(RANK_0)
-        .ints(&[("op", 0)])
+        .ints(&[("op_number", 0)])
         .operand(array(BF16, IN as usize, &[10]))
         .result(array(BF16, IN as usize, &[10]));
     let calls = calls(LIMIT, true, "allreduce", call);
@@ -373,7 +373,7 @@ fn reductions_of_half_floats_are_always_split() {
 #[test]
 fn a_result_that_is_not_there_stays_null_in_every_chunk() {
     let call = on(RANK_1)
-        .ints(&[("op", SUM), ("root", 0)])
+        .ints(&[("op_number", SUM), ("root", 0)])
         .operand(floats(IN, &[6]));
     let part = |send, count| {
         let arguments = vec![send, 0, count, FLOAT, SUM_HANDLE, 0, COMM[1]];
@@ -392,7 +392,7 @@ fn a_reduction_may_be_a_number_of_whole_chunks() {
 }
 
 fn reduce_scatter(op: i64) -> Call {
-    in_and_out(on(RANK_1).ints(&[("op", op)]), &[2, 6], &[6])
+    in_and_out(on(RANK_1).ints(&[("op_number", op)]), &[2, 6], &[6])
 }
 
 /// What `MPI_Reduce_scatter_block` gets, in either form.

@@ -36,7 +36,7 @@ fn allgather_needs_room_for_each_rank() {
 }
 
 fn allreduce(comm: i64) -> Call {
-    on(comm).ints(&[("op", SUM)])
+    on(comm).ints(&[("op_number", SUM)])
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn send_reads_the_operand() {
 
 fn recv(status: i64) -> Call {
     on(RANK_1)
-        .ints(&[("source", -2), ("tag", -1), ("status", status)])
+        .ints(&[("source", -2), ("tag", -1), ("status_number", status)])
         .result(floats(OUT, &[5]))
 }
 
@@ -597,7 +597,7 @@ fn sendrecv(status: i64) -> Call {
         ("sendtag", 2),
         ("source", 3),
         ("recvtag", 4),
-        ("status", status),
+        ("status_number", status),
     ])
 }
 
@@ -680,7 +680,7 @@ fn what_the_registry_does_not_know_is_an_error() {
         invalid("no MPI data type for XLA's data type 18")
     );
     let no_operator = on(RANK_0)
-        .ints(&[("op", 50)])
+        .ints(&[("op_number", 50)])
         .operand(floats(IN, &[3]))
         .result(floats(OUT, &[3]));
     assert_eq!(
@@ -707,7 +707,7 @@ fn an_array_must_have_a_size() {
 /// A reduction of this operator's number on elements of 16 bits, or of 32.
 fn reduction(number: i64, dtype: i32) -> Call {
     on(RANK_0)
-        .ints(&[("op", number)])
+        .ints(&[("op_number", number)])
         .operand(array(dtype, IN as usize, &[3]))
         .result(array(dtype, IN as usize, &[3]))
 }
@@ -809,7 +809,7 @@ fn half_floats_are_moved() {
 fn a_missing_attribute_is_an_error() {
     assert_eq!(
         refused("barrier", Call::default()),
-        invalid("attribute `comm` is missing")
+        invalid("attribute `comm_number` is missing")
     );
     assert_eq!(
         refused("send", on(RANK_0).operand(floats(IN, &[5]))),
@@ -902,7 +902,7 @@ fn each_call_has_two_lines_in_the_log() {
         call.operand(floats(IN, operand))
             .result(floats(OUT, result))
     };
-    let at_root = |comm| on(comm).ints(&[("op", SUM), ("root", 0)]);
+    let at_root = |comm| on(comm).ints(&[("op_number", SUM), ("root", 0)]);
     for (operation, call, first, last) in [
         (
             "allgather",

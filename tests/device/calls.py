@@ -14,8 +14,8 @@ from driver import DeviceArray, Stream, idle
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._src.dtypes import SUM
-from mpi4jax._src.handles import NO_STATUS, handle
+from mpi4jax._internal.dtypes import SUM
+from mpi4jax._internal.handles import NO_STATUS, handle
 
 REDUCTIONS = ("allreduce", "exscan", "reduce", "reduce_scatter", "scan")
 #: What travels in pieces where the communicator says so.
@@ -163,11 +163,11 @@ def _plain(name: str, c: Communicator, dtype: Any, count: int) -> Call:
     if name == "allgather":
         return Call(name, {}, dtype, data(count), (c.size, count))
     if name == "allreduce":
-        return Call(name, {"op": SUM}, dtype, data(count), (count,), in_place=True)
+        return Call(name, {"op_number": SUM}, dtype, data(count), (count,), in_place=True)
     if name == "alltoall":
         return Call(name, {}, dtype, data(c.size, count), (c.size, count))
     if name == "reduce_scatter":
-        return Call(name, {"op": SUM}, dtype, data(c.size, count), (count,))
+        return Call(name, {"op_number": SUM}, dtype, data(c.size, count), (count,))
     if name == "sendrecv":
         return sendrecv(c, data(count), (count,))
     if name == "allgatherv":
@@ -190,7 +190,7 @@ def _rooted(name: str, c: Communicator, dtype: Any, count: int, root: int) -> Ca
             return Call(name, attributes, dtype, data(count))
         return Call(name, attributes, dtype, data(count), (count,), False, True)
     if name == "reduce":
-        attributes["op"] = SUM
+        attributes["op_number"] = SUM
         shape = (count,) if is_root else None
         return Call(name, attributes, dtype, data(count), shape, in_place=is_root)
     if name in ("gather", "scatter"):
@@ -208,7 +208,7 @@ def _scan(name: str, c: Communicator, dtype: Any, count: int, reverse: int) -> C
     first = c.size - 1 if reverse else 0
     return Call(
         name,
-        {"op": SUM, "reverse": reverse},
+        {"op_number": SUM, "reverse": reverse},
         dtype,
         small_numbers(dtype, c.rank, count),
         (count,),
@@ -229,7 +229,7 @@ def sendrecv(
         "sendtag": 5,
         "source": (c.rank - 1) % c.size,
         "recvtag": 5,
-        "status": status,
+        "status_number": status,
     }
     in_place = operand.shape == result
     return Call("sendrecv", attributes, operand.dtype, operand, result, in_place=in_place)
@@ -242,7 +242,7 @@ def send(operand: np.ndarray, dest: int, tag: int = 7) -> Call:
 def recv(
     dtype: Any, shape: tuple[int, ...], source: int, tag: int = 7, status: int = NO_STATUS
 ) -> Call:
-    attributes = {"source": source, "tag": tag, "status": status}
+    attributes = {"source": source, "tag": tag, "status_number": status}
     return Call("recv", attributes, dtype, None, shape)
 
 
@@ -332,6 +332,6 @@ def _run(
         handlers[call.name],
         [] if operand is None else [operand],
         [] if result is None else [result],
-        {**call.attributes, "comm": c.number},
+        {**call.attributes, "comm_number": c.number},
         stream,
     )

@@ -25,8 +25,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._src.bridge import abi
-from mpi4jax._src.dtypes import DATATYPES
+from mpi4jax._internal.bridge import abi
+from mpi4jax._internal.dtypes import DATATYPES
 
 INTERNAL = 13
 EXECUTE = 3

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from test_pool import BLOCK, allreduce, receive
 
 from mpi4jax import _core
-from mpi4jax._src.dtypes import SUM
+from mpi4jax._internal.dtypes import SUM
 
 CODES = (2, 700, 12345)
 
@@ -218,7 +218,7 @@ def test_an_error_of_mpi(stream):
     for chunk in (0, 48):
         call = Call(
             "reduce",
-            {"op": SUM, "root": 5},
+            {"op_number": SUM, "root": 5},
             np.dtype("float32"),
             small_numbers("float32", 0, 40),
         )

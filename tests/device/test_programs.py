@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import _core, notoken
-from mpi4jax._src import device
+from mpi4jax._internal import device
 
 RANK = MPI.COMM_WORLD.Get_rank()
 
@@ -78,7 +78,7 @@ print(core.device(), core.why_no_device())
     ],
 )
 def test_programs_for_gpus_have_the_operations(name, function):
-    assert lowered(function).count(f"@mpi4jax_{name}(") == 1
+    assert lowered(function).count(f"@mpi_{name}_ffi(") == 1
     assert lowered(jax.grad(lambda x: function(x).sum()))
 
 

@@ -21,7 +21,7 @@ from calls import (
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._src.handles import NO_STATUS
+from mpi4jax._internal.handles import NO_STATUS
 
 #: The size of a piece, with arrays shorter, longer, with a rest and without one.
 CHUNKS = (0, 16, 48, 4096, 1 << 20)
@@ -102,7 +102,7 @@ def test_large(stream, expect):
 def test_empty_operand_where_the_result_is(chunk, where, stream):
     """An empty array takes no memory, so it may have the address of another one."""
     c, data = alone(chunk), any_bytes("int32", 1, 4)
-    attributes = {"dest": 0, "sendtag": 1, "source": 0, "recvtag": 2, "status": NO_STATUS}
+    attributes = {"dest": 0, "sendtag": 1, "source": 0, "recvtag": 2, "status_number": NO_STATUS}
     incoming = c.comm.Isend([data, MPI.BYTE], dest=0, tag=2)
     end = c.comm.Isend([data[:0], MPI.BYTE], dest=0, tag=2) if chunk else MPI.REQUEST_NULL
     outgoing = c.comm.Irecv([np.empty(1), MPI.BYTE], source=0, tag=1)
@@ -113,7 +113,7 @@ def test_empty_operand_where_the_result_is(chunk, where, stream):
         else:
             result = driver.DeviceArray("int32", (4,))
             run = frames.ON_DEVICE["sendrecv"], [result.part(0)], [result]
-        frames.call(*run, {**attributes, "comm": c.number}, stream.handle)
+        frames.call(*run, {**attributes, "comm_number": c.number}, stream.handle)
         driver.idle()
         given = result if where == "host" else result.read()
         assert given.tobytes() == data.tobytes()
@@ -138,7 +138,7 @@ def test_which_path(stream):
 
 
 def test_a_call_without_a_stream():
-    call = Call("barrier", {"comm": communicator().number}, None)
+    call = Call("barrier", {"comm_number": communicator().number}, None)
     with pytest.raises(frames.XlaError) as error:
         frames.call(frames.ON_DEVICE["barrier"], [], [], call.attributes)
     assert error.value.code == frames.INTERNAL

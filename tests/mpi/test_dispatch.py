@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._src import config
+from mpi4jax._internal import config
 from mpi4jax.experimental import auto_tokenize
 
 pytestmark = pytest.mark.skipif(
@@ -143,7 +143,7 @@ def test_beside_other_effects(capfd, size):
 
 def test_exported_functions_keep_their_effect(size):
     export = pytest.importorskip("jax.export", exc_type=ImportError)
-    check = export.DisabledSafetyCheck.custom_call("mpi4jax_allreduce")
+    check = export.DisabledSafetyCheck.custom_call("mpi_allreduce_ffi")
     exported = export.export(jax.jit(total), disabled_checks=[check])(jnp.ones(3))
     assert [str(e) for e in exported.ordered_effects] == ["MPI"]
     again = jax.jit(lambda x: exported.call(exported.call(x)))

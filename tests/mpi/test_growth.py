@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
-from mpi4jax._src import handles
+from mpi4jax._internal import handles
 
 
 def resident_bytes():
@@ -154,7 +154,7 @@ def copies_in_loop(body, *start):
     """The number of copies that XLA makes in the body of a loop over `body`."""
     loop = jax.jit(lambda *x: jax.lax.fori_loop(0, 10, lambda i, x: body(*x), x))
     hlo = loop.lower(*start).compile().as_text()
-    (compiled,) = (c for c in hlo.split("\n\n") if 'custom_call_target="mpi4jax_' in c)
+    (compiled,) = (c for c in hlo.split("\n\n") if 'custom_call_target="mpi_' in c)
     return compiled.count(" copy(")
 
 
@@ -182,7 +182,7 @@ def test_arguments_are_not_copied_to_be_overwritten(size):
     def compiled(**options):
         function = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM), **options)
         hlo = function.lower(jnp.ones(1000)).compile().as_text()
-        (call,) = (line for line in hlo.splitlines() if "mpi4jax_allreduce" in line)
+        (call,) = (line for line in hlo.splitlines() if "mpi_allreduce_ffi" in line)
         return " copy(" in hlo, "output_to_operand_aliasing" in call
 
     assert compiled() == (False, False)

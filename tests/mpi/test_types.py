@@ -12,8 +12,8 @@ from modes import ring
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._src.dtypes import CARRIERS, DATATYPES
-from mpi4jax._src.utils import wrap_as_hashable
+from mpi4jax._internal.dtypes import CARRIERS, DATATYPES
+from mpi4jax._internal.utils import wrap_as_hashable
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
 

@@ -101,7 +101,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             functions,
             counting: Counting::new(functions),
             memory,
-            communicator: REGISTRY.communicator(frame.attribute("comm")?)?,
+            communicator: REGISTRY.communicator(frame.attribute("comm_number")?)?,
         })
     }
 
@@ -127,7 +127,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// The reduction operator, as it is for elements of XLA's type `dtype`.
     pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
-        let number = self.frame.attribute("op")?;
+        let number = self.frame.attribute("op_number")?;
         let is_built_in = (0..BUILT_IN_OPERATORS).contains(&number);
         if is_built_in {
             let made = half_float::operator::<A>(number, dtype, |function| {
@@ -154,7 +154,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         if self.int("reverse")? == 0 {
             return Ok(self.communicator.handle::<A>());
         }
-        let reversed = REGISTRY.reversed(self.frame.attribute("comm")?)?;
+        let reversed = REGISTRY.reversed(self.frame.attribute("comm_number")?)?;
         if let Some(handle) = reversed.get() {
             return Ok(A::Comm::from_raw(*handle));
         }
@@ -173,7 +173,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// Where to put the status of a receive.
     pub fn status(&self) -> Result<*mut A::Status> {
-        REGISTRY.status::<A>(self.frame.attribute("status")?)
+        REGISTRY.status::<A>(self.frame.attribute("status_number")?)
     }
 
     /// An operand as MPI reads it.

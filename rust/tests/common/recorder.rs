@@ -365,7 +365,7 @@ pub fn floats(address: i64, dims: &[i64]) -> Array {
 }
 
 pub fn on(comm: i64) -> Call {
-    Call::default().ints(&[("comm", comm)])
+    Call::default().ints(&[("comm_number", comm)])
 }
 
 /// Held while a test changes what holds for the whole process.

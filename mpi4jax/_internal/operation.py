@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import device, handles
+from .bridge import custom_call_target
 from .decorators import ensure_device
 from .dtypes import carried, check_dtype, check_reduction
 from .effects import ordered_effect
@@ -37,6 +38,9 @@ from .jax_compat import (
 from .validation import ARRAY_TYPES, reject
 
 _known_array_types: set[type] = set()
+
+#: What stands in a compiled program for an MPI object is its number.
+_ATTRIBUTES = {"comm": "comm_number", "op": "op_number", "status": "status_number"}
 
 
 class Operation:
@@ -217,7 +221,7 @@ class Operation:
             and not is_kept_argument(operands[0])
         )
         rule = ffi_lowering(
-            f"mpi4jax_{self.name}",
+            custom_call_target(self.name),
             has_side_effect=True,
             operand_output_aliases={0: 0} if in_place else None,
         )
@@ -230,7 +234,7 @@ class Operation:
             *map(convert, operands, carriers),
             tokens.get(ctx, ordered_effect),
             **{
-                name: np.array(value, np.int64)[()]  # a scalar of what is none
+                _ATTRIBUTES.get(name, name): np.array(value, np.int64)[()]  # 0-d: a scalar
                 for name, value in params.items()
                 if name not in self._traced
             },

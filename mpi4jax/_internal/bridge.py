@@ -32,6 +32,11 @@ def abi() -> str:
     return "standard" if MPI._handleof(MPI.COMM_WORLD) < 4096 else "openmpi"
 
 
+def custom_call_target(operation: str) -> str:
+    """The name of an operation in a compiled program: the one that mpi4jax 0.9 gave it."""
+    return f"mpi_{operation}_ffi"
+
+
 def _load() -> None:
     library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
     try:
@@ -44,7 +49,7 @@ def _load() -> None:
         ) from error
     for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
         for name, capsule in handlers:
-            register_ffi_target(f"mpi4jax_{name}", capsule, platform, api_version=1)
+            register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
 
 
 _load()
