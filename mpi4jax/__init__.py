@@ -1,60 +1,41 @@
 """MPI operations on JAX arrays, inside jax.jit."""
 
-from importlib.metadata import version as _version
-from typing import Any as _Any
-
-from ._internal.api import capitalised as _capitalised
-from ._internal.api import default as _api
-from ._internal.utils import has_cuda_support, has_sycl_support
-
-allgather = _api.allgather
-allgatherv = _api.allgatherv
-allreduce = _api.allreduce
-alltoall = _api.alltoall
-alltoallv = _api.alltoallv
-barrier = _api.barrier
-bcast = _api.bcast
-exscan = _api.exscan
-gather = _api.gather
-gatherv = _api.gatherv
-recv = _api.recv
-reduce = _api.reduce
-reduce_scatter = _api.reduce_scatter
-scan = _api.scan
-scatter = _api.scatter
-scatterv = _api.scatterv
-send = _api.send
-sendrecv = _api.sendrecv
+import importlib as _importlib
+import typing as _typing
 
 # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
-from . import experimental as experimental  # noqa: E402
-from . import notoken as notoken  # noqa: E402
+from . import experimental as experimental
+from . import notoken as notoken
+from ._internal import versions as _versions
+from ._internal.device import has_cuda_support as has_cuda_support
+from ._internal.device import has_sycl_support as has_sycl_support
+from ._internal.environment import settings as _settings
+from ._internal.hashable import unpack_hashable as unpack_hashable
+from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
 
-__all__ = [
-    "allgather",
-    "allgatherv",
-    "allreduce",
-    "alltoall",
-    "alltoallv",
-    "barrier",
-    "bcast",
-    "exscan",
-    "gather",
-    "gatherv",
-    "has_cuda_support",
-    "has_sycl_support",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "scan",
-    "scatter",
-    "scatterv",
-    "send",
-    "sendrecv",
-]
+__version__ = _versions.VERSION
 
-__version__ = _version("mpi4jax")
+# Up to version 0.7 the operations take tokens, from 0.8 on there are none.
+if _typing.TYPE_CHECKING:
+    from ._line import *
+else:
+    if _settings.has_tokens:
+        from ._tokens import *
+    else:
+        from .notoken import *
+
+    __all__ = [
+        *notoken.__all__,
+        "has_cuda_support",
+        "has_sycl_support",
+        "unpack_hashable",
+        "wrap_as_hashable",
+    ]
 
 
-def __getattr__(name: str) -> _Any:
-    return _capitalised(name)
+def __getattr__(name: str) -> _typing.Any:
+    if name in ("_src", "extend"):
+        return _importlib.import_module(f"{__name__}.{name}")
+    from ._internal.capitalised import capitalised
+
+    return capitalised(name)

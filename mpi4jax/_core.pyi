@@ -7,6 +7,9 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
     those for device memory, by the name of their operation.
     """
 
+def status_ignore(abi: str) -> int:
+    """`MPI_STATUS_IGNORE` in an ABI, as a number."""
+
 def set_communicator(index: int, handle: int, rank: int, size: int, chunk: int) -> None:
     """Make `index` stand for the communicator with this handle.
 

@@ -1,25 +1,23 @@
 """The operations without tokens, as in mpi4jax 0.8 and later."""
 
-from ._internal.api import notoken as _api
-
-allgather = _api.allgather
-allgatherv = _api.allgatherv
-allreduce = _api.allreduce
-alltoall = _api.alltoall
-alltoallv = _api.alltoallv
-barrier = _api.barrier
-bcast = _api.bcast
-exscan = _api.exscan
-gather = _api.gather
-gatherv = _api.gatherv
-recv = _api.recv
-reduce = _api.reduce
-reduce_scatter = _api.reduce_scatter
-scan = _api.scan
-scatter = _api.scatter
-scatterv = _api.scatterv
-send = _api.send
-sendrecv = _api.sendrecv
+from ._internal.operations.allgather import allgather
+from ._internal.operations.allgatherv import allgatherv
+from ._internal.operations.allreduce import allreduce
+from ._internal.operations.alltoall import alltoall
+from ._internal.operations.alltoallv import alltoallv
+from ._internal.operations.barrier import barrier
+from ._internal.operations.bcast import bcast
+from ._internal.operations.exscan import exscan
+from ._internal.operations.gather import gather
+from ._internal.operations.gatherv import gatherv
+from ._internal.operations.recv import recv
+from ._internal.operations.reduce import reduce
+from ._internal.operations.reduce_scatter import reduce_scatter
+from ._internal.operations.scan import scan
+from ._internal.operations.scatter import scatter
+from ._internal.operations.scatterv import scatterv
+from ._internal.operations.send import send
+from ._internal.operations.sendrecv import sendrecv
 
 __all__ = [
     "allgather",

@@ -7,21 +7,17 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import (
-    bridge,  # noqa: F401
-    config,
-    decorators,  # noqa: F401
-    device,  # noqa: F401
-    dispatch,  # noqa: F401
-    flush,
-    jax_compat,
-    utils,  # noqa: F401
-    xla_bridge,  # noqa: F401
-)
+from . import bridge, dispatch, flush, jax_compat
+from .environment import settings
 
-config.check()
 jax_compat.check_jax_version()
-_core.set_raise_on_error(config.choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise")
+bridge.load()
+_core.set_direct(settings.use_cuda_mpi)
+_core.set_logging(settings.debug)
+_core.set_raise_on_error(settings.raise_on_error)
+_core.set_staging_limit(settings.staging_limit)
+if settings.fast_dispatch:
+    dispatch.enable()
 
 
 def _end() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 from .jax_compat import trace_state_clean
-from .validation import ARRAY_TYPES
+from .validation import ARRAY_TYPES, PLAIN_TYPES, array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +34,8 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
         if not trace_state_clean():
             return function(*args, **kwargs)
         leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+        if not all(type(x) in PLAIN_TYPES for x in leaves):
+            leaves = _checked(call.__name__, args, kwargs)
         is_dynamic = tuple(isinstance(leaf, ARRAY_TYPES) for leaf in leaves)
         dynamic = [x for x, d in zip(leaves, is_dynamic, strict=True) if d]
         static = tuple(x for x, d in zip(leaves, is_dynamic, strict=True) if not d)
@@ -49,3 +51,15 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
     call.__name__ = getattr(function, "__name__", repr(function))  # for profiles
     compiled = jax.jit(call, static_argnums=0)
     return tokenized
+
+
+def _checked(name: str, args: Any, kwargs: Any) -> list[Any]:
+    """The leaves of a function's arguments, of which the arrays can be passed to JAX."""
+
+    def argument(path: Any) -> str:
+        return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
+
+    return [
+        array(name, argument(path), x) if isinstance(x, ARRAY_TYPES) else x
+        for path, x in jax.tree_util.tree_leaves_with_path((args, kwargs))
+    ]

@@ -37,7 +37,8 @@ def custom_call_target(operation: str) -> str:
     return f"mpi_{operation}_ffi"
 
 
-def _load() -> None:
+def load() -> None:
+    """Bind MPI, and have XLA know the handlers."""
     library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
     try:
         on_host, on_device = _core.load(os.fspath(MPI.__file__), abi())
@@ -50,6 +51,3 @@ def _load() -> None:
     for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
         for name, capsule in handlers:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
-
-
-_load()

@@ -11,13 +11,11 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import config
+from .environment import settings
 
 #: JAX's platforms whose arrays are in device memory.
 PLATFORMS = ("cuda", "rocm")
 
-#: All copies of arrays on their way to MPI and back may take so many bytes.
-DEFAULT_LIMIT = 1 << 30
 #: Of what is longer, one part is copied while another one travels.
 DEFAULT_CHUNK = 4 << 20
 #: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
@@ -26,15 +24,39 @@ LARGEST_ELEMENT = 16
 LARGEST_CHUNK = 1 << 30
 
 
-def has_device(platform: str) -> bool:
-    """Whether the driver of this platform could be loaded, and has a device."""
-    return _core.device() == platform
+def has_cuda_support() -> bool:
+    """Whether mpi4jax can be used with arrays on NVIDIA GPUs."""
+    return _core.device() == "cuda"
+
+
+def has_sycl_support() -> bool:
+    """Whether mpi4jax can be used with arrays on Intel GPUs: no."""
+    return False
+
+
+def prepare(platform: str) -> None:
+    """Raise if arrays on a platform of JAX's that has device memory can't be used.
+
+    Warns, once, where they may be used in a way that is not the best.
+    """
+    if _core.device() != platform:
+        raise missing_driver()
+    check_mpi()
+
+
+def missing_driver() -> ImportError:
+    """What is raised where arrays of GPUs can't be used."""
+    why = _core.why_no_device() or f"the driver is that of {_core.device()}"
+    return ImportError(
+        "The mpi4jax GPU extensions could not be imported: "
+        f"there is no driver of a GPU that could be used ({why})."
+    )
 
 
 @functools.cache
 def check_mpi() -> None:
     """Warn where MPI may crash on device memory, or copies may be made for nothing."""
-    wanted, supported = config.flag("MPI4JAX_USE_CUDA_MPI"), _core.mpi_takes_device_memory()
+    wanted, supported = settings.use_cuda_mpi, _core.mpi_takes_device_memory()
     if wanted and supported is False:
         warnings.warn(
             "MPI4JAX_USE_CUDA_MPI=1 has MPI read and write the memory of GPUs, but this "
@@ -58,7 +80,7 @@ def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
     is up to the user, who says so by MPI4JAX_STAGING_CHUNK. On its own, which all processes
     make together here, they come to an agreement.
     """
-    chunk = config.number("MPI4JAX_STAGING_CHUNK")
+    chunk = settings.staging_chunk
     if chunk is None:
         chunk = DEFAULT_CHUNK if is_private and _uses_copies() else 0
     chunk = min(-(-chunk // LARGEST_ELEMENT) * LARGEST_ELEMENT, LARGEST_CHUNK)
@@ -74,8 +96,3 @@ def _uses_copies() -> bool:
     if _core.device() is None or _core.is_direct():
         return False
     return jax.default_backend() in ("gpu", *PLATFORMS)
-
-
-_core.set_direct(config.flag("MPI4JAX_USE_CUDA_MPI"))
-limit = config.number("MPI4JAX_STAGING_LIMIT")
-_core.set_staging_limit(DEFAULT_LIMIT if limit is None else limit)

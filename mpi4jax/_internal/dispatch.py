@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import config
 from .effects import ordered_effect
 from .jax_compat import ALIAS, LoweredProgram, devices_in_use, hlo, ir, on_lowering
 
@@ -81,5 +80,6 @@ def _with_result_moved(attributes: Any, dropped: int) -> Any:
     return ir.DictAttr.get(named)
 
 
-if config.flag("MPI4JAX_FAST_DISPATCH") is not False:
+def enable() -> None:
+    """Have all programs that are lowered from now on called without JAX's token."""
     on_lowering(_drop_token)

@@ -67,28 +67,37 @@ _REDUCED = {
 }
 
 
+#: All types of arrays that can be sent.
+_SENT = {np.dtype(name): name for name in (*DATATYPES, *CARRIERS)}
+
+
 def check_dtype(function: str, argument: str, dtype: Any) -> None:
     """Raise TypeError if arrays of this type can't be sent."""
-    if str(dtype) in DATATYPES or str(dtype) in CARRIERS:
+    if dtype in _SENT:
         return
     given = f'{function} got an array of type {dtype} for argument "{argument}"'
+    if isinstance(dtype, np.dtype) and dtype.newbyteorder("=") in _SENT:
+        raise TypeError(
+            f"{given}: its bytes are not in this machine's order. Send "
+            'x.astype(x.dtype.newbyteorder("="))'
+        )
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
             f"{given}: PRNG keys can't be sent as they are. Send "
             "jax.random.key_data(keys), and make keys of what is received by "
             "jax.random.wrap_key_data"
         )
-    raise TypeError(f"{given}, expected one of {', '.join([*DATATYPES, *CARRIERS])}")
+    raise TypeError(f"{given}, expected one of {', '.join(_SENT.values())}")
 
 
-def check_reduction(function: str, op: int, dtype: Any) -> None:
+def check_reduction(function: str, op_number: int, dtype: Any) -> None:
     """Raise TypeError if an operator of MPI's is not for arrays of this type."""
-    if op >= len(OPERATORS):
+    if op_number >= len(OPERATORS):
         return  # What a user-made one takes is up to its maker.
-    allowed = _REDUCED.get(OPERATORS[op], ())
+    allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
         raise TypeError(
-            f"{function} got an array of type {dtype} for op=MPI.{OPERATORS[op]}, "
+            f"{function} got an array of type {dtype} for op=MPI.{OPERATORS[op_number]}, "
             f"which is for {', '.join(allowed) or 'no type of JAX'}"
         )
 
@@ -99,9 +108,9 @@ def carried(aval: ShapedArray) -> ShapedArray:
     return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))
 
 
-def identity(op: int, dtype: Any) -> Any:
+def identity(op_number: int, dtype: Any) -> Any:
     """The value that an operator leaves others unchanged with (zero if that is unknown)."""
-    name = OPERATORS[op] if op < len(OPERATORS) else ""
+    name = OPERATORS[op_number] if op_number < len(OPERATORS) else ""
     if name in ("PROD", "LAND"):
         return 1
     if name == "BAND":

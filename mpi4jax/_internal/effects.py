@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from .jax_compat import Effect, register_ordered_effect
+from .jax_compat import Effect, register_effect_type
 
 
 class OrderedMPIEffect(Effect):
@@ -24,4 +24,4 @@ class OrderedMPIEffect(Effect):
         return int(hashlib.md5(b"OrderedMPIEffect").hexdigest(), 16)
 
 
-ordered_effect = register_ordered_effect(OrderedMPIEffect())
+ordered_effect = register_effect_type(OrderedMPIEffect, is_ordered=True)

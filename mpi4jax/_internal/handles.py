@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,36 +22,13 @@ from mpi4jax import _core
 from . import device
 from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
+from .hashable import HashableMPIType, unpack_hashable
 from .validation import check
-
-
-class HashableMPIType:
-    """An MPI object that compares and hashes by its handle."""
-
-    def __init__(self, obj: Any) -> None:
-        self.wrapped = obj
-
-    def _key(self) -> tuple[type, int]:
-        if isinstance(self.wrapped, MPI.Status):
-            # A status has no handle: it is the memory that it is.
-            return MPI.Status, MPI._addressof(self.wrapped)
-        return type(self.wrapped), _handleof(self.wrapped)
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HashableMPIType) and self._key() == other._key()
-
 
 #: The types of the arguments that stand for MPI objects.
 COMM = (type(None), MPI.Intracomm, HashableMPIType)
 OP = (MPI.Op, HashableMPIType)
 STATUS = (type(None), MPI.Status, HashableMPIType)
-
-
-def unpack_hashable(obj: Any) -> Any:
-    return obj.wrapped if isinstance(obj, HashableMPIType) else obj
 
 
 def handle(obj: Any) -> int:
@@ -61,7 +37,7 @@ def handle(obj: Any) -> int:
 
 
 class Communicator:
-    """A communicator: its number, and what never changes about it."""
+    """A communicator, as JAX's programs know it: its number, and what never changes."""
 
     __slots__ = ("__weakref__", "number", "programs", "rank", "size")
 
@@ -69,17 +45,19 @@ class Communicator:
         self.number = number
         self.rank = rank
         self.size = size
-        #: The compiled programs of eager calls, by operation and parameters, each with the
-        #: position of the operand that the call keeps. They go with the communicator.
-        self.programs: dict[Any, tuple[Callable[..., Any], int | None]] = {}
+        #: The compiled programs of eager calls, by operation and parameters. They go with
+        #: the communicator.
+        self.programs: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"Communicator({self.number})"
 
 
-_communicators: list[Communicator | None] = []
 _by_handle: dict[int, Communicator] = {}
 _default_comm: MPI.Intracomm | None = None
 
-#: Communicators that have the same number in every program.
-_DEFAULT, _WORLD, _SELF = range(3)
+#: Communicators that have the same number in every program, and the next one to give out.
+_DEFAULT, _WORLD, _SELF, _next_communicator = range(4)
 
 
 def get_default_comm() -> MPI.Intracomm:
@@ -107,15 +85,12 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
             text = f"a program failed before a communicator was freed: {error}"
             warnings.warn(text, stacklevel=2)
     _core.free_communicator(communicator.number)
-    _communicators[communicator.number] = None
+    communicator.programs.clear()
     _by_handle.pop(_handleof(comm), None)
 
 
 def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     communicator = Communicator(number, comm.Get_rank(), comm.Get_size())
-    if number >= len(_communicators):
-        _communicators.extend([None] * (number + 1 - len(_communicators)))
-    _communicators[number] = communicator
     _by_handle[_handleof(comm)] = communicator
     chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
     _core.set_communicator(
@@ -151,15 +126,9 @@ def _find_communicator(function: str, comm: Any) -> Communicator:
         return _register(comm, _WORLD)
     if comm == MPI.COMM_SELF:
         return _register(comm, _SELF)
-    return _register(comm, max(len(_communicators), _SELF + 1))
-
-
-def communicator_at(number: int) -> Communicator:
-    """The communicator with this number."""
-    found = _communicators[number]
-    if found is None:
-        raise ValueError(f"communicator {number} was freed")
-    return found
+    global _next_communicator
+    _next_communicator += 1
+    return _register(comm, _next_communicator - 1)
 
 
 _operators: dict[int, int] = {}
@@ -167,7 +136,7 @@ _operators: dict[int, int] = {}
 _user_operators: list[MPI.Op] = []
 
 
-def operator(function: str, op: Any) -> int:
+def operator_number(function: str, op: Any) -> int:
     """The number of a reduction operator."""
     try:
         return _operators[_handleof(op)]
@@ -213,7 +182,7 @@ def _next_number() -> int:
     return _number_count - 1
 
 
-def status(function: str, status: Any) -> int:
+def status_number(function: str, status: Any) -> int:
     """The number of a status that a compiled program fills whenever it runs."""
     if status is None:
         return NO_STATUS
@@ -227,15 +196,15 @@ def status(function: str, status: Any) -> int:
     return _status_numbers[address]
 
 
-def borrow_status(function: str, status: Any) -> int:
-    """A number for a status that is filled once; give it back with `return_status`."""
+def borrow_status_number(function: str, status: Any) -> int:
+    """A number for a status that is filled once, and is then to be returned."""
     check(function, "status", STATUS, status)
     number = _free_numbers.pop() if _free_numbers else _next_number()
     _core.set_status(number, MPI._addressof(unpack_hashable(status)))
     return number
 
 
-def return_status(number: int) -> None:
+def return_status_number(number: int) -> None:
     _free_numbers.append(number)
 
 

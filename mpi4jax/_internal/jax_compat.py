@@ -6,7 +6,6 @@ Nothing else in this package imports from `jax._src` or asks for JAX's version.
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,8 +13,10 @@ from typing import Any, NamedTuple
 import jax
 
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
+import numpy as np
 from jax._src import dispatch, xla_bridge
 from jax._src.core import Primitive, Token, abstract_token, trace_state_clean
+from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
     Effect,
     control_flow_allowed_effects,
@@ -25,12 +26,14 @@ from jax._src.effects import (
     remat_allowed_effects,
 )
 from jax._src.interpreters import ad, batching, mlir, pxla
+from jax._src.interpreters.mlir import token_type
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax.core import ShapedArray, Tracer
 from jax.ffi import ffi_lowering, register_ffi_target
 
-from . import config
+from .environment import flag
+from .versions import versiontuple
 
 __all__ = [
     "ALIAS",
@@ -42,39 +45,35 @@ __all__ = [
     "Tracer",
     "abstract_token",
     "ad",
+    "apply_primitive",
     "batching",
     "check_jax_version",
+    "constant",
     "convert",
     "devices_in_use",
     "ffi_lowering",
     "forget_runtime_tokens",
+    "get_token",
     "hlo",
     "ir",
     "is_kept_argument",
     "lower_function",
     "on_lowering",
+    "register_effect_type",
     "register_ffi_target",
     "register_lowering",
-    "register_ordered_effect",
-    "tokens",
+    "set_token",
+    "token_type",
     "trace_state_clean",
-    "versiontuple",
 ]
 
 LATEST_TESTED_JAX = "0.12.0"
 
 
-def versiontuple(version: str) -> tuple[int, ...]:
-    """The first three numbers of a version, anything behind the numbers left out."""
-    numbers = re.match(r"[0-9.]*", version)
-    assert numbers is not None
-    return tuple(int(n) for n in numbers.group().rstrip(".").split("."))[:3]
-
-
 def check_jax_version() -> None:
     """Warn if JAX is newer than what this release was tested with."""
     name = "MPI4JAX_NO_WARN_JAX_VERSION"
-    if config.flag(name):
+    if flag(name):
         return
     if versiontuple(jax.__version__) > versiontuple(LATEST_TESTED_JAX):
         warnings.warn(
@@ -89,17 +88,17 @@ def check_jax_version() -> None:
         )
 
 
-def register_ordered_effect(effect: Effect) -> Effect:
-    """Tell JAX that programs with this effect may appear everywhere, in order."""
+def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:
+    """Make an effect of a type, and tell JAX that it may appear everywhere."""
     for types in (
         lowerable_effects,
         control_flow_allowed_effects,
         custom_derivatives_allowed_effects,
         remat_allowed_effects,
-        ordered_effects,
+        *((ordered_effects,) if is_ordered else ()),
     ):
-        types.add_type(type(effect))
-    return effect
+        types.add_type(effect_type)
+    return effect_type()
 
 
 # JAX >= 0.7 may lower equal equations once, out of line. Ours look at where they are.
@@ -121,6 +120,11 @@ def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return mlir.lower_fun(function, multiple_results=False)
 
 
+def constant(array: np.ndarray[Any, Any]) -> Any:
+    """An array that stands in the program that is being lowered."""
+    return mlir.ir_constant(array)
+
+
 def convert(value: Any, aval: ShapedArray) -> Any:
     """A value of a program that is being lowered, converted to a data type."""
     element = mlir.dtype_to_ir_type(aval.dtype)
@@ -129,17 +133,14 @@ def convert(value: Any, aval: ShapedArray) -> Any:
     return hlo.convert(ir.RankedTensorType.get(aval.shape, element), value)
 
 
-class tokens:
-    """The XLA tokens by which JAX orders the effects of a program being lowered."""
+def get_token(ctx: Any, effect: Effect) -> Any:
+    """The XLA token by which JAX orders an effect, in a program that is being lowered."""
+    return ctx.tokens_in.get(effect)
 
-    @staticmethod
-    def get(ctx: Any, effect: Effect) -> Any:
-        return ctx.tokens_in.get(effect)
 
-    @staticmethod
-    def set(ctx: Any, effect: Effect, token: Any) -> None:
-        new = mlir.TokenSet({effect: token})
-        ctx.set_tokens_out(ctx.tokens_in.update_tokens(new))
+def set_token(ctx: Any, effect: Effect, token: Any) -> None:
+    """Say which token comes after what was lowered."""
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
 
 #: The attribute by which an argument of a program lends its memory to a result.

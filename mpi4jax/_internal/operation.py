@@ -17,7 +17,6 @@ import numpy as np
 
 from . import device, handles
 from .bridge import custom_call_target
-from .decorators import ensure_device
 from .dtypes import carried, check_dtype, check_reduction
 from .effects import ordered_effect
 from .handles import Communicator
@@ -29,18 +28,25 @@ from .jax_compat import (
     batching,
     convert,
     ffi_lowering,
+    get_token,
     is_kept_argument,
     lower_function,
     register_lowering,
-    tokens,
+    set_token,
     trace_state_clean,
 )
-from .validation import ARRAY_TYPES, reject
+from .validation import PLAIN_TYPES, array
 
-_known_array_types: set[type] = set()
+_operations: dict[str, Operation] = {}
 
-#: What stands in a compiled program for an MPI object is its number.
-_ATTRIBUTES = {"comm": "comm_number", "op": "op_number", "status": "status_number"}
+
+def named(name: str) -> Operation:
+    """The operation with this name.
+
+    So derivatives refer to other operations, which refer to them: no file of `operations`
+    imports another.
+    """
+    return _operations[name]
 
 
 class Operation:
@@ -49,8 +55,8 @@ class Operation:
     Arguments:
         name: The name of the operation, of its handler, and of its primitive.
         operands: The names of the array arguments.
-        results: Gives the abstract values of what MPI writes on this process, from those
-            of the operands and the parameters: one at most.
+        result: Gives the abstract value of what MPI writes on this process, from those of
+            the operands and the parameters, or None.
         sent: Gives, from the parameters, how many of the operands the handler gets (by
             default all). The others only lend their shape and type.
         kept: Gives, from the parameters, the position of the operand that this process
@@ -59,11 +65,11 @@ class Operation:
             no further use for that.
         batch_axes: Gives, from the parameters, the axes at which operands and result
             have a batch in a message: 1 where the first axis is one of processes.
-        traced: The names of the parameters that only JAX's rules look at. They don't
+        not_lowered: The names of the parameters that only JAX's rules look at. They don't
             stand in the compiled program, as the others do.
 
-    The parameters of a call are integers, or tuples of them. One of them, `comm`, is the
-    communicator's number.
+    The parameters of a call are integers, or tuples of them, which `_number` at the end
+    tells to stand for an MPI object, and `communicator`, a :class:`Communicator`.
     """
 
     def __init__(
@@ -71,21 +77,21 @@ class Operation:
         name: str,
         *,
         operands: Sequence[str] = ("x",),
-        results: Callable[..., Sequence[ShapedArray]],
+        result: Callable[..., ShapedArray | None],
         sent: Callable[..., int] | None = None,
         kept: Callable[..., int | None] = lambda **_: None,
         in_place: bool = False,
         batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
-        traced: Sequence[str] = (),
+        not_lowered: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.operands = operands
         self.batch_axes = batch_axes
-        self._results = results
+        self._result = result
         self._sent = sent or (lambda **_: len(operands))
         self._kept = kept
         self._in_place = in_place
-        self._traced = traced
+        self._not_lowered = not_lowered
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -96,6 +102,7 @@ class Operation:
             rule = functools.partial(self._lower_on_device, platform)
             register_lowering(self.primitive, rule, platform=platform)
         batching.primitive_batchers[self.primitive] = self._batch
+        _operations.setdefault(name, self)
 
     def def_linear(self, transpose: Callable[..., Any]) -> None:
         """Say that the operation is linear, and how it is transposed."""
@@ -130,90 +137,98 @@ class Operation:
         tangents = [ad.instantiate_zeros(tangent) for tangent in tangents]
         return results, self.primitive.bind(*tangents, **params)
 
-    def bind(self, *operands: Any, **params: Any) -> Any:
-        """Add a call to the program that is being traced. Gives the result."""
-        (result,) = self.primitive.bind(*operands, **params)
-        return result
+    def apply(self, *operands: Any, **params: Any) -> Any:
+        """Call MPI, in whatever is being traced or differentiated.
 
-    def __call__(self, group: Communicator, *operands: Any, **params: Any) -> list[Any]:
-        """Call MPI, now or whenever the program that is being traced runs."""
+        Gives the result, or None where this process has none.
+        """
+        results = self.primitive.bind(*operands, **params)
+        return results[0] if results else None
+
+    def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
+        """Call MPI for a user, whose arrays are still to be checked."""
         for operand in operands:
-            if type(operand) not in _known_array_types:
-                self._check_operands(operands)
+            if type(operand) not in PLAIN_TYPES:
+                operands = self._check(operands)
+                break
         if not trace_state_clean():
-            return self.primitive.bind(*operands, **params, comm=group.number)
-        return self._run(group, *operands, **params)
-
-    def _run(self, group: Communicator, *operands: Any, **params: Any) -> list[Any]:
-        # Rules of JAX's give the parameters in any order.
-        compiled = group.programs.get((self, frozenset(params.items())))
-        if compiled is None:
-            compiled = self._compile(group, params)
-        program, kept = compiled
-        results = program(*operands)
-        if type(results) is list:
-            return results
-        # No result that the caller could wait for, so the call itself waits.
-        results.block_until_ready()
-        return [] if kept is None else [operands[kept]]
+            return self.apply(*operands, **params, communicator=communicator)
+        return self._run(communicator, *operands, **params)
 
     def receive(
-        self, group: Communicator, *operands: Any, status: Any, **params: Any
-    ) -> list[Any]:
-        """Call MPI, and have it fill `status` (if not None)."""
+        self, communicator: Communicator, *operands: Any, status: Any, **params: Any
+    ) -> Any:
+        """The same, and have MPI fill `status` (if not None)."""
         if status is None or not trace_state_clean():
-            return self(
-                group, *operands, status=handles.status(self.name, status), **params
-            )
-        number = handles.borrow_status(self.name, status)
+            number = handles.status_number(self.name, status)
+            return self(communicator, *operands, status_number=number, **params)
+        number = handles.borrow_status_number(self.name, status)
         try:
             # The status is filled when the call has run, and its number is free then.
-            return jax.block_until_ready(self(group, *operands, status=number, **params))
+            return jax.block_until_ready(
+                self(communicator, *operands, status_number=number, **params)
+            )
         finally:
-            handles.return_status(number)
+            handles.return_status_number(number)
 
-    def _check_operands(self, operands: Sequence[Any]) -> None:
-        for name, operand in zip(self.operands, operands, strict=True):
-            if not isinstance(operand, ARRAY_TYPES) and not hasattr(
-                operand, "__jax_array__"
-            ):
-                reject(self.name, name, (jax.Array,), operand)
-            _known_array_types.add(type(operand))
+    def _check(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        given = zip(self.operands, operands, strict=True)
+        return tuple(array(self.name, name, operand) for name, operand in given)
 
-    def _evaluate(self, *operands: Any, comm: int, **params: Any) -> list[Any]:
+    def _run(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
+        # Rules of JAX's give the parameters in any order.
+        compiled = communicator.programs.get((self, frozenset(params.items())))
+        if compiled is None:
+            compiled = self._compile(communicator, params)
+        program, kept = compiled
+        result = program(*operands)
+        if type(result) is not tuple:
+            return result
+        # No result that the caller could wait for, so the call itself waits.
+        result[0].block_until_ready()
+        return None if kept is None else jnp.asarray(operands[kept])
+
+    def _evaluate(
+        self, *operands: Any, communicator: Communicator, **params: Any
+    ) -> list[Any]:
         # Also under jax.disable_jit: an operation can only run compiled.
         with jax.disable_jit(False):
-            results = self._run(handles.communicator_at(comm), *operands, **params)
-        return list(map(jnp.asarray, results))
+            result = self._run(communicator, *operands, **params)
+        return [] if result is None else [result]
 
-    def _compile(self, group: Communicator, params: dict[str, Any]) -> Any:
-        """A jitted function that does nothing but this operation, and what is kept."""
-        kept = self._kept(**params, comm=group.number)
+    def _compile(self, communicator: Communicator, params: dict[str, Any]) -> Any:
+        """A jitted function that does nothing but this operation, and what is kept.
+
+        Where MPI writes nothing, it gives a tuple of something to wait for.
+        """
+        kept = self._kept(**params, communicator=communicator)
 
         def run(*operands: Any) -> Any:
-            results = self.primitive.bind(*operands, **params, comm=group.number)
-            return results if results and kept is None else jnp.zeros((), bool)
+            result = self.apply(*operands, **params, communicator=communicator)
+            has_result = result is not None and kept is None
+            return result if has_result else (jnp.zeros((), bool),)
 
         run.__name__ = self.name  # for profiles and compilation caches
         compiled = jax.jit(run), kept
-        group.programs[(self, frozenset(params.items()))] = compiled
+        communicator.programs[(self, frozenset(params.items()))] = compiled
         return compiled
 
     def _abstract_eval(self, *avals: Any, **params: Any) -> Any:
         for name, aval in zip(self.operands, avals, strict=True):
             check_dtype(self.name, name, aval.dtype)
-        if "op" in params:
-            check_reduction(self.name, params["op"], avals[0].dtype)
+        if "op_number" in params:
+            check_reduction(self.name, params["op_number"], avals[0].dtype)
         kept = self._kept(**params)
         if kept is None:
-            results = list(self._results(*avals, **params))
+            result = self._result(*avals, **params)
         else:
-            results = [ShapedArray(avals[kept].shape, avals[kept].dtype)]
-        return results, {ordered_effect}
+            result = ShapedArray(avals[kept].shape, avals[kept].dtype)
+        return [] if result is None else [result], {ordered_effect}
 
     def _lower(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
         read = ctx.avals_in[: self._sent(**params)]
-        written = list(self._results(*ctx.avals_in, **params))
+        result = self._result(*ctx.avals_in, **params)
+        written = [] if result is None else [result]
         in_place = (
             self._in_place
             and len(written) == 1
@@ -232,22 +247,26 @@ class Operation:
                 avals_out=[*map(carried, written), abstract_token],
             ),
             *map(convert, operands, carriers),
-            tokens.get(ctx, ordered_effect),
-            **{
-                _ATTRIBUTES.get(name, name): np.array(value, np.int64)[()]  # 0-d: a scalar
-                for name, value in params.items()
-                if name not in self._traced
-            },
+            get_token(ctx, ordered_effect),
+            **self._attributes(**params),
         )
-        tokens.set(ctx, ordered_effect, token)
+        set_token(ctx, ordered_effect, token)
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
+
+    def _attributes(self, communicator: Communicator, **params: Any) -> dict[str, Any]:
+        """The parameters as the handler gets them."""
+        attributes = {"comm_number": communicator.number, **params}
+        return {
+            name: np.array(value, np.int64)[()]  # a scalar of what is none
+            for name, value in attributes.items()
+            if name not in self._not_lowered
+        }
 
     def _lower_on_device(
         self, platform: str, ctx: Any, *operands: Any, **params: Any
     ) -> Sequence[Any]:
-        ensure_device(platform)
-        device.check_mpi()
+        device.prepare(platform)
         return self._lower(ctx, *operands, **params)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
@@ -301,7 +320,7 @@ class SharedTranspose:
         return self(*primals, **params), self(*tangents, **params)
 
     def _transpose(self, cotangent: Any, _: Any, **params: Any) -> list[Any]:
-        return [self._operation.bind(ad.instantiate_zeros(cotangent), **params)]
+        return [self._operation.apply(ad.instantiate_zeros(cotangent), **params)]
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         operand_axis, result_axis = self._operation.batch_axes(**params)

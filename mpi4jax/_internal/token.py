@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 
@@ -18,6 +18,9 @@ from . import jax_compat
 from .flush import flush
 from .jax_compat import Tracer
 from .validation import check
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Token:
@@ -47,24 +50,76 @@ jax.tree_util.register_pytree_node(Token, lambda _: ((), None), lambda *_: _TOKE
 
 TOKEN_TYPES = (type(None), Token, jax_compat.Token, Tracer)
 
+#: What operations take and give back as a token: our own, or one that JAX has made.
+AnyToken: TypeAlias = Token | jax_compat.Token
 
-class _NotSet:
+
+class NotSet:
     """Stands for a token that was not passed."""
 
     def __repr__(self) -> str:
         return "NOTSET"
 
 
-NOTSET = _NotSet()
+NOTSET = NotSet()
 
 
-def _with_parameter(function: Callable[..., Any], default: Any) -> inspect.Signature:
-    signature = inspect.signature(function)
-    token = inspect.Parameter("token", inspect.Parameter.KEYWORD_ONLY, default=default)
-    parameters = [*signature.parameters.values(), token]
-    return signature.replace(
-        parameters=parameters, return_annotation=inspect.Signature.empty
+def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
+    """Explain to programs for mpi4jax 0.7 why there are no tokens."""
+    if token is NOTSET:
+        return
+    raise RuntimeError(
+        f"{function} got a token, but this is the API of mpi4jax>=0.8.0, which has "
+        "none: explicit token management is not supported, operations are "
+        "ordered automatically.\n"
+        "Adjust the code like this:\n"
+        f"    # mpi4jax<0.8.0:\n"
+        f"    result, token = mpi4jax.allgather(x, token=token)\n"
+        f"    # mpi4jax>=0.8.0:\n"
+        f"    result = mpi4jax.allgather(x)\n"
+        "or set the environment variable MPI4JAX_API=token, or install mpi4jax<0.8."
     )
+
+
+def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
+    """Make the form without tokens of an operation, which explains itself if given one."""
+
+    @functools.wraps(function)
+    def without_token(*args: Any, token: Any = NOTSET, **kwargs: Any) -> Any:
+        if token is not NOTSET:
+            raise_if_token_is_set(token, function.__name__)
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    token = inspect.Parameter("token", inspect.Parameter.KEYWORD_ONLY, default=NOTSET)
+    parameters = [*signature.parameters.values(), token]
+    set_signature(without_token, signature.replace(parameters=parameters))
+    return without_token
+
+
+def with_tokens(form: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make the form with tokens of an operation from the one without.
+
+    It decorates a function without a body, which has the signature.
+    """
+    function: Any = inspect.unwrap(form)
+
+    def decorate(declaration: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(declaration)
+        def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
+            if token is None:
+                token = _TOKEN
+            else:
+                check(function.__name__, "token", TOKEN_TYPES, token)
+            result = function(*args, **kwargs)
+            return token if result is None else (result, token)
+
+        with_token.__name__ = with_token.__qualname__ = function.__name__
+        has_result = function.__annotations__["return"] != "None"
+        with_token.__doc__ = _describe(function.__doc__, has_result=has_result)
+        return with_token
+
+    return decorate
 
 
 _TOKEN_ARGUMENT = """\
@@ -73,56 +128,16 @@ _TOKEN_ARGUMENT = """\
 """
 
 
-def _describe(docstring: str, *, returns_array: bool) -> str:
+def _describe(docstring: str, *, has_result: bool) -> str:
     """Add the token to a docstring's arguments and results."""
     head, _, results = docstring.partition("\n    Returns:\n")
     head = head.rstrip() + "\n" + _TOKEN_ARGUMENT
     given = "The given token, or a new one."
-    if returns_array:
+    if has_result:
         text = re.sub(r"\s+", " ", results).strip()
         given = f"A tuple of two.\n\n        - {text}\n        - {given}"
     return f"{head}\n    Returns:\n        {given}\n"
 
 
-def with_tokens(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the token form of an operation: takes a token, and returns one as well."""
-
-    @functools.wraps(function)
-    def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
-        if token is None:
-            token = _TOKEN
-        else:
-            check(function.__name__, "token", TOKEN_TYPES, token)
-        result = function(*args, **kwargs)
-        return token if result is None else (result, token)
-
-    with_token.__signature__ = _with_parameter(function, None)  # type: ignore[attr-defined]
-    with_token.__doc__ = _describe(
-        function.__doc__ or "",
-        returns_array=inspect.signature(function).return_annotation != "None",
-    )
-    return with_token
-
-
-def without_tokens(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the token-free form of an operation, which explains itself if given one."""
-
-    @functools.wraps(function)
-    def without_token(*args: Any, token: Any = NOTSET, **kwargs: Any) -> Any:
-        if token is not NOTSET:
-            name = function.__name__
-            raise RuntimeError(
-                f"{name} got a token, but this is the API of mpi4jax>=0.8.0, which has "
-                "none: explicit token management is not supported, operations are "
-                "ordered automatically.\n"
-                "Adjust the code like this:\n"
-                f"    # mpi4jax<0.8.0:\n"
-                f"    result, token = mpi4jax.allgather(x, token=token)\n"
-                f"    # mpi4jax>=0.8.0:\n"
-                f"    result = mpi4jax.allgather(x)\n"
-                "or set the environment variable MPI4JAX_API=token."
-            )
-        return function(*args, **kwargs)
-
-    without_token.__signature__ = _with_parameter(function, NOTSET)  # type: ignore[attr-defined]
-    return without_token
+def set_signature(function: Any, signature: inspect.Signature) -> None:
+    function.__signature__ = signature

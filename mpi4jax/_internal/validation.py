@@ -1,30 +1,57 @@
-"""Checks of argument types, with the texts that users of mpi4jax know."""
+"""Checks of arguments, with the texts that users of mpi4jax know."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
+from .dtypes import check_dtype
 from .jax_compat import Tracer
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: What JAX takes as an array.
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
-Types = type | tuple[type, ...] | list[type]
+#: The types of which every instance can be sent or is refused by JAX whenever it is passed.
+#: The others are found as they come.
+PLAIN_TYPES: set[type] = {bool, int, float, complex}
 
 
-def _accepts(value: Any, expected: type) -> bool:
-    # numpy's abstract types stand for Python's too, but np.integer not for bool.
+def array(function: str, argument: str, value: Any) -> Any:
+    """An argument that has to be an array, as JAX takes it.
+
+    Compiled programs that have been called before take NumPy's arrays by their memory,
+    whatever is in it, so each of these is looked at each time.
+    """
+    if type(value) is np.ndarray:
+        check_dtype(function, argument, value.dtype)
+        return value
+    if isinstance(value, jax.Array):  # tracers, too
+        PLAIN_TYPES.add(type(value))
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f'{function} got a masked array for argument "{argument}", of which the mask '
+            "would be lost. Send x.filled(...), or x.data and x.mask by two calls"
+        )
+    if isinstance(value, np.ndarray):
+        return array(function, argument, np.asarray(value))
+    if isinstance(value, np.generic):
+        check_dtype(function, argument, value.dtype)
+        PLAIN_TYPES.add(type(value))
+        return value
+    if isinstance(value, (bool, int, float, complex)):
+        return value
+    if hasattr(value, "__jax_array__"):
+        return array(function, argument, value.__jax_array__())
+    reject(function, argument, (jax.Array,), value)
+
+
+def accepts(value: Any, expected: type) -> bool:
+    """Whether a value is of a type. NumPy's abstract types stand for Python's, too."""
     if issubclass(expected, np.generic):
-        return bool(np.issubdtype(type(value), expected))
+        return bool(np.issubdtype(type(value), expected))  # np.integer is not for bool
     return isinstance(value, expected)
 
 
@@ -47,7 +74,7 @@ def reject(function: str, argument: str, types: tuple[type, ...], value: Any) ->
 
 def check(function: str, argument: str, types: tuple[type, ...], value: Any) -> None:
     """Raise TypeError if an argument of `function` is not of one of these types."""
-    if not any(_accepts(value, expected) for expected in types):
+    if not any(accepts(value, expected) for expected in types):
         reject(function, argument, types, value)
 
 
@@ -56,42 +83,3 @@ def integer(function: str, argument: str, value: Any) -> int:
     if type(value) is not int:
         check(function, argument, (np.integer,), value)
     return int(value)
-
-
-def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function raise TypeError if an argument is not of the given type(s).
-
-    A subclass of `np.generic` stands for all of its kind: `np.integer` accepts `int`
-    and `np.uint64`.
-
-    >>> @enforce_types(n=np.integer)
-    ... def repeat(text, n): ...
-    >>> repeat("ab", 1.5)
-    Traceback (most recent call last):
-    TypeError: repeat got unexpected type for argument "n" (expected: integer, got: ...
-    """
-
-    def decorator(function: Callable[P, R]) -> Callable[P, R]:
-        name = function.__name__
-        parameters = inspect.signature(function).parameters
-        for argument in types:
-            if argument not in parameters:
-                raise ValueError(
-                    f"enforce_types decorator for {name} "
-                    f'got unexpected argument "{argument}"'
-                )
-
-        @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = dict(zip(parameters, args, strict=False)) | kwargs
-            for argument, expected in types.items():
-                if argument in given:
-                    one_or_more = (
-                        expected if isinstance(expected, (tuple, list)) else [expected]
-                    )
-                    check(name, argument, tuple(one_or_more), given[argument])
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorator

@@ -129,7 +129,10 @@ fn main() {
         ("status_number", -1),
     ];
     for (operation, call) in [
-        ("allreduce", unary().ints(&[("comm_number", 0), ("op_number", 0)])),
+        (
+            "allreduce",
+            unary().ints(&[("comm_number", 0), ("op_number", 0)]),
+        ),
         ("sendrecv", unary().ints(messages)),
         ("barrier", Call::default().ints(&[("comm_number", 0)])),
     ] {

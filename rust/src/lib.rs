@@ -20,6 +20,6 @@ mod _core {
         device, free_communicator, free_staging, get_logging, is_direct, load,
         mpi_takes_device_memory, set_communicator, set_count_limit, set_datatype, set_direct,
         set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
-        why_no_device,
+        status_ignore, why_no_device,
     };
 }

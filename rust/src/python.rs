@@ -29,11 +29,7 @@ pub fn load<'py>(
         "mpich" => bind::<Mpich>(path)?,
         "openmpi" => bind::<OpenMpi>(path)?,
         "standard" => bind::<Standard>(path)?,
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "`abi` is {abi:?}, expected one of \"mpich\", \"openmpi\", \"standard\""
-            )));
-        }
+        _ => return Err(unknown(abi)),
     };
     log::set_sink(print);
     let capsules = |handlers: Handlers| {
@@ -43,6 +39,23 @@ pub fn load<'py>(
             .collect::<PyResult<_>>()
     };
     Ok((capsules(host)?, capsules(device)?))
+}
+
+/// The address that stands for no status in an ABI (MPI-4.1 §3.2.6).
+#[pyfunction]
+pub fn status_ignore(abi: &str) -> PyResult<usize> {
+    match abi {
+        "mpich" => Ok(Mpich::STATUS_IGNORE),
+        "openmpi" => Ok(OpenMpi::STATUS_IGNORE),
+        "standard" => Ok(Standard::STATUS_IGNORE),
+        _ => Err(unknown(abi)),
+    }
+}
+
+fn unknown(abi: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "`abi` is {abi:?}, expected one of \"mpich\", \"openmpi\", \"standard\""
+    ))
 }
 
 type Handlers = Vec<(&'static str, Handler)>;

@@ -102,7 +102,13 @@ def test_large(stream, expect):
 def test_empty_operand_where_the_result_is(chunk, where, stream):
     """An empty array takes no memory, so it may have the address of another one."""
     c, data = alone(chunk), any_bytes("int32", 1, 4)
-    attributes = {"dest": 0, "sendtag": 1, "source": 0, "recvtag": 2, "status_number": NO_STATUS}
+    attributes = {
+        "dest": 0,
+        "sendtag": 1,
+        "source": 0,
+        "recvtag": 2,
+        "status_number": NO_STATUS,
+    }
     incoming = c.comm.Isend([data, MPI.BYTE], dest=0, tag=2)
     end = c.comm.Isend([data[:0], MPI.BYTE], dest=0, tag=2) if chunk else MPI.REQUEST_NULL
     outgoing = c.comm.Irecv([np.empty(1), MPI.BYTE], source=0, tag=1)

@@ -63,7 +63,7 @@ def calls_of(capsys):
     import jax
 
     from mpi4jax import notoken as mpi
-    from mpi4jax._internal.xla_bridge import set_logging
+    from mpi4jax._core import set_logging
 
     def call(function, *args):
         capsys.readouterr()

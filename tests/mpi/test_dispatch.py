@@ -9,12 +9,10 @@ import pytest
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import config
+from mpi4jax._internal.environment import settings
 from mpi4jax.experimental import auto_tokenize
 
-pytestmark = pytest.mark.skipif(
-    config.flag("MPI4JAX_FAST_DISPATCH") is False, reason="turned off"
-)
+pytestmark = pytest.mark.skipif(not settings.fast_dispatch, reason="turned off")
 
 
 def total(x):

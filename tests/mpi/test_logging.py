@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.xla_bridge import get_logging, set_logging
+from mpi4jax._core import get_logging, set_logging
 
 X = jnp.ones(10)
 NULL = MPI.PROC_NULL

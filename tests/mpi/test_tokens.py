@@ -130,7 +130,8 @@ def test_signatures(name):
             parameters=[
                 p.replace(annotation=inspect.Parameter.empty)
                 for p in signature.parameters.values()
-            ]
+            ],
+            return_annotation=inspect.Signature.empty,
         )
         assert str(bare) == expected.replace("token)", f"{token})")
         assert ("token (Token)" in function.__doc__) == (token == "token=None")

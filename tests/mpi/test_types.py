@@ -12,8 +12,8 @@ from modes import ring
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax import wrap_as_hashable
 from mpi4jax._internal.dtypes import CARRIERS, DATATYPES
-from mpi4jax._internal.utils import wrap_as_hashable
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
 
@@ -402,9 +402,6 @@ def test_other_types_are_refused(transform, calls_of):
                 "of bool, int8, .*, complex128, float8_e3m4, .*, int2, int4, uint2, uint4",
             ):
                 transform(lambda x: mpi.bcast(x, 0))(x)
-        for x in (np.array(["text"]), np.array([None])):
-            with pytest.raises(TypeError, match="as an abstract array"):
-                transform(mpi.allgather)(x)
 
     assert calls_of(refused) == (None, Counter())
 

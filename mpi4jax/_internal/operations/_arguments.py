@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from .. import handles
+from ..annotations import Array
 from ..handles import Communicator
 from ..jax_compat import ShapedArray
 from ..validation import integer, reject
@@ -19,17 +18,10 @@ ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)
 PROC_NULL = int(MPI.PROC_NULL)
 
-Array = jax.Array
-
 
 def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     """The type of an array like `x`, with another shape if one is given."""
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
-
-
-def is_rank(rank: int, comm: int) -> bool:
-    """Whether this process has a rank in the communicator of that number."""
-    return handles.communicator_at(comm).rank == rank
 
 
 def depend(value: Array, result: Any) -> Array:
@@ -45,34 +37,34 @@ def zeros_after(result: Any) -> Array:
     return depend(jnp.zeros_like(result), result)
 
 
-def root_rank(function: str, root: Any, comm: Communicator) -> int:
+def root_rank(function: str, root: Any, communicator: Communicator) -> int:
     """The root of a collective operation."""
     root = integer(function, "root", root)
-    if not 0 <= root < comm.size:
+    if not 0 <= root < communicator.size:
         raise ValueError(
             f"{function} got {root} for argument `root`, expected a rank of the "
-            f"communicator (0 to {comm.size - 1})"
+            f"communicator (0 to {communicator.size - 1})"
         )
     return root
 
 
-def check_first_axis(function: str, x: Any, comm: Communicator) -> None:
+def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
     """Check that `x` has a slice for every process."""
-    if np.ndim(x) == 0 or np.shape(x)[0] != comm.size:
+    if np.ndim(x) == 0 or np.shape(x)[0] != communicator.size:
         raise ValueError(f"{function.capitalize()} input must have shape (nproc, ...)")
 
 
 def row_counts(
-    function: str, argument: str, counts: Any, comm: Communicator
+    function: str, argument: str, counts: Any, communicator: Communicator
 ) -> tuple[int, ...]:
     """How many rows each process sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, (Sequence, np.ndarray), counts)
     counts = tuple(integer(function, argument, count) for count in counts)
-    if len(counts) != comm.size or min(counts) < 0:
+    if len(counts) != communicator.size or min(counts) < 0:
         raise ValueError(
             f"{function} got {list(counts)} for argument `{argument}`, expected a number "
-            f"of rows, not negative, for each of the {comm.size} processes"
+            f"of rows, not negative, for each of the {communicator.size} processes"
         )
     return counts
 
@@ -86,11 +78,10 @@ def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
         )
 
 
-def own_rows(counts: tuple[int, ...], comm: int) -> slice:
+def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
     """Where the rows of this process are among those of all."""
-    rank = handles.communicator_at(comm).rank
-    start = sum(counts[:rank])
-    return slice(start, start + counts[rank])
+    start = sum(counts[: communicator.rank])
+    return slice(start, start + counts[communicator.rank])
 
 
 def no_derivative(function: str) -> Callable[..., Any]:

@@ -22,13 +22,15 @@ REDUCERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def operator_name(op: int) -> str:
-    return f"MPI.{OPERATORS[op]}" if op < len(OPERATORS) else "an operator of your own"
-
-
-def reducer(op: int) -> Callable[..., Any]:
+def reducer(op_number: int) -> Callable[..., Any]:
     """How an array is reduced along an axis."""
-    return REDUCERS[OPERATORS[op]]
+    return REDUCERS[OPERATORS[op_number]]
+
+
+def _name(op_number: int) -> str:
+    if op_number < len(OPERATORS):
+        return f"MPI.{OPERATORS[op_number]}"
+    return "an operator of your own"
 
 
 def depend_on_all(value: Any, gathered: Any) -> Any:
@@ -56,35 +58,35 @@ def def_derivatives(
     name = operation.name
 
     def jvp(
-        primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **params: Any
+        primals: Sequence[Any], tangents: Sequence[Any], *, op_number: int, **params: Any
     ) -> Any:
-        if op == SUM:
-            return operation.push(primals, tangents, op=op, **params)
-        if op >= len(OPERATORS):
+        if op_number == SUM:
+            return operation.push(primals, tangents, op_number=op_number, **params)
+        if op_number >= len(OPERATORS):
             raise NotImplementedError(
                 f"{name} can't be differentiated with an operator of your own, of whose "
                 "derivative nothing is known: give one by jax.custom_jvp or jax.custom_vjp"
             )
-        if OPERATORS[op] not in REDUCERS:
+        if OPERATORS[op_number] not in REDUCERS:
             raise NotImplementedError(
-                f"{name} can't be differentiated with op={operator_name(op)}: logical and "
+                f"{name} can't be differentiated with op={_name(op_number)}: logical and "
                 "bitwise operators have no derivative"
             )
-        result = operation.bind(*primals, op=op, **params)
+        result = operation.apply(*primals, op_number=op_number, **params)
         _, tangent = jax.jvp(
-            lambda *operands: definition(op, result, *operands, **params),
+            lambda *operands: definition(op_number, result, *operands, **params),
             tuple(primals),
             tuple(map(ad.instantiate_zeros, tangents)),
         )
         return [result], [tangent]
 
-    def transpose_sum(cotangent: Any, *operands: Any, op: int, **params: Any) -> Any:
-        if op != SUM:
+    def transpose_sum(cotangent: Any, *operands: Any, op_number: int, **params: Any) -> Any:
+        if op_number != SUM:
             raise NotImplementedError(
-                f"{name} can't be transposed with op={operator_name(op)}: it is linear "
+                f"{name} can't be transposed with op={_name(op_number)}: it is linear "
                 "with op=MPI.SUM only"
             )
-        return transpose(cotangent, *operands, op=op, **params)
+        return transpose(cotangent, *operands, op_number=op_number, **params)
 
     operation.def_jvp(jvp)
     operation.def_transpose(transpose_sum)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm
 from ..dtypes import SUM
-from ..operation import Operation, SharedTranspose
-from . import reduce_scatter
-from ._arguments import Array, like
+from ..handles import Communicator
+from ..operation import Operation, SharedTranspose, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like
 
-allgather_p = Operation(
+operation = Operation(
     "allgather",
-    results=lambda x, *, comm, **_: [
-        like(x, (handles.communicator_at(comm).size, *x.shape)),
-    ],
+    result=lambda x, *, communicator, **_: like(x, (communicator.size, *x.shape)),
     batch_axes=lambda **_: (0, 1),
-    traced=("shared",),
+    not_lowered=("shared",),
 )
 
 
-def allgather(x: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def allgather(x: ArrayLike, *, comm: Comm = None) -> Array:
     """Collect an array from every process, on every process.
 
     .. warning::
@@ -36,20 +37,25 @@ def allgather(x: Any, *, comm: Any = None) -> Array:
         The arrays of all processes, stacked in rank order: shape ``(nproc, *x.shape)``.
 
     """
-    group = handles.communicator("allgather", comm)
-    (result,) = allgather_p(group, x, shared=True)
-    return result
+    communicator = handles.communicator("allgather", comm)
+    return operation(communicator, x, shared=True)
 
 
-own_slice = SharedTranspose(
-    allgather_p, lambda y, *, comm, **_: y[handles.communicator_at(comm).rank]
-)
+@with_tokens(allgather)
+def allgather_with_token(
+    x: ArrayLike, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-def _transpose(cotangent: Any, x: Any, *, shared: bool, comm: int) -> Any:
+own_slice = SharedTranspose(operation, lambda y, *, communicator, **_: y[communicator.rank])
+
+
+def _transpose(cotangent: Any, x: Any, *, shared: bool, communicator: Communicator) -> Any:
     if shared:
-        return own_slice(cotangent, shared=shared, comm=comm)
-    return reduce_scatter.reduce_scatter_p.bind(cotangent, op=SUM, comm=comm)
+        return own_slice(cotangent, shared=shared, communicator=communicator)
+    return named("reduce_scatter").apply(
+        cotangent, op_number=SUM, communicator=communicator
+    )
 
 
-allgather_p.def_linear(_transpose)
+operation.def_linear(_transpose)

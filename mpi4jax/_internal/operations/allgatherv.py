@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Counts
 from ..operation import Operation, SharedTranspose
-from ._arguments import Array, check_rows, like, own_rows, row_counts
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_rows, like, own_rows, row_counts
 
-allgatherv_p = Operation(
+operation = Operation(
     "allgatherv",
-    results=lambda x, *, counts, comm: [like(x, (sum(counts), *x.shape[1:]))],
+    result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
 )
 
 
-def allgatherv(x: Any, counts: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array:
     """Collect arrays of unequal length from all processes, on every process.
 
     Arguments:
@@ -30,13 +31,20 @@ def allgatherv(x: Any, counts: Any, *, comm: Any = None) -> Array:
         ``(sum(counts), ...)``.
 
     """
-    group = handles.communicator("allgatherv", comm)
-    counts = row_counts("allgatherv", "counts", counts, group)
-    check_rows("allgatherv", "x", x, counts[group.rank])
-    (result,) = allgatherv_p(group, x, counts=counts)
-    return result
+    communicator = handles.communicator("allgatherv", comm)
+    counts = row_counts("allgatherv", "counts", counts, communicator)
+    check_rows("allgatherv", "x", x, counts[communicator.rank])
+    return operation(communicator, x, counts=counts)
 
 
-allgatherv_p.def_linear(
-    SharedTranspose(allgatherv_p, lambda y, *, counts, comm: y[own_rows(counts, comm)])
+@with_tokens(allgatherv)
+def allgatherv_with_token(
+    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
+
+
+operation.def_linear(
+    SharedTranspose(
+        operation, lambda y, *, counts, communicator: y[own_rows(counts, communicator)]
+    )
 )

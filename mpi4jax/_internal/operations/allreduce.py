@@ -7,20 +7,23 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Op
 from ..dtypes import OPERATORS, SUM
-from ..operation import Operation, SharedTranspose
-from ._arguments import Array, like
+from ..handles import Communicator
+from ..operation import Operation, SharedTranspose, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like
 from ._reductions import def_derivatives, reducer
-from .allgather import allgather_p
 
-allreduce_p = Operation(
+operation = Operation(
     "allreduce",
-    results=lambda x, **_: [like(x)],
+    result=lambda x, **_: like(x),
     in_place=True,
 )
 
 
-def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """Reduce an array over all processes, with the result on every process.
 
     .. note::
@@ -38,20 +41,29 @@ def allreduce(x: Any, op: Any, *, comm: Any = None) -> Array:
         The reduced array.
 
     """
-    group = handles.communicator("allreduce", comm)
-    (result,) = allreduce_p(group, x, op=handles.operator("allreduce", op))
-    return result
+    communicator = handles.communicator("allreduce", comm)
+    return operation(communicator, x, op_number=handles.operator_number("allreduce", op))
 
 
-def _definition(op: int, result: Any, x: Any, *, comm: int) -> Any:
-    if OPERATORS[op] == "PROD":
-        return reducer(op)(allgather_p.bind(x, shared=True, comm=comm), axis=0)
+@with_tokens(allreduce)
+def allreduce_with_token(
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
+
+
+def _definition(op_number: int, result: Any, x: Any, *, communicator: Communicator) -> Any:
+    if OPERATORS[op_number] == "PROD":
+        return reducer(op_number)(
+            named("allgather").apply(x, shared=True, communicator=communicator), axis=0
+        )
     # The extremum is that of the processes that have it, the mean of theirs. This takes no
     # more memory than x does.
     has_it = x == result
-    count = allreduce_p.bind(has_it.astype(jnp.int32), op=SUM, comm=comm)
+    count = operation.apply(
+        has_it.astype(jnp.int32), op_number=SUM, communicator=communicator
+    )
     part = jnp.where(has_it, x, 0) / count.astype(x.dtype)
-    return allreduce_p.bind(part, op=SUM, comm=comm)
+    return operation.apply(part, op_number=SUM, communicator=communicator)
 
 
-def_derivatives(allreduce_p, SharedTranspose(allreduce_p, lambda y, **_: y), _definition)
+def_derivatives(operation, SharedTranspose(operation, lambda y, **_: y), _definition)

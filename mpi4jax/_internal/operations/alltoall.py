@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm
 from ..operation import Operation
-from ._arguments import Array, check_first_axis, like
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_first_axis, like
 
-alltoall_p = Operation(
+operation = Operation(
     "alltoall",
-    results=lambda x, **_: [like(x)],
+    result=lambda x, **_: like(x),
     batch_axes=lambda **_: (1, 1),
 )
 
 
-def alltoall(x: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array:
     """Send a slice of an array to every process, and receive one from each.
 
     Arguments:
@@ -27,10 +28,19 @@ def alltoall(x: Any, *, comm: Any = None) -> Array:
         The received slices, stacked in rank order.
 
     """
-    group = handles.communicator("alltoall", comm)
-    check_first_axis("alltoall", x, group)
-    (result,) = alltoall_p(group, x)
-    return result
+    communicator = handles.communicator("alltoall", comm)
+    check_first_axis("alltoall", x, communicator)
+    return operation(communicator, x)
 
 
-alltoall_p.def_linear(lambda cotangent, x, *, comm: alltoall_p.bind(cotangent, comm=comm))
+@with_tokens(alltoall)
+def alltoall_with_token(
+    x: ArrayLike, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
+
+
+operation.def_linear(
+    lambda cotangent, x, *, communicator: operation.apply(
+        cotangent, communicator=communicator
+    )
+)

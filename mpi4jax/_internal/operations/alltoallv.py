@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Counts
 from ..operation import Operation
-from ._arguments import Array, check_rows, like, row_counts
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_rows, like, row_counts
 
-alltoallv_p = Operation(
+operation = Operation(
     "alltoallv",
-    results=lambda x, *, sendcounts, recvcounts, comm: [
-        like(x, (sum(recvcounts), *x.shape[1:]))
-    ],
+    result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
 )
 
 
-def alltoallv(x: Any, sendcounts: Any, recvcounts: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def alltoallv(
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
+) -> Array:
     """Send a part of an array to every process, and receive one from each.
 
     Arguments:
@@ -35,22 +36,33 @@ def alltoallv(x: Any, sendcounts: Any, recvcounts: Any, *, comm: Any = None) -> 
         ``(sum(recvcounts), ...)``.
 
     """
-    group = handles.communicator("alltoallv", comm)
-    sendcounts = row_counts("alltoallv", "sendcounts", sendcounts, group)
-    recvcounts = row_counts("alltoallv", "recvcounts", recvcounts, group)
-    if sendcounts[group.rank] != recvcounts[group.rank]:
+    communicator = handles.communicator("alltoallv", comm)
+    sendcounts = row_counts("alltoallv", "sendcounts", sendcounts, communicator)
+    recvcounts = row_counts("alltoallv", "recvcounts", recvcounts, communicator)
+    rank = communicator.rank
+    if sendcounts[rank] != recvcounts[rank]:
         raise ValueError(
-            f"alltoallv got {sendcounts[group.rank]} rows in `sendcounts` and "
-            f"{recvcounts[group.rank]} in `recvcounts` for this process itself (rank "
-            f"{group.rank}), expected the same number"
+            f"alltoallv got {sendcounts[rank]} rows in `sendcounts` and {recvcounts[rank]} "
+            f"in `recvcounts` for this process itself (rank {rank}), expected the same "
+            "number"
         )
     check_rows("alltoallv", "x", x, sum(sendcounts))
-    (result,) = alltoallv_p(group, x, sendcounts=sendcounts, recvcounts=recvcounts)
-    return result
+    return operation(communicator, x, sendcounts=sendcounts, recvcounts=recvcounts)
 
 
-alltoallv_p.def_linear(
-    lambda cotangent, x, *, sendcounts, recvcounts, comm: alltoallv_p.bind(
-        cotangent, sendcounts=recvcounts, recvcounts=sendcounts, comm=comm
+@with_tokens(alltoallv)
+def alltoallv_with_token(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+operation.def_linear(
+    lambda cotangent, x, *, sendcounts, recvcounts, communicator: operation.apply(
+        cotangent, sendcounts=recvcounts, recvcounts=sendcounts, communicator=communicator
     )
 )

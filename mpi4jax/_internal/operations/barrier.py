@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import Comm
 from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
 
-barrier_p = Operation("barrier", operands=(), results=lambda **_: [])
+operation = Operation("barrier", operands=(), result=lambda **_: None)
 
 
-def barrier(*, comm: Any = None) -> None:
+@without_tokens
+def barrier(*, comm: Comm = None) -> None:
     """Wait until every process has come here.
 
     Arguments:
@@ -18,4 +19,8 @@ def barrier(*, comm: Any = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    barrier_p(handles.communicator("barrier", comm))
+    operation(handles.communicator("barrier", comm))
+
+
+@with_tokens(barrier)
+def barrier_with_token(*, comm: Comm = None, token: AnyToken | None = None) -> AnyToken: ...

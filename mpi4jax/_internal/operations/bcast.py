@@ -7,21 +7,26 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Integer
 from ..dtypes import SUM
-from ..operation import Operation, SharedTranspose
-from . import reduce
-from ._arguments import Array, is_rank, like, root_rank, zeros_after
+from ..handles import Communicator
+from ..operation import Operation, SharedTranspose, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like, root_rank, zeros_after
 
-bcast_p = Operation(
+operation = Operation(
     "bcast",
-    results=lambda x, *, root, comm, **_: [] if is_rank(root, comm) else [like(x)],
-    kept=lambda *, root, comm, **_: 0 if is_rank(root, comm) else None,
+    result=lambda x, *, root, communicator, **_: (
+        like(x) if communicator.rank != root else None
+    ),
+    kept=lambda *, root, communicator, **_: 0 if communicator.rank == root else None,
     in_place=True,
-    traced=("shared",),
+    not_lowered=("shared",),
 )
 
 
-def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     """Send an array from one process to all others.
 
     .. warning::
@@ -39,22 +44,34 @@ def bcast(x: Any, root: Any, *, comm: Any = None) -> Array:
         The received array (``x`` itself on the root process).
 
     """
-    group = handles.communicator("bcast", comm)
-    root = root_rank("bcast", root, group)
-    (result,) = bcast_p(group, x, root=root, shared=True)
-    return result
+    communicator = handles.communicator("bcast", comm)
+    root = root_rank("bcast", root, communicator)
+    return operation(communicator, x, root=root, shared=True)
+
+
+@with_tokens(bcast)
+def bcast_with_token(
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
 root_part = SharedTranspose(
-    bcast_p, lambda y, *, root, comm, **_: y if is_rank(root, comm) else jnp.zeros_like(y)
+    operation,
+    lambda y, *, root, communicator, **_: (
+        y if communicator.rank == root else jnp.zeros_like(y)
+    ),
 )
 
 
-def _transpose(cotangent: Any, x: Any, *, root: int, shared: bool, comm: int) -> Any:
+def _transpose(
+    cotangent: Any, x: Any, *, root: int, shared: bool, communicator: Communicator
+) -> Any:
     if shared:
-        return root_part(cotangent, root=root, shared=shared, comm=comm)
-    total = reduce.reduce_p.bind(cotangent, op=SUM, root=root, comm=comm)
-    return total if is_rank(root, comm) else zeros_after(total)
+        return root_part(cotangent, root=root, shared=shared, communicator=communicator)
+    total = named("reduce").apply(
+        cotangent, op_number=SUM, root=root, communicator=communicator
+    )
+    return total if communicator.rank == root else zeros_after(total)
 
 
-bcast_p.def_linear(_transpose)
+operation.def_linear(_transpose)

@@ -9,36 +9,42 @@ import jax
 import jax.numpy as jnp
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Op
 from ..dtypes import identity
-from ..operation import Operation
-from ._arguments import Array, is_rank, like
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ..validation import array
+from ._arguments import like
 from ._reductions import def_derivatives, depend_on_all, reducer
-from .allgather import allgather_p
 
 
-def _is_first(reverse: bool, comm: int) -> bool:
-    first = handles.communicator_at(comm).size - 1 if reverse else 0
-    return is_rank(first, comm)
+def _is_first(reverse: bool, communicator: Communicator) -> bool:
+    first = communicator.size - 1 if reverse else 0
+    return communicator.rank == first
 
 
-exscan_p = Operation(
+operation = Operation(
     "exscan",
     operands=("x", "initial"),
-    results=lambda x, initial, **_: [like(x)],
+    result=lambda x, initial, **_: like(x),
     sent=lambda **_: 1,
     # MPI leaves the result of the first process undefined.
-    kept=lambda *, op, reverse, comm: 1 if _is_first(reverse, comm) else None,
+    kept=lambda *, reverse, communicator, **_: (
+        1 if _is_first(reverse, communicator) else None
+    ),
     in_place=True,
 )
 
 
 # Compiled, as eager calls would spend most of their time on it.
 @functools.partial(jax.jit, static_argnums=1)
-def _reduced_nothing(x: Array, op: int) -> Array:
-    return jnp.full_like(x, identity(op, x.dtype))
+def _reduced_nothing(x: Array, op_number: int) -> Array:
+    return jnp.full_like(x, identity(op_number, x.dtype))
 
 
-def exscan(x: Any, op: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """Reduce an array over the processes before this one.
 
     Arguments:
@@ -54,29 +60,55 @@ def exscan(x: Any, op: Any, *, comm: Any = None) -> Array:
         for user-made operators.
 
     """
-    group = handles.communicator("exscan", comm)
-    op = handles.operator("exscan", op)
-    initial = _reduced_nothing(x, op) if group.rank == 0 else x
-    (result,) = exscan_p(group, x, initial, op=op, reverse=False)
-    return result
+    communicator = handles.communicator("exscan", comm)
+    op_number = handles.operator_number("exscan", op)
+    initial: Any = x
+    if communicator.rank == 0:
+        initial = _reduced_nothing(array("exscan", "x", x), op_number)
+    return operation(communicator, x, initial, op_number=op_number, reverse=False)
+
+
+@with_tokens(exscan)
+def exscan_with_token(
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(
-    cotangent: Any, x: Any, initial: Any, *, op: int, reverse: bool, comm: int
+    cotangent: Any,
+    x: Any,
+    initial: Any,
+    *,
+    op_number: int,
+    reverse: bool,
+    communicator: Communicator,
 ) -> Any:
     nothing = jnp.zeros_like(cotangent)
-    result = exscan_p.bind(cotangent, nothing, op=op, reverse=not reverse, comm=comm)
-    return result, cotangent if _is_first(reverse, comm) else nothing
+    result = operation.apply(
+        cotangent,
+        nothing,
+        op_number=op_number,
+        reverse=not reverse,
+        communicator=communicator,
+    )
+    return result, cotangent if _is_first(reverse, communicator) else nothing
 
 
 def _definition(
-    op: int, result: Any, x: Any, initial: Any, *, reverse: bool, comm: int
+    op_number: int,
+    result: Any,
+    x: Any,
+    initial: Any,
+    *,
+    reverse: bool,
+    communicator: Communicator,
 ) -> Any:
-    gathered = allgather_p.bind(x, shared=False, comm=comm)
-    rank = handles.communicator_at(comm).rank
+    gathered = named("allgather").apply(x, shared=False, communicator=communicator)
+    if _is_first(reverse, communicator):
+        return depend_on_all(initial, gathered)
+    rank = communicator.rank
     before = gathered[rank + 1 :] if reverse else gathered[:rank]
-    value = initial if _is_first(reverse, comm) else reducer(op)(before, axis=0)
-    return depend_on_all(value, gathered)
+    return depend_on_all(reducer(op_number)(before, axis=0), gathered)
 
 
-def_derivatives(exscan_p, _transpose, _definition)
+def_derivatives(operation, _transpose, _definition)

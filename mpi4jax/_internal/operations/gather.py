@@ -5,26 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Integer
+from ..handles import Communicator
 from ..jax_compat import ShapedArray
-from ..operation import Operation
-from . import scatter
-from ._arguments import Array, is_rank, like, root_rank
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like, root_rank
 
 
-def _results(x: ShapedArray, *, root: int, comm: int) -> list[ShapedArray]:
-    size = handles.communicator_at(comm).size
-    return [like(x, (size, *x.shape))] if is_rank(root, comm) else []
+def _result(x: ShapedArray, *, root: int, communicator: Communicator) -> ShapedArray | None:
+    if communicator.rank != root:
+        return None
+    return like(x, (communicator.size, *x.shape))
 
 
-gather_p = Operation(
+operation = Operation(
     "gather",
-    results=_results,
-    kept=lambda *, root, comm: None if is_rank(root, comm) else 0,
-    batch_axes=lambda *, root, comm: (0, 1 if is_rank(root, comm) else 0),
+    result=_result,
+    kept=lambda *, root, communicator: None if communicator.rank == root else 0,
+    batch_axes=lambda *, root, communicator: (0, 1 if communicator.rank == root else 0),
 )
 
 
-def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     """Collect an array from every process, on one process.
 
     .. warning::
@@ -46,14 +50,19 @@ def gather(x: Any, root: Any, *, comm: Any = None) -> Array:
         ``(nproc, *x.shape)``. Elsewhere, ``x``.
 
     """
-    group = handles.communicator("gather", comm)
-    (result,) = gather_p(group, x, root=root_rank("gather", root, group))
-    return result
+    communicator = handles.communicator("gather", comm)
+    return operation(communicator, x, root=root_rank("gather", root, communicator))
 
 
-def _transpose(cotangent: Any, x: Any, *, root: int, comm: int) -> Any:
-    part = scatter.scatter_p.bind(cotangent, root=root, comm=comm)
-    return part if is_rank(root, comm) else part + cotangent
+@with_tokens(gather)
+def gather_with_token(
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-gather_p.def_linear(_transpose)
+def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:
+    part = named("scatter").apply(cotangent, root=root, communicator=communicator)
+    return part if communicator.rank == root else part + cotangent
+
+
+operation.def_linear(_transpose)

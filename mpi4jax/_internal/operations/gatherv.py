@@ -5,27 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Counts, Integer
+from ..handles import Communicator
 from ..jax_compat import ShapedArray
-from ..operation import Operation
-from . import scatterv
-from ._arguments import Array, check_rows, is_rank, like, root_rank, row_counts
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_rows, like, root_rank, row_counts
 
 
-def _results(
-    x: ShapedArray, *, counts: tuple[int, ...], root: int, comm: int
-) -> list[ShapedArray]:
-    return [like(x, (sum(counts), *x.shape[1:]))] if is_rank(root, comm) else []
+def _result(
+    x: ShapedArray, *, counts: tuple[int, ...], root: int, communicator: Communicator
+) -> ShapedArray | None:
+    if communicator.rank != root:
+        return None
+    return like(x, (sum(counts), *x.shape[1:]))
 
 
-gatherv_p = Operation(
+operation = Operation(
     "gatherv",
-    results=_results,
-    kept=lambda *, counts, root, comm: None if is_rank(root, comm) else 0,
+    result=_result,
+    kept=lambda *, root, communicator, **_: None if communicator.rank == root else 0,
     batch_axes=lambda **_: (1, 1),
 )
 
 
-def gatherv(x: Any, counts: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array:
     """Collect arrays of unequal length from all processes, on one process.
 
     .. warning::
@@ -45,16 +50,32 @@ def gatherv(x: Any, counts: Any, root: Any, *, comm: Any = None) -> Array:
         ``(sum(counts), ...)``. Elsewhere, ``x``.
 
     """
-    group = handles.communicator("gatherv", comm)
-    counts = row_counts("gatherv", "counts", counts, group)
-    check_rows("gatherv", "x", x, counts[group.rank])
-    (result,) = gatherv_p(group, x, counts=counts, root=root_rank("gatherv", root, group))
-    return result
+    communicator = handles.communicator("gatherv", comm)
+    counts = row_counts("gatherv", "counts", counts, communicator)
+    check_rows("gatherv", "x", x, counts[communicator.rank])
+    return operation(
+        communicator, x, counts=counts, root=root_rank("gatherv", root, communicator)
+    )
 
 
-def _transpose(cotangent: Any, x: Any, *, root: int, comm: int, **counts: Any) -> Any:
-    part = scatterv.scatterv_p.bind(cotangent, **counts, root=root, comm=comm)
-    return part if is_rank(root, comm) else part + cotangent
+@with_tokens(gatherv)
+def gatherv_with_token(
+    x: ArrayLike,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
 
 
-gatherv_p.def_linear(_transpose)
+def _transpose(
+    cotangent: Any, x: Any, *, root: int, communicator: Communicator, **counts: Any
+) -> Any:
+    part = named("scatterv").apply(
+        cotangent, **counts, root=root, communicator=communicator
+    )
+    return part if communicator.rank == root else part + cotangent
+
+
+operation.def_linear(_transpose)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Integer, Status
 from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, Array, like, no_derivative
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like, no_derivative
 
-recv_p = Operation(
+operation = Operation(
     "recv",
-    results=lambda x, **_: [like(x)],
+    result=lambda x, **_: like(x),
     sent=lambda **_: 0,
     # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
     kept=lambda *, source, **_: 0 if source == PROC_NULL else None,
 )
-recv_p.def_jvp(no_derivative("recv"))
+operation.def_jvp(no_derivative("recv"))
 
 
+@without_tokens
 def recv(
-    x: Any,
-    source: Any = ANY_SOURCE,
+    x: ArrayLike,
+    source: Integer = ANY_SOURCE,
     *,
-    tag: Any = ANY_TAG,
-    comm: Any = None,
-    status: Any = None,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
 ) -> Array:
     """Receive an array from another process.
 
@@ -46,12 +47,23 @@ def recv(
         The received array (``x`` itself if ``source`` is :obj:`mpi4py.MPI.PROC_NULL`).
 
     """
-    group = handles.communicator("recv", comm)
-    (result,) = recv_p.receive(
-        group,
+    communicator = handles.communicator("recv", comm)
+    return operation.receive(
+        communicator,
         x,
         source=integer("recv", "source", source),
         tag=integer("recv", "tag", tag),
         status=status,
     )
-    return result
+
+
+@with_tokens(recv)
+def recv_with_token(
+    x: ArrayLike,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...

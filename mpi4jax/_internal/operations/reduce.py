@@ -5,20 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
-from ..operation import Operation
-from . import bcast, gather
-from ._arguments import Array, is_rank, like, root_rank
+from ..annotations import Array, ArrayLike, Comm, Integer, Op
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like, root_rank
 from ._reductions import def_derivatives, depend_on_all, reducer
 
-reduce_p = Operation(
+operation = Operation(
     "reduce",
-    results=lambda x, *, op, root, comm: [like(x)] if is_rank(root, comm) else [],
-    kept=lambda *, op, root, comm: None if is_rank(root, comm) else 0,
+    result=lambda x, *, root, communicator, **_: (
+        like(x) if communicator.rank == root else None
+    ),
+    kept=lambda *, root, communicator, **_: None if communicator.rank == root else 0,
     in_place=True,
 )
 
 
-def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array:
     """Reduce an array over all processes, with the result on one process.
 
     Arguments:
@@ -32,25 +37,36 @@ def reduce(x: Any, op: Any, root: Any, *, comm: Any = None) -> Array:
         The reduced array on root, ``x`` elsewhere.
 
     """
-    group = handles.communicator("reduce", comm)
-    (result,) = reduce_p(
-        group,
+    communicator = handles.communicator("reduce", comm)
+    return operation(
+        communicator,
         x,
-        op=handles.operator("reduce", op),
-        root=root_rank("reduce", root, group),
+        op_number=handles.operator_number("reduce", op),
+        root=root_rank("reduce", root, communicator),
     )
-    return result
 
 
-def _transpose(cotangent: Any, x: Any, *, op: int, root: int, comm: int) -> Any:
-    total = bcast.bcast_p.bind(cotangent, root=root, shared=False, comm=comm)
-    return total if is_rank(root, comm) else total + cotangent
+@with_tokens(reduce)
+def reduce_with_token(
+    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-def _definition(op: int, result: Any, x: Any, *, root: int, comm: int) -> Any:
-    gathered = gather.gather_p.bind(x, root=root, comm=comm)
-    value = reducer(op)(gathered, axis=0) if is_rank(root, comm) else gathered
+def _transpose(
+    cotangent: Any, x: Any, *, op_number: int, root: int, communicator: Communicator
+) -> Any:
+    total = named("bcast").apply(
+        cotangent, root=root, shared=False, communicator=communicator
+    )
+    return total if communicator.rank == root else total + cotangent
+
+
+def _definition(
+    op_number: int, result: Any, x: Any, *, root: int, communicator: Communicator
+) -> Any:
+    gathered = named("gather").apply(x, root=root, communicator=communicator)
+    value = reducer(op_number)(gathered, axis=0) if communicator.rank == root else gathered
     return depend_on_all(value, gathered)
 
 
-def_derivatives(reduce_p, _transpose, _definition)
+def_derivatives(operation, _transpose, _definition)

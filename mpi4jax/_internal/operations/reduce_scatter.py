@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
-from ..operation import Operation
-from . import allgather, alltoall
-from ._arguments import Array, check_first_axis, like
+from ..annotations import Array, ArrayLike, Comm, Op
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_first_axis, like
 from ._reductions import def_derivatives, reducer
 
-reduce_scatter_p = Operation(
+operation = Operation(
     "reduce_scatter",
-    results=lambda x, **_: [like(x, x.shape[1:])],
+    result=lambda x, **_: like(x, x.shape[1:]),
     batch_axes=lambda **_: (1, 0),
 )
 
 
-def reduce_scatter(x: Any, op: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """Reduce an array over all processes, with a slice of the result on each process.
 
     Arguments:
@@ -30,18 +33,27 @@ def reduce_scatter(x: Any, op: Any, *, comm: Any = None) -> Array:
         The reduction of ``x[rank]`` over all processes: shape ``x.shape[1:]``.
 
     """
-    group = handles.communicator("reduce_scatter", comm)
-    check_first_axis("reduce_scatter", x, group)
-    (result,) = reduce_scatter_p(group, x, op=handles.operator("reduce_scatter", op))
-    return result
+    communicator = handles.communicator("reduce_scatter", comm)
+    check_first_axis("reduce_scatter", x, communicator)
+    return operation(
+        communicator, x, op_number=handles.operator_number("reduce_scatter", op)
+    )
 
 
-def _transpose(cotangent: Any, x: Any, *, op: int, comm: int) -> Any:
-    return allgather.allgather_p.bind(cotangent, shared=False, comm=comm)
+@with_tokens(reduce_scatter)
+def reduce_scatter_with_token(
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-def _definition(op: int, result: Any, x: Any, *, comm: int) -> Any:
-    return reducer(op)(alltoall.alltoall_p.bind(x, comm=comm), axis=0)
+def _transpose(
+    cotangent: Any, x: Any, *, op_number: int, communicator: Communicator
+) -> Any:
+    return named("allgather").apply(cotangent, shared=False, communicator=communicator)
 
 
-def_derivatives(reduce_scatter_p, _transpose, _definition)
+def _definition(op_number: int, result: Any, x: Any, *, communicator: Communicator) -> Any:
+    return reducer(op_number)(named("alltoall").apply(x, communicator=communicator), axis=0)
+
+
+def_derivatives(operation, _transpose, _definition)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
-from ..operation import Operation
-from ._arguments import Array, like
+from ..annotations import Array, ArrayLike, Comm, Op
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import like
 from ._reductions import def_derivatives, depend_on_all, reducer
-from .allgather import allgather_p
 
-scan_p = Operation("scan", results=lambda x, **_: [like(x)], in_place=True)
+operation = Operation("scan", result=lambda x, **_: like(x), in_place=True)
 
 
-def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """Reduce an array over this process and those before it.
 
     Arguments:
@@ -26,20 +29,33 @@ def scan(x: Any, op: Any, *, comm: Any = None) -> Array:
         The reduction over the ranks from 0 to that of this process.
 
     """
-    group = handles.communicator("scan", comm)
-    (result,) = scan_p(group, x, op=handles.operator("scan", op), reverse=False)
-    return result
+    communicator = handles.communicator("scan", comm)
+    return operation(
+        communicator, x, op_number=handles.operator_number("scan", op), reverse=False
+    )
 
 
-def _transpose(cotangent: Any, x: Any, *, op: int, reverse: bool, comm: int) -> Any:
-    return scan_p.bind(cotangent, op=op, reverse=not reverse, comm=comm)
+@with_tokens(scan)
+def scan_with_token(
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-def _definition(op: int, result: Any, x: Any, *, reverse: bool, comm: int) -> Any:
-    gathered = allgather_p.bind(x, shared=False, comm=comm)
-    rank = handles.communicator_at(comm).rank
-    value = reducer(op)(gathered[rank:] if reverse else gathered[: rank + 1], axis=0)
+def _transpose(
+    cotangent: Any, x: Any, *, op_number: int, reverse: bool, communicator: Communicator
+) -> Any:
+    return operation.apply(
+        cotangent, op_number=op_number, reverse=not reverse, communicator=communicator
+    )
+
+
+def _definition(
+    op_number: int, result: Any, x: Any, *, reverse: bool, communicator: Communicator
+) -> Any:
+    gathered = named("allgather").apply(x, shared=False, communicator=communicator)
+    rank = communicator.rank
+    value = reducer(op_number)(gathered[rank:] if reverse else gathered[: rank + 1], axis=0)
     return depend_on_all(value, gathered)
 
 
-def_derivatives(scan_p, _transpose, _definition)
+def_derivatives(operation, _transpose, _definition)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
-from ..operation import Operation
-from . import gather
-from ._arguments import Array, check_first_axis, is_rank, like, root_rank, zeros_after
+from ..annotations import Array, ArrayLike, Comm, Integer
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_first_axis, like, root_rank, zeros_after
 
-scatter_p = Operation(
+operation = Operation(
     "scatter",
-    results=lambda x, *, root, comm: [like(x, x.shape[is_rank(root, comm) :])],
-    sent=lambda *, root, comm: int(is_rank(root, comm)),
-    batch_axes=lambda *, root, comm: (int(is_rank(root, comm)), 0),
+    result=lambda x, *, root, communicator: like(x, x.shape[communicator.rank == root :]),
+    sent=lambda *, root, communicator: int(communicator.rank == root),
+    batch_axes=lambda *, root, communicator: (int(communicator.rank == root), 0),
 )
 
 
-def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     """Send each process its slice of an array of one process.
 
     .. warning::
@@ -40,17 +43,22 @@ def scatter(x: Any, root: Any, *, comm: Any = None) -> Array:
         The received slice.
 
     """
-    group = handles.communicator("scatter", comm)
-    root = root_rank("scatter", root, group)
-    if group.rank == root:
-        check_first_axis("scatter", x, group)
-    (result,) = scatter_p(group, x, root=root)
-    return result
+    communicator = handles.communicator("scatter", comm)
+    root = root_rank("scatter", root, communicator)
+    if communicator.rank == root:
+        check_first_axis("scatter", x, communicator)
+    return operation(communicator, x, root=root)
 
 
-def _transpose(cotangent: Any, x: Any, *, root: int, comm: int) -> Any:
-    gathered = gather.gather_p.bind(cotangent, root=root, comm=comm)
-    return gathered if is_rank(root, comm) else zeros_after(gathered)
+@with_tokens(scatter)
+def scatter_with_token(
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
 
 
-scatter_p.def_linear(_transpose)
+def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:
+    gathered = named("gather").apply(cotangent, root=root, communicator=communicator)
+    return gathered if communicator.rank == root else zeros_after(gathered)
+
+
+operation.def_linear(_transpose)

@@ -5,35 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Counts, Integer
+from ..handles import Communicator
 from ..jax_compat import ShapedArray
-from ..operation import Operation
-from . import gatherv
-from ._arguments import (
-    Array,
-    check_rows,
-    is_rank,
-    like,
-    root_rank,
-    row_counts,
-    zeros_after,
-)
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
 
 
-def _results(
-    x: ShapedArray, *, counts: tuple[int, ...], root: int, comm: int
-) -> list[ShapedArray]:
-    return [like(x, (counts[handles.communicator_at(comm).rank], *x.shape[1:]))]
+def _result(
+    x: ShapedArray, *, counts: tuple[int, ...], root: int, communicator: Communicator
+) -> ShapedArray:
+    return like(x, (counts[communicator.rank], *x.shape[1:]))
 
 
-scatterv_p = Operation(
+operation = Operation(
     "scatterv",
-    results=_results,
-    sent=lambda *, counts, root, comm: int(is_rank(root, comm)),
+    result=_result,
+    sent=lambda *, root, communicator, **_: int(communicator.rank == root),
     batch_axes=lambda **_: (1, 1),
 )
 
 
-def scatterv(x: Any, counts: Any, root: Any, *, comm: Any = None) -> Array:
+@without_tokens
+def scatterv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array:
     """Send each process its part of an array of one process.
 
     .. warning::
@@ -54,18 +49,32 @@ def scatterv(x: Any, counts: Any, root: Any, *, comm: Any = None) -> Array:
         The received part.
 
     """
-    group = handles.communicator("scatterv", comm)
-    counts = row_counts("scatterv", "counts", counts, group)
-    root = root_rank("scatterv", root, group)
-    given = sum(counts) if group.rank == root else counts[group.rank]
+    communicator = handles.communicator("scatterv", comm)
+    counts = row_counts("scatterv", "counts", counts, communicator)
+    root = root_rank("scatterv", root, communicator)
+    given = sum(counts) if communicator.rank == root else counts[communicator.rank]
     check_rows("scatterv", "x", x, given)
-    (result,) = scatterv_p(group, x, counts=counts, root=root)
-    return result
+    return operation(communicator, x, counts=counts, root=root)
 
 
-def _transpose(cotangent: Any, x: Any, *, root: int, comm: int, **counts: Any) -> Any:
-    gathered = gatherv.gatherv_p.bind(cotangent, **counts, root=root, comm=comm)
-    return gathered if is_rank(root, comm) else zeros_after(gathered)
+@with_tokens(scatterv)
+def scatterv_with_token(
+    x: ArrayLike,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
 
 
-scatterv_p.def_linear(_transpose)
+def _transpose(
+    cotangent: Any, x: Any, *, root: int, communicator: Communicator, **counts: Any
+) -> Any:
+    gathered = named("gatherv").apply(
+        cotangent, **counts, root=root, communicator=communicator
+    )
+    return gathered if communicator.rank == root else zeros_after(gathered)
+
+
+operation.def_linear(_transpose)

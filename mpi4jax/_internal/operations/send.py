@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import handles
+from ..annotations import ArrayLike, Comm, Integer
 from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
 from ._arguments import no_derivative
 
-send_p = Operation("send", results=lambda x, **_: [])
-send_p.def_jvp(no_derivative("send"))
+operation = Operation("send", result=lambda x, **_: None)
+operation.def_jvp(no_derivative("send"))
 
 
-def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
+@without_tokens
+def send(x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
     """Send an array to another process.
 
     Arguments:
@@ -24,5 +25,18 @@ def send(x: Any, dest: Any, *, tag: Any = 0, comm: Any = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    group = handles.communicator("send", comm)
-    send_p(group, x, dest=integer("send", "dest", dest), tag=integer("send", "tag", tag))
+    communicator = handles.communicator("send", comm)
+    operation(
+        communicator, x, dest=integer("send", "dest", dest), tag=integer("send", "tag", tag)
+    )
+
+
+@with_tokens(send)
+def send_with_token(
+    x: ArrayLike,
+    dest: Integer,
+    *,
+    tag: Integer = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> AnyToken: ...

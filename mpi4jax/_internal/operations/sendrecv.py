@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Integer, Status
 from ..jax_compat import (
     Primitive,
     ShapedArray,
@@ -18,34 +19,36 @@ from ..jax_compat import (
     register_lowering,
 )
 from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, Array, like
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like
 
 
 def _operation(kind: type[Operation], *operands: str) -> Operation:
     return kind(
         "sendrecv",
         operands=operands,
-        results=lambda sendbuf, recvbuf, *_, **__: [like(recvbuf)],
+        result=lambda sendbuf, recvbuf, *_, **__: like(recvbuf),
         sent=lambda **_: 1,
         # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
         kept=lambda *, source, **_: 1 if source == PROC_NULL else None,
     )
 
 
-sendrecv_p = _operation(Operation, "sendbuf", "recvbuf")
+operation = _operation(Operation, "sendbuf", "recvbuf")
 
 
+@without_tokens
 def sendrecv(
-    sendbuf: Any,
-    recvbuf: Any,
-    source: Any,
-    dest: Any,
+    sendbuf: ArrayLike,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
     *,
-    sendtag: Any = 0,
-    recvtag: Any = ANY_TAG,
-    comm: Any = None,
-    status: Any = None,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
 ) -> Array:
     """Send an array to one process while receiving another from a process.
 
@@ -70,9 +73,9 @@ def sendrecv(
         :obj:`mpi4py.MPI.PROC_NULL`).
 
     """
-    group = handles.communicator("sendrecv", comm)
-    (result,) = sendrecv_p.receive(
-        group,
+    communicator = handles.communicator("sendrecv", comm)
+    return operation.receive(
+        communicator,
         sendbuf,
         recvbuf,
         source=integer("sendrecv", "source", source),
@@ -81,7 +84,21 @@ def sendrecv(
         recvtag=integer("sendrecv", "recvtag", recvtag),
         status=status,
     )
-    return result
+
+
+@with_tokens(sendrecv)
+def sendrecv_with_token(
+    sendbuf: ArrayLike,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
 
 
 class _Tangents(Operation):
@@ -108,7 +125,7 @@ class _Tangents(Operation):
         return result, self.primitive.bind(*pushed, primals[-1], **params)
 
 
-tangents_p = _operation(_Tangents, "sendbuf", "recvbuf", "mark")
+tangents = _operation(_Tangents, "sendbuf", "recvbuf", "mark")
 
 # A scalar that is mapped over where its operand is, and takes no time.
 mark_p = Primitive("sendrecv_mark")
@@ -125,12 +142,12 @@ ad.primitive_jvps[mark_p] = lambda primals, _: (
 )
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    result = sendrecv_p.primitive.bind(*primals, **params)
-    pushed = map(ad.instantiate_zeros, tangents)
-    params["status"] = handles.NO_STATUS
+def _jvp(primals: Sequence[Any], given: Sequence[Any], **params: Any) -> Any:
+    result = operation.primitive.bind(*primals, **params)
+    pushed = map(ad.instantiate_zeros, given)
+    params["status_number"] = handles.NO_STATUS
     mark = mark_p.bind(primals[0])
-    return result, tangents_p.primitive.bind(*pushed, mark, **params)
+    return result, tangents.primitive.bind(*pushed, mark, **params)
 
 
 def _transpose(
@@ -148,14 +165,14 @@ def _transpose(
             "the gradient has to be sent back to the source. Name it"
         )
     # The cotangent goes the way back. Which tag it comes with, its sender alone knows.
-    params.update(recvtag=ANY_TAG, status=handles.NO_STATUS)
+    params.update(recvtag=ANY_TAG, status_number=handles.NO_STATUS)
     nothing = jnp.zeros(sendbuf.shape, sendbuf.dtype)
-    back = sendrecv_p.bind(cotangent, nothing, source=dest, dest=source, **params)
+    back = operation.apply(cotangent, nothing, source=dest, dest=source, **params)
     # What was in recvbuf had no part in the result, unless nothing came.
     kept = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
     return back, kept, *mark
 
 
-sendrecv_p.def_jvp(_jvp)
-sendrecv_p.def_transpose(_transpose)
-tangents_p.def_linear(_transpose)
+operation.def_jvp(_jvp)
+operation.def_transpose(_transpose)
+tangents.def_linear(_transpose)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
+
+from . import versions
 
 TRUTHY = ("1", "true", "on", "yes")
 FALSY = ("0", "false", "off", "no")
+
+#: All copies of arrays on their way between GPUs and MPI may take so many bytes.
+DEFAULT_STAGING_LIMIT = 1 << 30
 
 
 def is_truthy(value: str) -> bool:
@@ -32,9 +38,11 @@ def flag(name: str) -> bool | None:
     return None
 
 
-def choice(name: str, *accepted: str) -> str:
-    """The variable `name`, the first of the accepted values if it is not set."""
-    value = os.environ.get(name) or accepted[0]
+def choice(name: str, *accepted: str) -> str | None:
+    """The variable `name`, which is one of the given words, None if it is not set."""
+    value = os.environ.get(name)
+    if not value:
+        return None
     if value not in accepted:
         raise ValueError(
             f"the environment variable {name} is {value!r}, "
@@ -55,19 +63,39 @@ def number(name: str) -> int | None:
     return int(value)
 
 
-def check() -> None:
-    """Raise on a variable whose value is not understood, whoever reads it later."""
+class Settings(NamedTuple):
+    """What the environment says. None: nothing."""
+
+    has_tokens: bool
+    debug: bool
+    fast_dispatch: bool
+    raise_on_error: bool
+    staging_chunk: int | None
+    staging_limit: int
+    use_cuda_mpi: bool | None
+
+
+def read() -> Settings:
+    """Read all variables. Raises ValueError on one that is not understood."""
     for name in (
-        "MPI4JAX_DEBUG",
-        "MPI4JAX_FAST_DISPATCH",
-        "MPI4JAX_NO_WARN_JAX_VERSION",
-        "MPI4JAX_USE_CUDA_MPI",
-        "MPI4JAX_USE_SYCL_MPI",
+        "MPI4JAX_NO_WARN_JAX_VERSION",  # read again when the versions are compared
         "MPI4JAX_PREFER_NOTOKEN",
         "MPI4JAX_SKIP_ABI_CHECK",
+        "MPI4JAX_USE_SYCL_MPI",
     ):
         flag(name)
-    choice("MPI4JAX_API", "token", "notoken")
-    choice("MPI4JAX_ON_ERROR", "abort", "raise")
-    number("MPI4JAX_STAGING_CHUNK")
-    number("MPI4JAX_STAGING_LIMIT")
+    api = choice("MPI4JAX_API", "token", "notoken")
+    limit = number("MPI4JAX_STAGING_LIMIT")
+    return Settings(
+        has_tokens=versions.HAS_TOKENS if api is None else api == "token",
+        debug=flag("MPI4JAX_DEBUG") is True,
+        fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
+        raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
+        staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
+        staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
+        use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
+    )
+
+
+#: What the environment said when mpi4jax was imported.
+settings = read()

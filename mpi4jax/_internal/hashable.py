@@ -1,0 +1,63 @@
+"""MPI objects as static arguments of `jax.jit`."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, overload
+
+from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+class HashableMPIType(Generic[T]):
+    """An MPI object that compares and hashes by its handle."""
+
+    def __init__(self, obj: T) -> None:
+        self.wrapped = obj
+
+    def _key(self) -> tuple[type, int]:
+        obj: Any = self.wrapped
+        if isinstance(obj, MPI.Status):
+            # A status has no handle: it is the memory that it is.
+            return MPI.Status, MPI._addressof(obj)
+        return type(obj), MPI._handleof(obj)
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HashableMPIType) and self._key() == other._key()
+
+    def __repr__(self) -> str:
+        return f"HashableMPIType({self.wrapped!r})"
+
+
+@overload
+def wrap_as_hashable(obj: HashableMPIType[T]) -> HashableMPIType[T]: ...
+@overload
+def wrap_as_hashable(obj: T) -> HashableMPIType[T]: ...
+def wrap_as_hashable(obj: Any) -> HashableMPIType[Any]:
+    """Make an MPI object usable as a static argument of :func:`jax.jit`.
+
+    Wrapped objects are equal if they stand for the same communicator, operator or status.
+    All operations take them in place of the objects themselves.
+
+    Arguments:
+        obj: A communicator, an operator or a status, or one that is wrapped already.
+
+    """
+    return obj if isinstance(obj, HashableMPIType) else HashableMPIType(obj)
+
+
+@overload
+def unpack_hashable(obj: HashableMPIType[T]) -> T: ...
+@overload
+def unpack_hashable(obj: T) -> T: ...
+def unpack_hashable(obj: Any) -> Any:
+    """Give back the MPI object that :func:`wrap_as_hashable` wrapped.
+
+    Arguments:
+        obj: A wrapped MPI object. Anything else is given back as it is.
+
+    """
+    return obj.wrapped if isinstance(obj, HashableMPIType) else obj

@@ -1,0 +1,52 @@
+"""The decorator by which the original checks arguments."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from mpi4jax._internal.validation import check
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Types = type | tuple[type, ...] | list[type]
+
+
+def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function raise TypeError if an argument is not of the given type(s).
+
+    A subclass of `np.generic` stands for all of its kind: `np.integer` accepts `int`
+    and `np.uint64`.
+
+    >>> @enforce_types(n=np.integer)
+    ... def repeat(text, n): ...
+    >>> repeat("ab", 1.5)
+    Traceback (most recent call last):
+    TypeError: repeat got unexpected type for argument "n" (expected: integer, got: ...
+    """
+
+    def decorator(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__name__
+        parameters = inspect.signature(function).parameters
+        for argument in types:
+            if argument not in parameters:
+                raise ValueError(
+                    f"enforce_types decorator for {name} "
+                    f'got unexpected argument "{argument}"'
+                )
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            for argument, expected in types.items():
+                if argument in given:
+                    one_or_more = (
+                        expected if isinstance(expected, (tuple, list)) else [expected]
+                    )
+                    check(name, argument, tuple(one_or_more), given[argument])
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorator

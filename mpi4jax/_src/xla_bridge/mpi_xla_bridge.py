@@ -1,0 +1,10 @@
+"""The logging switch, where mpi4jax 0.3 to 0.7 have it."""
+
+from mpi4jax import _core
+from mpi4jax._core import get_logging, set_logging
+from mpi4jax._internal.bridge import abi
+
+__all__ = ["MPI_STATUS_IGNORE_ADDR", "get_logging", "set_logging"]
+
+#: `MPI_STATUS_IGNORE` as a number.
+MPI_STATUS_IGNORE_ADDR = _core.status_ignore(abi())
