@@ -1,30 +1,48 @@
 PYTHON ?= python3
 ENVS := .envs
 
+# Of `make one`: a test, file or folder below tests/, and where to run it.
+TEST ?= mpi/test_operations.py
+ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--jax $(JAX)) \
+	$(if $(API),--api $(API)) $(if $(OPTIONS),--options "$(OPTIONS)")
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test rust own range conformance bench bench-quick lint format wheel docs clean
+.PHONY: help demo dev one check test rust own range package conformance bench bench-quick lint \
+	format wheel docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Run the shallow-water solver on 2 ranks, and write shallow_water.png
-	$(PYTHON) tests/environments.py mpich
+	$(PYTHON) tools/environments.py
 	timeout 300 $(ENVS)/mpich/bin/mpiexec -n 2 $(ENVS)/mpich/bin/python examples/shallow_water.py --output shallow_water.png
 
+dev: ## Make .envs/dev: all tools, and mpi4jax from the sources, with the core built in place
+	$(PYTHON) tools/environments.py --dev
+
+one: ## Run one test: make one TEST=mpi/test_order.py [RANKS=2 MPI=openmpi JAX=0.6 API=notoken OPTIONS="-k loop"]
+	$(PYTHON) tools/run.py --test "$(TEST)" $(ONE)
+
+check: lint ## What to run before each commit, in under three minutes
+	$(PYTHON) tools/run.py --only check
+
 test: lint ## Set up everything and run all checks and tests
-	$(PYTHON) tests/run.py
+	$(PYTHON) tools/run.py
 
 rust: ## Run the tests in Rust, and compare our declarations with the headers of MPI and XLA
-	$(PYTHON) tests/run.py --only rust
+	$(PYTHON) tools/run.py --only rust
 
 own: ## Run the own tests on MPICH and Open MPI, on 1 to 4 ranks
-	$(PYTHON) tests/run.py --only own
+	$(PYTHON) tools/run.py --only own
 
 range: ## Run the core of the own tests on other MPIs and other versions of JAX
-	$(PYTHON) tests/run.py --only range
+	$(PYTHON) tools/run.py --only range
+
+package: ## Look at the wheels, at types, and at the names of the original
+	$(PYTHON) tools/run.py --only package
 
 conformance: ## Run the test suites of the original mpi4jax, unchanged
-	$(PYTHON) tests/run.py --only conformance
+	$(PYTHON) tools/run.py --only conformance
 
 bench: ## Measure against the original mpi4jax and others (15 minutes), into build/bench
 	$(PYTHON) benchmarks/run.py
@@ -33,18 +51,17 @@ bench-quick: ## The same with few and small samples, to see that it works
 	$(PYTHON) benchmarks/run.py --quick --output build/bench-quick
 
 lint: ## Check formatting, clippy, ruff and mypy
-	$(PYTHON) tests/lint.py
+	$(PYTHON) tools/lint.py
 
 format: ## Format the sources
-	$(PYTHON) tests/lint.py --fix
+	$(PYTHON) tools/lint.py --fix
 
-wheel: ## Build the wheel into dist/
-	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: ## Build the wheels of both versions into dist/: with tokens, and without
+	$(PYTHON) tools/environments.py --wheels dist
 
-docs: ## Build the documentation into build/docs
-	$(PYTHON) tests/environments.py mpich
-	$(ENVS)/uv/bin/uv pip install --quiet --system-certs --python $(ENVS)/mpich sphinx furo myst-parser
-	$(ENVS)/mpich/bin/python -P -m sphinx -W -q docs build/docs
+docs: ## Build the documentation into build/docs, and that of the core into target/doc
+	$(PYTHON) tools/docs.py
 
 clean: ## Remove all that was built or set up
-	rm -rf $(ENVS) target tests/referee/target build dist
+	rm -rf $(ENVS) target tests/*/target build dist .*_cache mpi4jax/*.so *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

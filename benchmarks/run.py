@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--quick] [--output DIRECTORY]
 
-makes an environment for each (as `tests/environments.py` does), lets them take turns at the
+makes an environment for each (as `tools/environments.py` does), lets them take turns at the
 same workloads, and writes the samples (`results.json`), a table (`table.md`) and plots.
 """
 
@@ -22,13 +22,18 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import conformance  # noqa: E402
-from environments import FOLDER, prepare  # noqa: E402
+import environments  # noqa: E402
+from environments import Environment, mpi_environ  # noqa: E402
 
 OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
-ENVIRONMENTS = {OURS: "mpich", GLOO: "mpich", UPSTREAM: "upstream"}
+ENVIRONMENTS = {
+    OURS: Environment(),
+    GLOO: Environment(),
+    UPSTREAM: environments.UPSTREAM,
+}
 BOTH = (OURS, UPSTREAM)
 
 #: What is measured, by whom, on how many ranks, and how often each has its turn.
@@ -46,17 +51,17 @@ Samples = dict[str, list[float]]
 
 
 def python(peer: str) -> Path:
-    return FOLDER / ENVIRONMENTS[peer] / "bin" / "python"
+    return ENVIRONMENTS[peer].path / "bin" / "python"
 
 
 def mpirun(peer: str, ranks: int, *arguments: object, cwd: Path = ROOT, **environ) -> str:
     """Run a Python program on a number of ranks, and give back its output."""
-    environment = FOLDER / ENVIRONMENTS[peer]
+    environment = ENVIRONMENTS[peer].path
     command = [environment / "bin" / "mpiexec", "-n", ranks, python(peer), "-P", *arguments]
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env={**os.environ, **conformance.mpi_environ(environment), **environ},
+        env={**os.environ, **mpi_environ(environment), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -122,7 +127,7 @@ def applications(quick: bool) -> Iterator[tuple[str, dict[str, Samples]]]:
     # Both run on both, through the API without tokens.
     todo = {"own solver": (*own, "--days", "0.1" if quick else "5")}
     if not quick:
-        archive = conformance.fetch("0.9.1.post2", FOLDER / "archives")
+        archive = conformance.fetch("0.9.1.post2", conformance.ARCHIVES)
         todo["solver of 0.9.1"] = (archive / "examples" / "shallow_water.py", "--benchmark")
     for name, command in todo.items():
         for ranks in (1, 2):
@@ -162,7 +167,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench")
     args = parser.parse_args()
     for peer in BOTH:
-        prepare(ENVIRONMENTS[peer])
+        environments.prepare(ENVIRONMENTS[peer])
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "results.json"
     results = {

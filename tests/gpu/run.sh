@@ -224,7 +224,7 @@ print("facts are complete")' "$platform"
 }
 
 fetch() { # VERSION
-    cd "$root/tests" && "$env/bin/python" -c '
+    cd "$root/tools" && "$env/bin/python" -c '
 import sys
 from pathlib import Path
 import conformance
@@ -232,7 +232,7 @@ print("suite in", conformance.fetch(sys.argv[2], Path(sys.argv[1])))' "$suites" 
 }
 
 conformance() { # VERSION RANKS
-    cd "$root/tests" && exec "$env/bin/python" -c '
+    cd "$root/tools" && exec "$env/bin/python" -c '
 import sys, time
 from pathlib import Path
 import conformance
@@ -241,7 +241,8 @@ version, ranks, archives, environment, deadline = sys.argv[1:]
 conformance.TIMEOUT = min(230, int(deadline) - time.time()) - 10
 (suite,) = [suite for suite in conformance.SUITES if suite.version == version]
 source = conformance.fetch(version, Path(archives))
-sys.exit(not conformance.run(suite, source, Path(environment), int(ranks)))' \
+environ = {"MPI4JAX_API": suite.api}
+sys.exit(not conformance.run(suite, source, Path(environment), int(ranks), **environ))' \
         "$@" "$suites" "$env" "$deadline"
 }
 
@@ -256,11 +257,11 @@ fi
 # What the environment's MPI needs, as the other tests have it.
 while IFS= read -r setting; do
     export "${setting?}"
-done < <(cd "$root/tests" && "$env/bin/python" -c '
+done < <(cd "$root/tools" && "$env/bin/python" -c '
 import sys
 from pathlib import Path
-import conformance
-for setting in conformance.mpi_environ(Path(sys.argv[1])).items():
+import environments
+for setting in environments.mpi_environ(Path(sys.argv[1])).items():
     print("=".join(setting))' "$env")
 
 if ! alone facts 60 1 "^facts are complete$" bash -uc facts; then
@@ -324,7 +325,7 @@ for ranks in "${ranks_of_suites[@]}"; do
     for version in "${versions[@]}"; do
         name=suite-$version-$ranks
         if ! "$env/bin/python" -P -c '' 2>/dev/null; then
-            skip "$name" "tests/conformance.py needs Python 3.11"
+            skip "$name" "tools/conformance.py needs Python 3.11"
         elif grep -qxF "suite in $suites/mpi4jax-$version" "$logs/fetch.log"; then
             beside "$name" 230 1 "$closing" \
                 bash -uc 'conformance "$@"' conformance "$version" "$ranks"

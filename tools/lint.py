@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from environments import ROOT, prepare, tools
+from environments import ROOT, Environment, prepare, tools
 
 #: Crates apart from the core's workspace.
 REFEREE = ("--manifest-path", "tests/referee/Cargo.toml")
@@ -41,7 +41,7 @@ def main() -> int:
             [
                 str(bin_ / "mypy"),
                 "--python-executable",
-                str(prepare("mpich") / "bin/python"),
+                str(prepare(Environment()) / "bin/python"),
             ],
         ]
     failed = [c for c in checks if subprocess.run(c, cwd=ROOT).returncode != 0]

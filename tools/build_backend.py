@@ -1,0 +1,139 @@
+"""Builds the package with maturin, as one of two versions.
+
+One source is released under two version numbers, as programs ask for the API that they are
+written for by the version of mpi4jax: with tokens (0.7), or without (0.9).
+
+    pip install .                                     with tokens
+    pip install . --config-settings api=notoken       without
+
+Both numbers stand in Cargo.toml. The packages have the same content, but for the number
+and for what type checkers see at the top level of mpi4jax (`_line.pyi`). A source archive
+is built as the version that it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import maturin
+from maturin import (
+    get_requires_for_build_editable as get_requires_for_build_editable,
+)
+from maturin import (
+    get_requires_for_build_sdist as get_requires_for_build_sdist,
+)
+from maturin import (
+    get_requires_for_build_wheel as get_requires_for_build_wheel,
+)
+
+Config = dict[str, Any] | None
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: What type checkers see of the API without tokens, in place of `mpi4jax/_line.pyi`.
+NOTOKEN_LINE = b"from .notoken import *\n"
+
+
+def versions() -> dict[str, str]:
+    """The version of each API."""
+    text = (ROOT / "Cargo.toml").read_text()
+    found = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
+    return {"token": found["version"], "notoken": found["notoken-version"]}
+
+
+def version_for(settings: Config) -> str:
+    """The version that is asked for: by its API, or by being in a source archive."""
+    known = versions()
+    api = (settings or {}).get("api")
+    archive = ROOT / "PKG-INFO"
+    if api is None and archive.exists():
+        found = re.search(r"^Version: (.*)$", archive.read_text(), re.MULTILINE)
+        if found and found[1] in known.values():
+            return found[1]
+    if api is not None and api not in known:
+        raise ValueError(f"`api` is {api!r}, expected one of: {', '.join(known)}")
+    return known[api or "token"]
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Config = None, metadata_directory: Any = None
+) -> str:
+    build = partial(maturin.build_wheel, config_settings=config_settings)
+    return built(build, wheel_directory, version_for(config_settings))
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Config = None, metadata_directory: Any = None
+) -> str:
+    build = partial(maturin.build_editable, config_settings=config_settings)
+    return built(build, wheel_directory, version_for(config_settings))
+
+
+def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
+    build = partial(maturin.build_sdist, config_settings=config_settings)
+    return built(build, sdist_directory, version_for(config_settings))
+
+
+def built(build: Callable[[str], str], directory: str, version: str) -> str:
+    """Put what a function builds into a directory, as the version that it is to be."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, build(scratch))
+        relabel = relabel_wheel if file.suffix == ".whl" else relabel_archive
+        name, old, rest = re.fullmatch(r"(.+?)-(\d+(?:\.\d+)*)(.*)", file.name).groups()
+        target = Path(directory, f"{name}-{version}{rest}")
+        if version == old:
+            shutil.copy(file, target)
+        else:
+            relabel(file, target, f"{name}-{old}", f"{name}-{version}", version)
+    return target.name
+
+
+def with_version(metadata: bytes, version: str) -> bytes:
+    return re.sub(rb"(?m)^Version: .*$", f"Version: {version}".encode(), metadata, count=1)
+
+
+def relabel_wheel(wheel: Path, target: Path, old: str, new: str, version: str) -> None:
+    before, after, record = f"{old}.dist-info/", f"{new}.dist-info/", []
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as result:
+        for info in source.infolist():
+            data = source.read(info)
+            if info.filename.startswith(before):
+                info.filename = after + info.filename.removeprefix(before)
+            if info.filename == f"{after}METADATA":
+                data = with_version(data, version)
+            elif info.filename == "mpi4jax/_line.pyi":
+                data = NOTOKEN_LINE
+            if info.filename == f"{after}RECORD":  # the last one
+                data = "\n".join([*record, f"{info.filename},,", ""]).encode()
+            else:
+                record.append(f"{info.filename},sha256={digest(data)},{len(data)}")
+            result.writestr(info, data, zipfile.ZIP_DEFLATED)
+
+
+def digest(data: bytes) -> str:
+    """A checksum as RECORD has it."""
+    found = hashlib.sha256(data).digest()
+    return base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+
+
+def relabel_archive(archive: Path, target: Path, old: str, new: str, version: str) -> None:
+    with tarfile.open(archive) as source, tarfile.open(target, "w:gz") as result:
+        for member in source.getmembers():
+            file = source.extractfile(member)
+            data = file.read() if file else b""
+            member.name = new + member.name.removeprefix(old)
+            if member.name == f"{new}/PKG-INFO":
+                data = with_version(data, version)
+                member.size = len(data)
+            result.addfile(member, io.BytesIO(data))

