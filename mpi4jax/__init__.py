@@ -32,10 +32,9 @@ else:
         "wrap_as_hashable",
     ]
 
+    def __getattr__(name: str) -> _typing.Any:
+        if name in ("_src", "extend"):
+            return _importlib.import_module(f"{__name__}.{name}")
+        from ._internal.capitalised import capitalised
 
-def __getattr__(name: str) -> _typing.Any:
-    if name in ("_src", "extend"):
-        return _importlib.import_module(f"{__name__}.{name}")
-    from ._internal.capitalised import capitalised
-
-    return capitalised(name)
+        return capitalised(name)

@@ -4,9 +4,9 @@
     python tools/environments.py --dev
     python tools/environments.py --wheels FOLDER
 
-makes a virtual environment in .envs/, with the wheel of this checkout. What is there already
-is kept, if it was made from the same requirements. --dev makes one with all tools, in which
-`import mpi4jax` takes the sources. --wheels builds the wheels of both versions.
+makes a virtual environment in .envs/, with the wheel of this checkout. What is there
+already is kept, if it was made from the same requirements. --dev makes one with all tools,
+in which `import mpi4jax` takes the sources. --wheels builds the wheels of both versions.
 """
 
 from __future__ import annotations
@@ -198,11 +198,9 @@ def search_path(*folders: Path) -> str:
 def wheel(api: str = APIS[0]) -> Path:
     """The wheel of this checkout, built if its sources have changed."""
     sources = hashlib.sha256(api.encode())
-    names = (
-        "rust mpi4jax tools/build_backend.py pyproject.toml Cargo.toml Cargo.lock LICENSE"
-    )
+    packed = "rust mpi4jax tools/build_backend.py README.md LICENSE *.toml Cargo.lock"
     tracked = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", *names.split(), "README.md"],
+        ["git", "ls-files", "-co", "--exclude-standard", *packed.split()],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -100,6 +100,9 @@ class Run(NamedTuple):
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
             environ["TOOLS"] = str(tools())
+            for suite in conformance.SUITES:
+                conformance.fetch(suite.version, conformance.ARCHIVES)
+            environ["ARCHIVES"] = str(conformance.ARCHIVES)
         return environ
 
     def __call__(self) -> bool:
