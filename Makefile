@@ -4,7 +4,7 @@ ENVS := .envs
 # Of `make one`: a test, file or folder below tests/, and where to run it.
 TEST ?= mpi/test_operations.py
 ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--jax $(JAX)) \
-	$(if $(API),--api $(API)) $(if $(OPTIONS),--options "$(OPTIONS)")
+	$(if $(API),--api $(API)) $(if $(OPTIONS),--options="$(OPTIONS)")
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust own range package conformance bench bench-quick lint \

@@ -10,6 +10,7 @@ from ._internal import versions as _versions
 from ._internal.device import has_cuda_support as has_cuda_support
 from ._internal.device import has_sycl_support as has_sycl_support
 from ._internal.environment import settings as _settings
+from ._internal.hashable import HashableMPIType as HashableMPIType
 from ._internal.hashable import unpack_hashable as unpack_hashable
 from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
 
@@ -26,6 +27,7 @@ else:
 
     __all__ = [
         *notoken.__all__,
+        "HashableMPIType",
         "has_cuda_support",
         "has_sycl_support",
         "unpack_hashable",
@@ -35,6 +37,8 @@ else:
     def __getattr__(name: str) -> _typing.Any:
         if name in ("_src", "extend"):
             return _importlib.import_module(f"{__name__}.{name}")
-        from ._internal.capitalised import capitalised
+        if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
+            from ._internal.capitalised import capitalised
 
-        return capitalised(name)
+            return capitalised(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

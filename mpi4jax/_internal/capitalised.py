@@ -10,13 +10,9 @@ from typing import Any
 
 from .. import _tokens
 
-NAMES = ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv")
-
 
 def capitalised(name: str) -> Callable[..., Any]:
     """The form that an operation had in mpi4jax 0.2: all arguments may be positional."""
-    if name not in NAMES:
-        raise AttributeError(f"module 'mpi4jax' has no attribute {name!r}")
     function = getattr(_tokens, name.lower())
     parameters = tuple(inspect.signature(function).parameters)
 

@@ -5,6 +5,7 @@ Nothing else in this package imports from `jax._src` or asks for JAX's version.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
@@ -50,6 +51,7 @@ __all__ = [
     "check_jax_version",
     "constant",
     "convert",
+    "def_eager",
     "devices_in_use",
     "ffi_lowering",
     "forget_runtime_tokens",
@@ -113,6 +115,11 @@ def register_lowering(
     primitive: Primitive, rule: Callable[..., Any], platform: str | None = None
 ) -> None:
     mlir.register_lowering(primitive, rule, platform=platform, **_UNCACHED)
+
+
+def def_eager(primitive: Primitive) -> None:
+    """Have a primitive that is called outside of a trace compiled and run by itself."""
+    primitive.def_impl(functools.partial(apply_primitive, primitive))
 
 
 def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:

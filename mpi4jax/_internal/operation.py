@@ -18,21 +18,17 @@ import numpy as np
 from . import device, handles
 from .bridge import custom_call_target
 from .dtypes import carried, check_dtype, check_reduction
-from .effects import ordered_effect
+from .effects import lower_in_order, ordered_effect
 from .handles import Communicator
 from .jax_compat import (
     Primitive,
     ShapedArray,
-    abstract_token,
     ad,
     batching,
     convert,
-    ffi_lowering,
-    get_token,
     is_kept_argument,
     lower_function,
     register_lowering,
-    set_token,
     trace_state_clean,
 )
 from .validation import PLAIN_TYPES, array
@@ -235,22 +231,16 @@ class Operation:
             # XLA would copy an argument of the program to have it overwritten.
             and not is_kept_argument(operands[0])
         )
-        rule = ffi_lowering(
-            custom_call_target(self.name),
-            has_side_effect=True,
-            operand_output_aliases={0: 0} if in_place else None,
-        )
         carriers = list(map(carried, read))
-        *results, token = rule(
-            ctx.replace(
-                avals_in=[*carriers, abstract_token],
-                avals_out=[*map(carried, written), abstract_token],
-            ),
-            *map(convert, operands, carriers),
-            get_token(ctx, ordered_effect),
-            **self._attributes(**params),
+        results = lower_in_order(
+            ctx,
+            custom_call_target(self.name),
+            list(map(convert, operands, carriers)),
+            self._attributes(**params),
+            avals_in=carriers,
+            avals_out=list(map(carried, written)),
+            aliases={0: 0} if in_place else None,
         )
-        set_token(ctx, ordered_effect, token)
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
 
@@ -50,8 +50,11 @@ jax.tree_util.register_pytree_node(Token, lambda _: ((), None), lambda *_: _TOKE
 
 TOKEN_TYPES = (type(None), Token, jax_compat.Token, Tracer)
 
-#: What operations take and give back as a token: our own, or one that JAX has made.
-AnyToken: TypeAlias = Token | jax_compat.Token
+
+class AnyToken(Protocol):
+    """What operations take and give back as a token: our own, or one that JAX has made."""
+
+    def block_until_ready(self) -> Any: ...
 
 
 class NotSet:

@@ -1,0 +1,125 @@
+"""What packages need that call MPI from JAX by handlers of their own.
+
+`docs/extend.md` has an example.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _core
+from ._internal import effects, handles, jax_compat
+from ._internal.annotations import Comm, Op
+from ._internal.effects import ordered_effect as ordered_effect
+from ._internal.hashable import unpack_hashable
+
+__all__ = [
+    "call_in_order",
+    "communicator_number",
+    "get_token",
+    "mpi_handle",
+    "operator_number",
+    "ordered_effect",
+    "registry",
+    "set_token",
+]
+
+
+def call_in_order(
+    primitive: Any,
+    target: str,
+    *,
+    platform: str = "cpu",
+    operand_output_aliases: dict[int, int] | None = None,
+) -> None:
+    """Have a primitive call a handler, in order with all other calls of MPI.
+
+    The primitive's parameters are the handler's attributes. Its abstract evaluation must
+    give :data:`ordered_effect` with the types of the results
+    (``primitive.def_effectful_abstract_eval``). Outside of :func:`jax.jit`, it is compiled
+    and run by itself.
+
+    Arguments:
+        primitive (jax.extend.core.Primitive): The primitive.
+        target: The name under which the handler was registered, by
+            :func:`jax.ffi.register_ffi_target`.
+        platform: JAX's platform: ``"cpu"``, ``"cuda"``.
+        operand_output_aliases: The results that take the memory of an operand, by its
+            position.
+
+    """
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        return effects.lower_in_order(
+            ctx, target, operands, params, aliases=operand_output_aliases
+        )
+
+    jax_compat.def_eager(primitive)
+    jax_compat.register_lowering(primitive, lower, platform)
+
+
+def get_token(ctx: Any) -> Any:
+    """The XLA token that a lowering rule takes, as the last operand of a custom call.
+
+    Arguments:
+        ctx: The context that JAX hands to the rule.
+
+    """
+    return jax_compat.get_token(ctx, ordered_effect)
+
+
+def set_token(ctx: Any, token: Any) -> None:
+    """Say which token comes after what a lowering rule made: the custom call's last result.
+
+    Arguments:
+        ctx: The context that JAX hands to the rule.
+        token: The token.
+
+    """
+    jax_compat.set_token(ctx, ordered_effect, token)
+
+
+def communicator_number(comm: Comm = None) -> int:
+    """The number that stands for a communicator in compiled programs.
+
+    Programs with numbers are the same on all processes and in all runs. A handler gets
+    the communicator from :func:`registry`.
+
+    Arguments:
+        comm (mpi4py.MPI.Comm): The communicator (defaults to the one of operations without
+            ``comm``).
+
+    """
+    return handles.communicator("communicator_number", comm).number
+
+
+def operator_number(op: Op) -> int:
+    """The number that stands for a reduction operator in compiled programs.
+
+    Arguments:
+        op (mpi4py.MPI.Op): The operator.
+
+    """
+    return handles.operator_number("operator_number", op)
+
+
+def mpi_handle(obj: Any) -> int:
+    """The C handle of an MPI object, as a signed integer of 64 bits.
+
+    It differs from run to run, and from process to process, and with it a program that it
+    stands in. :func:`communicator_number` does not.
+
+    Arguments:
+        obj: An object of mpi4py's.
+
+    """
+    number = handles.handle(unpack_hashable(obj))
+    return number - 2**64 if number >= 2**63 else number
+
+
+def registry() -> object:
+    """The table of C functions that tell what numbers stand for, as a capsule.
+
+    Its name is ``mpi4jax.registry``.
+    """
+    return _core.registry()

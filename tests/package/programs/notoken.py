@@ -1,0 +1,45 @@
+"""A program for mpi4jax 0.9: no tokens at the top level."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+import mpi4jax
+from mpi4jax import allgather, extend, notoken
+from mpi4jax.experimental import auto_tokenize
+
+comm = MPI.COMM_WORLD
+rank, size = comm.Get_rank(), comm.Get_size()
+
+
+@partial(jax.jit, static_argnums=1)
+def total(x: jax.Array, comm: mpi4jax.HashableMPIType[MPI.Intracomm]) -> jax.Array:
+    return mpi4jax.allreduce(x, op=MPI.SUM, comm=mpi4jax.unpack_hashable(comm))
+
+
+@auto_tokenize
+def shift(x: jax.Array, by: int) -> jax.Array:
+    return mpi4jax.sendrecv(x, x, (rank - by) % size, (rank + by) % size)
+
+
+x = jnp.ones((size, 3))
+reveal_type(mpi4jax.barrier())  # None
+reveal_type(mpi4jax.send(x, np.int32(0), tag=1))  # None
+reveal_type(mpi4jax.recv(x, source=0, status=MPI.Status()))  # Array
+reveal_type(allgather(np.ones(3), comm=comm).shape)  # tuple[int, ...]
+reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int)))  # Array
+reveal_type(mpi4jax.reduce_scatter(x, MPI.SUM))  # Array
+reveal_type(notoken.exscan(x, MPI.SUM))  # Array
+reveal_type(shift(x, 1))  # Array
+reveal_type(total(x, mpi4jax.wrap_as_hashable(comm)))  # Array
+reveal_type(extend.communicator_number(comm))  # int
+
+mpi4jax.allreduce("text", op=MPI.SUM)  # error
+mpi4jax.allreduce(x, op=MPI.SUM, token=None)  # error
+mpi4jax.gather(x, None)  # error
+total(x, comm)  # error
+y, token = mpi4jax.barrier()  # error
+notoken.alreduce(x, op=MPI.SUM)  # error

@@ -1,0 +1,45 @@
+"""A program for mpi4jax 0.7: tokens at the top level."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+import mpi4jax
+
+comm = MPI.COMM_WORLD
+status = MPI.Status()
+rank, size = comm.Get_rank(), comm.Get_size()
+
+
+@jax.jit
+def mean(x: jax.Array) -> jax.Array:
+    total, token = mpi4jax.allreduce(x, op=MPI.SUM, comm=comm)
+    reveal_type(total)  # Array
+    reveal_type(token)  # AnyToken
+    total, token = mpi4jax.bcast(total, 0, comm=comm, token=token)
+    return total / size
+
+
+x = jnp.ones((size, 3))
+token = mpi4jax.barrier()
+token.block_until_ready()
+reveal_type(token)  # AnyToken
+reveal_type(mpi4jax.send(x, np.int32(0), tag=1, token=token))  # AnyToken
+reveal_type(mpi4jax.recv(x, source=0, status=status))  # tuple[Array, AnyToken]
+reveal_type(mpi4jax.allgather(np.ones(3), comm=comm)[0])  # Array
+reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int))[0])  # Array
+reveal_type(mpi4jax.sendrecv(1.0, 2, 0, 0, token=jax.lax.create_token())[0])  # Array
+reveal_type(mpi4jax.reduce(x, MPI.SUM, 0, token=None)[0])  # Array
+reveal_type(mpi4jax.has_cuda_support())  # bool
+reveal_type(mpi4jax.wrap_as_hashable(comm))  # HashableMPIType[Intracomm]
+reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(comm)))  # Intracomm
+reveal_type(mpi4jax.scan(x, mpi4jax.wrap_as_hashable(MPI.MAX))[0])  # Array
+reveal_type(mpi4jax.notoken.scatter(x, root=0))  # Array
+
+mpi4jax.allreduce("text", op=MPI.SUM)  # error
+mpi4jax.allreduce(x, op=sum)  # error
+mpi4jax.allreduce(x, op=MPI.SUM, token=3)  # error
+mpi4jax.bcast(x, "0")  # error
+mpi4jax.barrier(comm="world")  # error
+mpi4jax.alreduce(x, op=MPI.SUM)  # error

@@ -1,0 +1,115 @@
+"""The lists in which an operation has to be named, and what one form says of the other."""
+
+import ast
+import importlib
+import inspect
+import re
+
+import mpi4py.MPI
+import pytest
+
+from mpi4jax import _core, _tokens, notoken
+from mpi4jax._internal.bridge import abi
+
+OPERATIONS = notoken.__all__
+
+
+def test_every_list_has_every_operation(root):
+    folder = root / "mpi4jax" / "_internal" / "operations"
+    files = {path.stem for path in folder.glob("[a-z]*.py")}
+    on_host, on_device = _core.load(mpi4py.MPI.__file__, abi())
+    documented = (root / "docs" / "api.md").read_text()
+    usage = (root / "docs" / "usage.md").read_text()
+    lists = {
+        "notoken.py": OPERATIONS,
+        "_tokens.py": _tokens.__all__,
+        "the core's handlers": [name for name, _ in on_host],
+        "those for devices": [name for name, _ in on_device],
+        "docs/api.md, with tokens": re.findall(r":: mpi4jax\._tokens\.(\w+)", documented),
+        "docs/api.md": re.findall(r":: mpi4jax\.notoken\.(\w+)", documented),
+        "docs/usage.md": re.findall(r"^\| `(\w+)\(", usage, re.MULTILINE),
+    }
+    for name, listed in lists.items():
+        assert sorted(listed) == sorted(files), name
+    for listed in (OPERATIONS, _tokens.__all__):
+        assert listed == sorted(listed)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_form_with_tokens(name):
+    """It takes what the other form takes, and a token."""
+    plain, with_token = getattr(notoken, name), getattr(_tokens, name)
+    bare = inspect.signature(inspect.unwrap(plain))
+    *parameters, token = inspect.signature(with_token).parameters.values()
+    assert parameters == list(bare.parameters.values())
+    assert str(token) == "token: 'AnyToken | None' = None"
+    given = {"Array": "tuple[Array, AnyToken]", "None": "AnyToken"}[bare.return_annotation]
+    assert inspect.signature(with_token).return_annotation == given
+    assert with_token.__name__ == plain.__name__ == name
+    assert with_token.__module__ == f"mpi4jax._internal.operations.{name}"
+    for parameter in parameters:
+        assert re.search(rf"\n        {parameter.name}[ :]", with_token.__doc__)
+        assert re.search(rf"\n        {parameter.name}[ :]", plain.__doc__)
+    assert "\n        token (Token): " in with_token.__doc__
+
+
+def imports_of(path, package):
+    """The modules of ours that a file imports when it is imported itself."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield base, f"{base}.{alias.name}"
+
+
+def test_modules_import_one_way(root):
+    """No module imports one that imports it, by whatever way."""
+    folder = root / "mpi4jax" / "_internal"
+    files = {}
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        files[".".join(parts).removesuffix(".__init__")] = path
+    graph = {}
+    for module, path in files.items():
+        is_package = path.name == "__init__.py"
+        package = module if is_package else module.rpartition(".")[0]
+        # `from . import x` is about the module x, and `from .x import y` as well.
+        found = {
+            name if name in files else base for base, name in imports_of(path, package)
+        }
+        graph[module] = {name for name in found if name in files and name != module}
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            path.append(module)
+            for imported in sorted(graph[module]):
+                visit(imported)
+            path.pop()
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module)
+    # Derivatives find other operations by their names.
+    for module in graph:
+        if re.fullmatch(r"mpi4jax\._internal\.operations\.[a-z]\w*", module):
+            others = {name for name in graph[module] if ".operations." in name}
+            assert all(name.rpartition(".")[2].startswith("_") for name in others), module
+
+
+def test_names_of_private_modules_of_jax_stand_in_one_file(root):
+    for path in (root / "mpi4jax").rglob("*.py"):
+        is_compat = path.relative_to(root).as_posix() == "mpi4jax/_internal/jax_compat.py"
+        text = path.read_text()
+        assert is_compat or "jax._src" not in text, path
+        assert is_compat or "jaxlib" not in text, path
+
+
+def test_documentation_imports(root):
+    """Whatever is documented can be imported under its public name."""
+    documented = (root / "docs" / "api.md").read_text()
+    for name in re.findall(r"^\.\. auto\w+:: (mpi4jax[\w.]*)", documented, re.MULTILINE):
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name

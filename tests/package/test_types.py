@@ -1,0 +1,77 @@
+"""Programs in both APIs, as mypy and pyright see them with the installed package.
+
+A comment says what a line reveals, or that it is an error. Nothing else may be one.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = {"token": PROGRAMS / "tokens.py", "notoken": PROGRAMS / "notoken.py"}
+
+
+def expected(program):
+    """What is said of each line: the type that it reveals, or "error"."""
+    found = {}
+    for number, line in enumerate(program.read_text().splitlines(), 1):
+        if line.strip().startswith("reveal_type") or line.endswith("# error"):
+            found[number] = line.rpartition("  # ")[2]
+    return found
+
+
+def short(type_):
+    """A type without the modules of its names, and without a name for what is plain."""
+    return re.sub(r"\b(\w+\.)+(?=\w)", "", type_).replace("builtins.", "")
+
+
+def checked_by_mypy(program, tools):
+    command = [tools / "mypy", "--strict", "--no-error-summary", "--hide-error-context"]
+    command += ["--python-executable", sys.executable, program]
+    # Elsewhere: in the checkout, the sources would be found in place of the package.
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True)
+    found = {}
+    for line in done.stdout.splitlines():
+        number, kind, text = re.fullmatch(r"[^:]+:(\d+): (\w+): (.*)", line).groups()
+        if kind == "error":
+            found[int(number)] = "error"
+        elif text.startswith("Revealed type is"):
+            found[int(number)] = short(text.split('"')[1])
+    assert found, done.stdout + done.stderr
+    return found
+
+
+def checked_by_pyright(program, tools):
+    command = [tools / "pyright", "--outputjson", "--pythonpath", sys.executable, program]
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True)
+    found = {}
+    for entry in json.loads(done.stdout)["generalDiagnostics"]:
+        number = entry["range"]["start"]["line"] + 1
+        if entry["severity"] == "error":
+            found[number] = "error"
+        elif entry["severity"] == "information":
+            found[number] = short(entry["message"].split('" is "')[1].rstrip('"'))
+    return found
+
+
+@pytest.mark.parametrize("checker", [checked_by_mypy, checked_by_pyright])
+def test_programs(checker, api, tools):
+    program = PROGRAM[api]
+    assert checker(program, tools) == expected(program)
+
+
+def test_the_stub_of_the_core(tools):
+    """It has what the extension module has, with the same arguments."""
+    command = [tools / "python", "-m", "mypy.stubtest", "mpi4jax._core"]
+    environ = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+    done = subprocess.run(
+        command, cwd=PROGRAMS, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Success: no issues found in 1 module" in done.stdout
