@@ -16,7 +16,12 @@ myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_type_aliases = {
+    name: name
+    for name in ("AnyToken", "Array", "ArrayLike", "Comm", "Counts", "Integer", "Op", "Status")
+}
+python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = f"mpi4jax {release}"
