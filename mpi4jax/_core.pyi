@@ -1,5 +1,8 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
+OPERATORS: tuple[str, ...]
+"""The names of MPI's own reduction operators, in the order of their numbers."""
+
 def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
 

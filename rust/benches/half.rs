@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::hint::black_box;
 use std::time::Instant;
 
-use _core::mpi::{Mpich, half_float};
+use _core::mpi::{Mpich, PredefinedOp, half_float};
 use _core::xla::raw::{XLA_FFI_DataType_BF16, XLA_FFI_DataType_F16};
 
 const ROUNDS: usize = 31;
@@ -45,8 +45,10 @@ fn main() {
             (XLA_FFI_DataType_BF16, "bfloat16"),
             (XLA_FFI_DataType_F16, "float16"),
         ] {
-            for (number, operator) in ["SUM", "PROD", "MAX", "MIN"].iter().enumerate() {
-                let function = half_float::function::<Mpich>(number as i64, dtype).unwrap();
+            for op in PredefinedOp::ALL {
+                let Some(function) = half_float::function::<Mpich>(*op, dtype) else {
+                    continue;
+                };
                 // Any number will do that is one in both formats.
                 let (mut input, mut inout) = (vec![0x3c00u16; elements], vec![0x3c00; elements]);
                 let (mut len, mut datatype) = (elements as c_int, 0);
@@ -62,6 +64,7 @@ fn main() {
                     }
                 });
                 let ratio = time / float32;
+                let operator = op.name();
                 println!("{elements} {name} {operator} {time:.0} ({ratio:.1} times)");
             }
         }

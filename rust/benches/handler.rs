@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, REGISTRY, Types};
+use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, PredefinedOp, REGISTRY, Types};
 use _core::ops;
 
 #[path = "../tests/common/mod.rs"]
@@ -114,7 +114,8 @@ fn nanoseconds(mut call: impl FnMut()) -> f64 {
 fn main() {
     assert!(Idle::functions().set(functions()).is_ok());
     REGISTRY.set_communicator(0, Communicator::new(0x44, 0, 2, 0));
-    REGISTRY.set_operator(0, 0x58);
+    let sum = PredefinedOp::Sum.number();
+    REGISTRY.set_operator(sum as usize, 0x58);
     REGISTRY.set_datatype(F32 as usize, Datatype::new(0xf32, 4));
 
     let x = || array(F32, 0x1000, &[2]);
@@ -129,7 +130,10 @@ fn main() {
         ("status_number", -1),
     ];
     for (operation, call) in [
-        ("allreduce", unary().ints(&[("comm_number", 0), ("op_number", 0)])),
+        (
+            "allreduce",
+            unary().ints(&[("comm_number", 0), ("op_number", sum)]),
+        ),
         ("sendrecv", unary().ints(messages)),
         ("barrier", Call::default().ints(&[("comm_number", 0)])),
     ] {

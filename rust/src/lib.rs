@@ -15,6 +15,8 @@ mod python;
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
 mod _core {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::python::{
         device, free_communicator, free_staging, get_logging, is_direct, load,
@@ -22,4 +24,9 @@ mod _core {
         set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
         why_no_device,
     };
+
+    #[pymodule_init]
+    fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("OPERATORS", super::python::operators(module.py())?)
+    }
 }

@@ -6,11 +6,12 @@ use std::sync::OnceLock;
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::ffi::c_str;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyTuple};
 
 use crate::memory::{Driver, POOL};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard, gpu,
+    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
+    Standard, gpu,
 };
 use crate::xla::Handler;
 use crate::{log, ops};
@@ -110,6 +111,11 @@ pub fn free_communicator(index: usize) {
     if let Some(free) = FREE_COMMUNICATOR.get() {
         free(index);
     }
+}
+
+/// The names of the operators that MPI predefines, each at the index that is its number.
+pub fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, PredefinedOp::ALL.iter().map(|op| op.name()))
 }
 
 /// Makes `index` stand for the reduction operator with this handle.

@@ -356,7 +356,7 @@ fn reductions_with_an_operator_of_a_user_are_always_split() {
 #[test]
 fn reductions_of_half_floats_are_always_split() {
     let call = on(RANK_0)
-        .ints(&[("op_number", 0)])
+        .ints(&[("op_number", SUM)])
         .operand(array(BF16, IN as usize, &[10]))
         .result(array(BF16, IN as usize, &[10]));
     let calls = calls(LIMIT, true, "allreduce", call);

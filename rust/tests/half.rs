@@ -13,7 +13,7 @@ fn an_operator_that_could_not_be_made_is_an_error_of_every_call() {
     ops::set_raise_on_error(true);
     let call = || {
         on(RANK_0)
-            .ints(&[("op_number", 0)])
+            .ints(&[("op_number", SUM)])
             .operand(array(BF16, IN as usize, &[3]))
             .result(array(BF16, IN as usize, &[3]))
     };

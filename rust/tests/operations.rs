@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use _core::mpi::PredefinedOp;
 use _core::{log, ops};
 
 mod common;
@@ -680,12 +681,12 @@ fn what_the_registry_does_not_know_is_an_error() {
         invalid("no MPI data type for XLA's data type 18")
     );
     let no_operator = on(RANK_0)
-        .ints(&[("op_number", 50)])
+        .ints(&[("op_number", NO_OPERATOR)])
         .operand(floats(IN, &[3]))
         .result(floats(OUT, &[3]));
     assert_eq!(
         refused("allreduce", no_operator),
-        precondition("reduction operator 50 is unknown")
+        precondition(&format!("reduction operator {NO_OPERATOR} is unknown"))
     );
 }
 
@@ -740,29 +741,36 @@ fn reduced(op: i64, left: u16, right: u16) -> u16 {
 /// The one test that uses them: they are made once for the whole process.
 #[test]
 fn half_floats_have_operators_of_their_own_made_once() {
+    let operators = [
+        PredefinedOp::Sum,
+        PredefinedOp::Prod,
+        PredefinedOp::Max,
+        PredefinedOp::Min,
+    ];
     // Two and a half, in both formats.
     let values = [(F16, 0x4000, 0x3800), (BF16, 0x4000, 0x3f00)];
-    // Sum, product, maximum and minimum: two and a half, one, two, a half.
+    // Two and a half, one, two, a half.
     let expected = [
         (F16, [0x4100, 0x3c00, 0x4000, 0x3800]),
         (BF16, [0x4020, 0x3f80, 0x4000, 0x3f00]),
     ];
     let mut handles = vec![];
     for ((dtype, two, half), (_, expected)) in values.into_iter().zip(expected) {
-        for (number, expected) in (0..).zip(expected) {
-            let (op, was_made) = operator_of(reduction(number, dtype));
+        for (op, expected) in operators.into_iter().zip(expected) {
+            let (handle, was_made) = operator_of(reduction(op.number(), dtype));
             assert!(was_made);
-            assert_eq!(reduced(op, two, half), expected);
-            assert_eq!(operator_of(reduction(number, dtype)), (op, false));
-            assert!(!handles.contains(&op));
-            handles.push(op);
+            assert_eq!(reduced(handle, two, half), expected);
+            assert_eq!(operator_of(reduction(op.number(), dtype)), (handle, false));
+            assert!(!handles.contains(&handle));
+            handles.push(handle);
         }
     }
 }
 
 #[test]
 fn half_floats_have_no_other_operators_of_mpi() {
-    for (number, dtype) in [(4, F16), (13, BF16)] {
+    for (op, dtype) in [(PredefinedOp::Land, F16), (PredefinedOp::NoOp, BF16)] {
+        let number = op.number();
         assert_eq!(
             refused("allreduce", reduction(number, dtype)),
             invalid(&format!(
@@ -782,10 +790,10 @@ fn half_floats_may_have_operators_that_users_made() {
 
 #[test]
 fn other_types_have_the_operators_of_mpi() {
-    for number in 0..14 {
+    for op in PredefinedOp::ALL {
         assert_eq!(
-            operator_of(reduction(number, F32)),
-            (SUM_HANDLE - SUM + number, false)
+            operator_of(reduction(op.number(), F32)),
+            (handle_of(*op), false)
         );
     }
 }

@@ -16,6 +16,7 @@ use half::{bf16, f16};
 
 use super::abi::{Abi, Handle, Types};
 use super::functions::UserFunction;
+use super::operators::PredefinedOp;
 use crate::xla::{Error, Result, raw};
 
 /// What an operator makes of a pair: MPI's two vectors have an element each.
@@ -168,35 +169,34 @@ unsafe extern "C" fn reduce<A: Types, F: Format, O: Operator>(
     F::fold::<O>(input, inout);
 }
 
-/// What reduces elements of XLA's type `dtype` as the built-in operator `number` does.
-pub fn function<A: Types>(number: i64, dtype: raw::XLA_FFI_DataType) -> UserFunction<A> {
+/// What reduces elements of XLA's type `dtype` as MPI's own operator does.
+pub fn function<A: Types>(op: PredefinedOp, dtype: raw::XLA_FFI_DataType) -> UserFunction<A> {
     match dtype {
-        raw::XLA_FFI_DataType_F16 => function_of::<A, f16>(number),
-        raw::XLA_FFI_DataType_BF16 => function_of::<A, bf16>(number),
+        raw::XLA_FFI_DataType_F16 => function_of::<A, f16>(op),
+        raw::XLA_FFI_DataType_BF16 => function_of::<A, bf16>(op),
         _ => None,
     }
 }
 
-fn function_of<A: Types, F: Format>(number: i64) -> UserFunction<A> {
-    match number {
-        0 => Some(reduce::<A, F, Sum>),
-        1 => Some(reduce::<A, F, Product>),
-        2 => Some(reduce::<A, F, Maximum>),
-        3 => Some(reduce::<A, F, Minimum>),
+fn function_of<A: Types, F: Format>(op: PredefinedOp) -> UserFunction<A> {
+    match op {
+        PredefinedOp::Sum => Some(reduce::<A, F, Sum>),
+        PredefinedOp::Prod => Some(reduce::<A, F, Product>),
+        PredefinedOp::Max => Some(reduce::<A, F, Maximum>),
+        PredefinedOp::Min => Some(reduce::<A, F, Minimum>),
         _ => None,
     }
 }
 
-/// The operators that were made: for each of the formats, by the number of MPI's own. They are
-/// never freed.
-type Made = [OnceLock<Result<usize>>; 4];
-static MADE: [Made; 2] = [const { [const { OnceLock::new() }; 4] }; 2];
+/// The operators that were made, by MPI's own: one list for each of the formats. They are never
+/// freed.
+type Made = [OnceLock<Result<usize>>; PredefinedOp::ALL.len()];
+static MADE: [Made; 2] = [const { [const { OnceLock::new() }; PredefinedOp::ALL.len()] }; 2];
 
-/// The operator that reduces elements of XLA's type `dtype` as the built-in operator `number`
-/// does, or none where the built-in one does it. The first call makes it with `create`: MPI need
-/// not be initialised before.
+/// The operator that reduces elements of XLA's type `dtype` as MPI's own does, or none where that
+/// one does it. The first call makes it with `create`: MPI need not be initialised before.
 pub fn operator<A: Abi>(
-    number: i64,
+    op: PredefinedOp,
     dtype: raw::XLA_FFI_DataType,
     create: impl FnOnce(UserFunction<A>) -> Result<A::Op>,
 ) -> Result<Option<A::Op>> {
@@ -205,14 +205,15 @@ pub fn operator<A: Abi>(
         raw::XLA_FFI_DataType_BF16 => &MADE[1],
         _ => return Ok(None),
     };
-    let function = function::<A>(number, dtype);
-    let index = function.and(usize::try_from(number).ok());
-    let Some(slot) = index.and_then(|index| made.get(index)) else {
+    let function = function::<A>(op, dtype);
+    if function.is_none() {
         return Err(Error::invalid(format!(
-            "reduction operator {number} is not for elements of XLA type {dtype}"
+            "reduction operator {} is not for elements of XLA type {dtype}",
+            op.number()
         )));
-    };
-    slot.get_or_init(|| create(function).map(Handle::into_raw))
+    }
+    made[op as usize]
+        .get_or_init(|| create(function).map(Handle::into_raw))
         .as_ref()
         .map(|handle| Some(A::Op::from_raw(*handle)))
         .map_err(Clone::clone)
@@ -223,15 +224,10 @@ mod tests {
     use super::super::abi::Mpich;
     use super::*;
 
-    const SUM: i64 = 0;
-    const PRODUCT: i64 = 1;
-    const MAXIMUM: i64 = 2;
-    const MINIMUM: i64 = 3;
-
     /// What MPI gets from an operator for two vectors.
-    fn reduced<F: Format>(number: i64, input: &[F], inout: &[F]) -> Vec<F> {
+    fn reduced<F: Format>(op: PredefinedOp, input: &[F], inout: &[F]) -> Vec<F> {
         assert_eq!(input.len(), inout.len());
-        let function = function_of::<Mpich, F>(number).unwrap();
+        let function = function_of::<Mpich, F>(op).unwrap();
         let (mut input, mut inout) = (input.to_vec(), inout.to_vec());
         let (mut len, mut datatype) = (input.len() as c_int, 0);
         // SAFETY: the vectors have `len` elements.
@@ -259,23 +255,38 @@ mod tests {
     #[test]
     fn operators_give_the_values_of_their_names() {
         let (left, right) = (&[1.5, -2.0, 0.0, INF], &[2.0, 8.0, -3.0, 1.0]);
-        for (number, expected) in [
-            (SUM, [3.5, 6.0, -3.0, INF]),
-            (PRODUCT, [3.0, -16.0, 0.0, INF]),
-            (MAXIMUM, [2.0, 8.0, 0.0, INF]),
-            (MINIMUM, [1.5, -2.0, -3.0, 1.0]),
+        for (op, expected) in [
+            (PredefinedOp::Sum, [3.5, 6.0, -3.0, INF]),
+            (PredefinedOp::Prod, [3.0, -16.0, 0.0, INF]),
+            (PredefinedOp::Max, [2.0, 8.0, 0.0, INF]),
+            (PredefinedOp::Min, [1.5, -2.0, -3.0, 1.0]),
         ] {
-            assert_eq!(reduced(number, &f16s(left), &f16s(right)), f16s(&expected));
-            let reduced = reduced(number, &bf16s(left), &bf16s(right));
+            assert_eq!(reduced(op, &f16s(left), &f16s(right)), f16s(&expected));
+            let reduced = reduced(op, &bf16s(left), &bf16s(right));
             assert_eq!(reduced, bf16s(&expected));
         }
     }
 
     #[test]
     fn there_are_no_other_operators() {
-        for number in [-1, 4, 13] {
-            assert!(function_of::<Mpich, f16>(number).is_none(), "{number}");
-            assert!(function_of::<Mpich, bf16>(number).is_none(), "{number}");
+        let of_floats = [
+            PredefinedOp::Sum,
+            PredefinedOp::Prod,
+            PredefinedOp::Max,
+            PredefinedOp::Min,
+        ];
+        for op in PredefinedOp::ALL {
+            let is_of_floats = of_floats.contains(op);
+            assert_eq!(
+                function_of::<Mpich, f16>(*op).is_some(),
+                is_of_floats,
+                "{op:?}"
+            );
+            assert_eq!(
+                function_of::<Mpich, bf16>(*op).is_some(),
+                is_of_floats,
+                "{op:?}"
+            );
         }
     }
 
@@ -284,19 +295,23 @@ mod tests {
     fn sums_are_rounded_to_nearest_even() {
         // From 256 on, a bfloat16 has steps of 2, and from 2048 on a float16.
         let bf16 = reduced(
-            SUM,
+            PredefinedOp::Sum,
             &bf16s(&[1.0, 3.0, 1.0]),
             &bf16s(&[256.0, 256.0, 258.0]),
         );
         assert_eq!(bf16, bf16s(&[256.0, 260.0, 260.0]));
         let f16 = reduced(
-            SUM,
+            PredefinedOp::Sum,
             &f16s(&[1.0, 3.0, 1.5]),
             &f16s(&[2048.0, 2048.0, 2048.0]),
         );
         assert_eq!(f16, f16s(&[2048.0, 2052.0, 2050.0]));
         // Rounded twice, or towards zero, this would be 1.
-        let just_above_half = reduced(SUM, &bf16s(&[0.00390625 + 0.00006]), &bf16s(&[1.0]));
+        let just_above_half = reduced(
+            PredefinedOp::Sum,
+            &bf16s(&[0.00390625 + 0.00006]),
+            &bf16s(&[1.0]),
+        );
         assert_eq!(just_above_half[0].to_f32(), 1.0078125);
     }
 
@@ -305,14 +320,18 @@ mod tests {
         let largest = bf16::MAX.to_f32();
         assert_eq!(
             reduced(
-                SUM,
+                PredefinedOp::Sum,
                 &bf16s(&[largest, -largest]),
                 &bf16s(&[largest, -largest])
             ),
             bf16s(&[INF, -INF])
         );
         assert_eq!(
-            reduced(PRODUCT, &f16s(&[65504.0, -65504.0]), &f16s(&[2.0, 2.0])),
+            reduced(
+                PredefinedOp::Prod,
+                &f16s(&[65504.0, -65504.0]),
+                &f16s(&[2.0, 2.0])
+            ),
             f16s(&[INF, -INF])
         );
     }
@@ -321,12 +340,20 @@ mod tests {
     fn what_is_too_small_is_subnormal_or_zero() {
         let smallest = f16::MIN_POSITIVE_SUBNORMAL.to_f32();
         assert_eq!(
-            reduced(PRODUCT, &f16s(&[smallest, smallest]), &f16s(&[0.5, 3.0])),
+            reduced(
+                PredefinedOp::Prod,
+                &f16s(&[smallest, smallest]),
+                &f16s(&[0.5, 3.0])
+            ),
             f16s(&[0.0, 3.0 * smallest])
         );
         let smallest = bf16::MIN_POSITIVE_SUBNORMAL.to_f32();
         assert_eq!(
-            reduced(PRODUCT, &bf16s(&[smallest, smallest]), &bf16s(&[0.5, 3.0])),
+            reduced(
+                PredefinedOp::Prod,
+                &bf16s(&[smallest, smallest]),
+                &bf16s(&[0.5, 3.0])
+            ),
             bf16s(&[0.0, 3.0 * smallest])
         );
     }
@@ -339,13 +366,13 @@ mod tests {
         for nan in [f32::NAN, f32::from_bits(u32::MAX), quietest, -quietest] {
             assert!(round(nan).is_nan(), "{nan:?}");
         }
-        for number in [SUM, PRODUCT] {
-            let nan = reduced(number, &bf16s(&[f32::NAN, 1.0]), &bf16s(&[1.0, f32::NAN]));
+        for op in [PredefinedOp::Sum, PredefinedOp::Prod] {
+            let nan = reduced(op, &bf16s(&[f32::NAN, 1.0]), &bf16s(&[1.0, f32::NAN]));
             assert!(nan[0].is_nan() && nan[1].is_nan());
-            let nan = reduced(number, &f16s(&[f32::NAN, 1.0]), &f16s(&[1.0, f32::NAN]));
+            let nan = reduced(op, &f16s(&[f32::NAN, 1.0]), &f16s(&[1.0, f32::NAN]));
             assert!(nan[0].is_nan() && nan[1].is_nan());
         }
-        assert!(reduced(SUM, &bf16s(&[INF]), &bf16s(&[-INF]))[0].is_nan());
+        assert!(reduced(PredefinedOp::Sum, &bf16s(&[INF]), &bf16s(&[-INF]))[0].is_nan());
     }
 
     /// As MPICH and Open MPI have it for floats: what compares false is the first vector's.
@@ -353,14 +380,14 @@ mod tests {
     fn comparisons_with_not_a_number_take_the_first_vector() {
         // Of nine, eight are compared at once and the ninth by itself.
         let (nans, ones) = ([f32::NAN; 9], [1.0; 9]);
-        for number in [MAXIMUM, MINIMUM] {
-            let nan = reduced(number, &bf16s(&nans), &bf16s(&ones));
+        for op in [PredefinedOp::Max, PredefinedOp::Min] {
+            let nan = reduced(op, &bf16s(&nans), &bf16s(&ones));
             assert!(nan.into_iter().all(bf16::is_nan));
-            let nan = reduced(number, &f16s(&nans), &f16s(&ones));
+            let nan = reduced(op, &f16s(&nans), &f16s(&ones));
             assert!(nan.into_iter().all(f16::is_nan));
-            let one = reduced(number, &bf16s(&ones), &bf16s(&nans));
+            let one = reduced(op, &bf16s(&ones), &bf16s(&nans));
             assert_eq!(one, bf16s(&ones));
-            let one = reduced(number, &f16s(&ones), &f16s(&nans));
+            let one = reduced(op, &f16s(&ones), &f16s(&nans));
             assert_eq!(one, f16s(&ones));
         }
     }
@@ -368,26 +395,26 @@ mod tests {
     /// Every float with another one, as here and as on a processor without special instructions.
     #[test]
     fn processors_reduce_alike() {
-        fn check<F: Format + Into<f32>, O: Operator>(number: i64, from_bits: fn(u16) -> F) {
+        fn check<F: Format + Into<f32>, O: Operator>(op: PredefinedOp, from_bits: fn(u16) -> F) {
             let input: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
             let other = |bits: u16| from_bits(bits.wrapping_mul(40503));
             let inout: Vec<F> = (0..=u16::MAX).map(other).collect();
             let mut portable = inout.clone();
             F::fold::<O>(&input, &mut portable);
-            for (ours, theirs) in reduced(number, &input, &inout).into_iter().zip(portable) {
+            for (ours, theirs) in reduced(op, &input, &inout).into_iter().zip(portable) {
                 let (ours, theirs): (f32, f32) = (ours.into(), theirs.into());
                 let is_same = ours.to_bits() == theirs.to_bits();
                 assert!(is_same || ours.is_nan() && theirs.is_nan());
             }
         }
-        check::<f16, Sum>(SUM, f16::from_bits);
-        check::<f16, Product>(PRODUCT, f16::from_bits);
-        check::<f16, Maximum>(MAXIMUM, f16::from_bits);
-        check::<f16, Minimum>(MINIMUM, f16::from_bits);
-        check::<bf16, Sum>(SUM, bf16::from_bits);
-        check::<bf16, Product>(PRODUCT, bf16::from_bits);
-        check::<bf16, Maximum>(MAXIMUM, bf16::from_bits);
-        check::<bf16, Minimum>(MINIMUM, bf16::from_bits);
+        check::<f16, Sum>(PredefinedOp::Sum, f16::from_bits);
+        check::<f16, Product>(PredefinedOp::Prod, f16::from_bits);
+        check::<f16, Maximum>(PredefinedOp::Max, f16::from_bits);
+        check::<f16, Minimum>(PredefinedOp::Min, f16::from_bits);
+        check::<bf16, Sum>(PredefinedOp::Sum, bf16::from_bits);
+        check::<bf16, Product>(PredefinedOp::Prod, bf16::from_bits);
+        check::<bf16, Maximum>(PredefinedOp::Max, bf16::from_bits);
+        check::<bf16, Minimum>(PredefinedOp::Min, bf16::from_bits);
     }
 
     /// Every bfloat16 and float16, times one, is what it was.
@@ -395,7 +422,7 @@ mod tests {
     fn conversions_are_exact() {
         fn check<F: Format + Into<f32>>(one: F, from_bits: fn(u16) -> F) {
             let all: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
-            let same = reduced(PRODUCT, &vec![one; all.len()], &all);
+            let same = reduced(PredefinedOp::Prod, &vec![one; all.len()], &all);
             for (before, after) in all.into_iter().zip(same) {
                 let (before, after): (f32, f32) = (before.into(), after.into());
                 let is_same = before.to_bits() == after.to_bits();
@@ -425,9 +452,9 @@ mod tests {
             let left: Vec<f32> = (0..len).map(|n| (n % 100) as f32).collect();
             let right = vec![2.0; len];
             let expected: Vec<f32> = left.iter().map(|n| n + 2.0).collect();
-            let sum = reduced(SUM, &bf16s(&left), &bf16s(&right));
+            let sum = reduced(PredefinedOp::Sum, &bf16s(&left), &bf16s(&right));
             assert_eq!(sum, bf16s(&expected), "{len}");
-            let sum = reduced(SUM, &f16s(&left), &f16s(&right));
+            let sum = reduced(PredefinedOp::Sum, &f16s(&left), &f16s(&right));
             assert_eq!(sum, f16s(&expected), "{len}");
         }
     }

@@ -5,9 +5,11 @@ mod functions;
 pub mod gpu;
 pub mod half_float;
 mod library;
+mod operators;
 mod registry;
 
 pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
 pub use functions::{Counted, Functions, MAX_ERROR_STRING, UserFunction};
 pub use library::Library;
-pub use registry::{BUILT_IN_OPERATORS, Communicator, Datatype, REGISTRY, Registry};
+pub use operators::PredefinedOp;
+pub use registry::{Communicator, Datatype, REGISTRY, Registry};

@@ -39,9 +39,6 @@ impl<T: Default> Table<T> {
     }
 }
 
-/// Reduction operators with smaller numbers are MPI's own, others are user-made.
-pub const BUILT_IN_OPERATORS: i64 = 14;
-
 /// A communicator, with what does not change about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Communicator {

@@ -10,7 +10,7 @@ use super::counts::{Count, Counting, Form};
 use crate::log;
 use crate::memory::{Failure, Memory, Piece};
 use crate::mpi::{
-    Abi, BUILT_IN_OPERATORS, Communicator, Datatype, Functions, Handle, REGISTRY, half_float,
+    Abi, Communicator, Datatype, Functions, Handle, PredefinedOp, REGISTRY, half_float,
 };
 use crate::xla::raw::XLA_FFI_DataType;
 use crate::xla::{Buffer, Error, Frame, Result};
@@ -56,7 +56,7 @@ pub type Target = Data<*mut c_void>;
 pub struct Operator<A: Abi> {
     pub handle: A::Op,
     /// Whether MPI itself defines it. Others are C functions that take the count as an int.
-    pub is_built_in: bool,
+    pub is_predefined: bool,
 }
 
 /// A part of a reduction that one call of MPI does: `count` elements of both arrays.
@@ -128,9 +128,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// The reduction operator, as it is for elements of XLA's type `dtype`.
     pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
         let number = self.frame.attribute("op_number")?;
-        let is_built_in = (0..BUILT_IN_OPERATORS).contains(&number);
-        if is_built_in {
-            let made = half_float::operator::<A>(number, dtype, |function| {
+        let predefined = PredefinedOp::from_number(number);
+        if let Some(predefined) = predefined {
+            let made = half_float::operator::<A>(predefined, dtype, |function| {
                 let mut op = REGISTRY.operator::<A>(number)?;
                 // SAFETY: the function is one of MPI's form; it is commutative.
                 let code = unsafe { (self.functions.op_create)(function, 1, &mut op) };
@@ -139,13 +139,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             if let Some(handle) = made {
                 return Ok(Operator {
                     handle,
-                    is_built_in: false,
+                    is_predefined: false,
                 });
             }
         }
         Ok(Operator {
             handle: REGISTRY.operator::<A>(number)?,
-            is_built_in,
+            is_predefined: predefined.is_some(),
         })
     }
 
@@ -242,7 +242,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// Whether one call of MPI reduces so many elements.
     pub fn reduces(&self, count: i64, op: &Operator<A>) -> bool {
         // An operator that is not MPI's own is told the length as an int.
-        count <= self.counting.limit || op.is_built_in && self.counting.takes(count)
+        count <= self.counting.limit || op.is_predefined && self.counting.takes(count)
     }
 
     /// The calls of MPI that reduce `send` into `recv`: one, or one for each chunk, where the

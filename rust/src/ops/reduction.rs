@@ -128,7 +128,7 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     check_blocks(&operand, &result, size)?;
     let (send, recv) = (call.source(&operand)?, call.target(&result)?);
     // MPI may hand the blocks of all ranks to an operator at once.
-    let longest = if op.is_built_in {
+    let longest = if op.is_predefined {
         recv.count
     } else {
         send.count

@@ -6,7 +6,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, REGISTRY, Types, UserFunction};
+use _core::mpi::{
+    Abi, Communicator, Counted, Datatype, Functions, PredefinedOp, REGISTRY, Types, UserFunction,
+};
 use _core::ops;
 
 use super::*;
@@ -285,12 +287,19 @@ pub const RANK_1: i64 = 1;
 pub const COMM: [i64; 2] = [0x440, 0x441];
 pub const FREED: i64 = 2;
 
-pub const SUM: i64 = 3;
-pub const SUM_HANDLE: i64 = 0x58;
+/// The handle of an operator of MPI's own.
+pub const fn handle_of(op: PredefinedOp) -> i64 {
+    0x58 + op.number()
+}
+
+pub const SUM: i64 = PredefinedOp::Sum.number();
+pub const SUM_HANDLE: i64 = handle_of(PredefinedOp::Sum);
 
 /// An operator that is not MPI's own.
-pub const USER_MADE: i64 = 20;
-pub const USER_MADE_HANDLE: i64 = 0x59;
+pub const USER_MADE: i64 = PredefinedOp::ALL.len() as i64;
+pub const USER_MADE_HANDLE: i64 = 0x57;
+/// A number that no operator has.
+pub const NO_OPERATOR: i64 = USER_MADE + 1;
 
 pub const STATUS: i64 = 1;
 pub const STATUS_ADDRESS: i64 = 0x5000;
@@ -307,8 +316,8 @@ pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
         }
         REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2, 0));
         assert_eq!(REGISTRY.free_communicator::<Recorder>(FREED as usize), None);
-        for number in 0..14 {
-            REGISTRY.set_operator(number as usize, (SUM_HANDLE - SUM + number) as usize);
+        for op in PredefinedOp::ALL {
+            REGISTRY.set_operator(op.number() as usize, handle_of(*op) as usize);
         }
         REGISTRY.set_operator(USER_MADE as usize, USER_MADE_HANDLE as usize);
         REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
