@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::hint::black_box;
 use std::time::Instant;
 
-use _core::mpi::{Mpich, PredefinedOp, half_float};
-use _core::xla::raw::{XLA_FFI_DataType_BF16, XLA_FFI_DataType_F16};
+use _core::mpi::half_float::{self, Format};
+use _core::mpi::{Mpich, PredefinedOp};
 
 const ROUNDS: usize = 31;
 
@@ -41,12 +41,9 @@ fn main() {
         let (input, mut inout) = (vec![1.0; elements], vec![1.0; elements]);
         let float32 = picoseconds(elements, || add(black_box(&input), black_box(&mut inout)));
         println!("{elements} float32 {float32:.0}");
-        for (dtype, name) in [
-            (XLA_FFI_DataType_BF16, "bfloat16"),
-            (XLA_FFI_DataType_F16, "float16"),
-        ] {
+        for (format, name) in [(Format::Bfloat16, "bfloat16"), (Format::Float16, "float16")] {
             for op in PredefinedOp::ALL {
-                let Some(function) = half_float::function::<Mpich>(*op, dtype) else {
+                let Some(function) = half_float::function::<Mpich>(*op, format) else {
                     continue;
                 };
                 // Any number will do that is one in both formats.

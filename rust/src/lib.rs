@@ -1,8 +1,17 @@
 //! The core of mpi4jax: XLA handlers that call the MPI of this process.
 //!
-//! XLA calls [`ops`] through the frames of [`xla`]; they call the functions of [`mpi`] on
-//! bytes that [`memory`] knows the place of. [`log`] prints the debug lines.
+//! Each module imports from those above it in this list only, and files within a module import
+//! one way, too. `tests/modules.rs` holds them to both.
+//!
+//! - [`error`]: why a call fails.
+//! - [`log`]: the debug lines.
+//! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
+//! - [`xla`]: the frames in which XLA hands a call over.
+//! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
+//! - [`ops`]: the handlers that XLA calls, one for each operation.
+//! - `python`: what Python sees of all that.
 
+pub mod error;
 pub mod log;
 pub mod memory;
 pub mod mpi;

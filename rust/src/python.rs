@@ -8,10 +8,10 @@ use pyo3::ffi::c_str;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
-use crate::memory::{Driver, POOL};
+use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
-    Standard, gpu,
+    Standard,
 };
 use crate::xla::Handler;
 use crate::{log, ops};
@@ -51,7 +51,7 @@ type Handlers = Vec<(&'static str, Handler)>;
 fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     let library = Library::open(path).map_err(PyImportError::new_err)?;
     let functions = Functions::<A>::load(&library).map_err(PyImportError::new_err)?;
-    gpu::bind(&library);
+    gpu_aware::bind(&library);
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
@@ -160,20 +160,20 @@ pub fn why_no_device() -> Option<&'static str> {
 #[pyfunction]
 pub fn mpi_takes_device_memory() -> Option<bool> {
     let driver = Driver::get().ok()?;
-    gpu::mpi_says(driver.vendor)
+    gpu_aware::mpi_says(driver.vendor)
 }
 
 /// Whether MPI gets addresses of device memory, or of copies.
 #[pyfunction]
 pub fn is_direct() -> bool {
-    Driver::get().is_ok_and(|driver| gpu::is_direct(driver.vendor))
+    Driver::get().is_ok_and(|driver| gpu_aware::is_direct(driver.vendor))
 }
 
 /// Has MPI get addresses of device memory (True), of copies (False), or as it says (None).
 #[pyfunction]
 #[pyo3(signature = (direct))]
 pub fn set_direct(direct: Option<bool>) {
-    gpu::set_direct(direct);
+    gpu_aware::set_direct(direct);
 }
 
 /// Says how many bytes of page-locked memory there may be for copies.

@@ -2,8 +2,9 @@
 
 use std::ptr;
 
+use _core::error::{Error, Result};
+use _core::xla::Frame;
 use _core::xla::raw::*;
-use _core::xla::{Error, Frame, Result};
 
 mod common;
 use common::*;

@@ -5,9 +5,10 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 
+use super::access::{Memory, Piece};
 use super::driver::{Driver, Stream};
 use super::pool::{Block, POOL};
-use super::{Failure, Memory, Piece};
+use crate::error::Failure;
 use crate::xla::Buffer;
 
 /// Device memory that MPI can read and write.

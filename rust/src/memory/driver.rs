@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix;
 
-use super::Failure;
+use crate::error::Failure;
 
 /// A context of the driver's, in which a thread works on a device.
 pub type Context = *mut c_void;

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-use super::{Failure, Memory, Piece};
+use super::access::{Memory, Piece};
+use crate::error::Failure;
 use crate::xla::Buffer;
 
 pub struct Host;

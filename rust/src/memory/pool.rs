@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Failure;
 use super::driver::{Context, DISABLE_TIMING, Driver, Event, Stream};
+use crate::error::Failure;
 
 /// A block of page-locked memory, with what tells when copies from and to it are done.
 pub struct Block {

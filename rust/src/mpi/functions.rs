@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::abi::Types;
 use super::library::Library;
+use super::types::Types;
 
 /// Declares the tables of functions once: the structs, how they are filled from a library, and
 /// the list that the referee crate compares with `mpi.h`.

@@ -14,10 +14,20 @@ use std::sync::OnceLock;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::abi::{Abi, Handle, Types};
+use super::abi::Abi;
 use super::functions::UserFunction;
 use super::operators::PredefinedOp;
-use crate::xla::{Error, Result, raw};
+use super::types::{Handle, Types};
+use crate::error::Result;
+
+/// A way to keep a float in 16 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// IEEE 754's binary16: 5 bits of exponent and 10 of fraction.
+    Float16,
+    /// The upper half of a single: 8 bits of exponent and 7 of fraction.
+    Bfloat16,
+}
 
 /// What an operator makes of a pair: MPI's two vectors have an element each.
 trait Operator {
@@ -60,8 +70,8 @@ operator!(
     _mm256_min_ps
 );
 
-/// A way to keep a float in 16 bits.
-trait Format: Copy {
+/// A float in one of the formats.
+trait HalfFloat: Copy {
     /// Combines each element of `input` with the one of `inout`, where the result goes.
     fn fold<O: Operator>(input: &[Self], inout: &mut [Self]);
 
@@ -74,7 +84,7 @@ trait Format: Copy {
     unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]);
 }
 
-impl Format for bf16 {
+impl HalfFloat for bf16 {
     #[inline(always)]
     fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
         for (input, inout) in input.iter().zip(inout) {
@@ -109,7 +119,7 @@ fn round(float: f32) -> bf16 {
 /// So many float16 are widened at a time. They stay in the first cache.
 const CHUNK: usize = 256;
 
-impl Format for f16 {
+impl HalfFloat for f16 {
     fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
         let (mut left, mut right) = ([0.0; CHUNK], [0.0; CHUNK]);
         for (input, inout) in input.chunks(CHUNK).zip(inout.chunks_mut(CHUNK)) {
@@ -142,7 +152,7 @@ impl Format for f16 {
 }
 
 /// The operator in the form in which MPI calls it (MPI-4.1 §6.9.5).
-unsafe extern "C" fn reduce<A: Types, F: Format, O: Operator>(
+unsafe extern "C" fn reduce<A: Types, F: HalfFloat, O: Operator>(
     input: *mut c_void,
     inout: *mut c_void,
     len: *mut c_int,
@@ -169,16 +179,15 @@ unsafe extern "C" fn reduce<A: Types, F: Format, O: Operator>(
     F::fold::<O>(input, inout);
 }
 
-/// What reduces elements of XLA's type `dtype` as MPI's own operator does.
-pub fn function<A: Types>(op: PredefinedOp, dtype: raw::XLA_FFI_DataType) -> UserFunction<A> {
-    match dtype {
-        raw::XLA_FFI_DataType_F16 => function_of::<A, f16>(op),
-        raw::XLA_FFI_DataType_BF16 => function_of::<A, bf16>(op),
-        _ => None,
+/// What reduces floats of this format as MPI's own operator does others, if they have it.
+pub fn function<A: Types>(op: PredefinedOp, format: Format) -> UserFunction<A> {
+    match format {
+        Format::Float16 => function_of::<A, f16>(op),
+        Format::Bfloat16 => function_of::<A, bf16>(op),
     }
 }
 
-fn function_of<A: Types, F: Format>(op: PredefinedOp) -> UserFunction<A> {
+fn function_of<A: Types, F: HalfFloat>(op: PredefinedOp) -> UserFunction<A> {
     match op {
         PredefinedOp::Sum => Some(reduce::<A, F, Sum>),
         PredefinedOp::Prod => Some(reduce::<A, F, Product>),
@@ -188,35 +197,27 @@ fn function_of<A: Types, F: Format>(op: PredefinedOp) -> UserFunction<A> {
     }
 }
 
-/// The operators that were made, by MPI's own: one list for each of the formats. They are never
-/// freed.
+/// The operators that were made for one format, in the order of MPI's own. They are never freed.
 type Made = [OnceLock<Result<usize>>; PredefinedOp::ALL.len()];
-static MADE: [Made; 2] = [const { [const { OnceLock::new() }; PredefinedOp::ALL.len()] }; 2];
 
-/// The operator that reduces elements of XLA's type `dtype` as MPI's own does, or none where that
-/// one does it. The first call makes it with `create`: MPI need not be initialised before.
+/// The operator that reduces floats of this format as MPI's own does others, if they have it. The
+/// first call makes it with `create`: MPI need not be initialised before.
 pub fn operator<A: Abi>(
     op: PredefinedOp,
-    dtype: raw::XLA_FFI_DataType,
+    format: Format,
     create: impl FnOnce(UserFunction<A>) -> Result<A::Op>,
-) -> Result<Option<A::Op>> {
-    let made = match dtype {
-        raw::XLA_FFI_DataType_F16 => &MADE[0],
-        raw::XLA_FFI_DataType_BF16 => &MADE[1],
-        _ => return Ok(None),
+) -> Option<Result<A::Op>> {
+    static FLOAT16: Made = [const { OnceLock::new() }; PredefinedOp::ALL.len()];
+    static BFLOAT16: Made = [const { OnceLock::new() }; PredefinedOp::ALL.len()];
+    let made = match format {
+        Format::Float16 => &FLOAT16,
+        Format::Bfloat16 => &BFLOAT16,
     };
-    let function = function::<A>(op, dtype);
-    if function.is_none() {
-        return Err(Error::invalid(format!(
-            "reduction operator {} is not for elements of XLA type {dtype}",
-            op.number()
-        )));
-    }
-    made[op as usize]
-        .get_or_init(|| create(function).map(Handle::into_raw))
-        .as_ref()
-        .map(|handle| Some(A::Op::from_raw(*handle)))
-        .map_err(Clone::clone)
+    let function = function::<A>(op, format)?;
+    let handle = made[op as usize]
+        .get_or_init(|| create(Some(function)).map(Handle::into_raw))
+        .clone();
+    Some(handle.map(A::Op::from_raw))
 }
 
 #[cfg(test)]
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     /// What MPI gets from an operator for two vectors.
-    fn reduced<F: Format>(op: PredefinedOp, input: &[F], inout: &[F]) -> Vec<F> {
+    fn reduced<F: HalfFloat>(op: PredefinedOp, input: &[F], inout: &[F]) -> Vec<F> {
         assert_eq!(input.len(), inout.len());
         let function = function_of::<Mpich, F>(op).unwrap();
         let (mut input, mut inout) = (input.to_vec(), inout.to_vec());
@@ -395,7 +396,7 @@ mod tests {
     /// Every float with another one, as here and as on a processor without special instructions.
     #[test]
     fn processors_reduce_alike() {
-        fn check<F: Format + Into<f32>, O: Operator>(op: PredefinedOp, from_bits: fn(u16) -> F) {
+        fn check<F: HalfFloat + Into<f32>, O: Operator>(op: PredefinedOp, from_bits: fn(u16) -> F) {
             let input: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
             let other = |bits: u16| from_bits(bits.wrapping_mul(40503));
             let inout: Vec<F> = (0..=u16::MAX).map(other).collect();
@@ -420,7 +421,7 @@ mod tests {
     /// Every bfloat16 and float16, times one, is what it was.
     #[test]
     fn conversions_are_exact() {
-        fn check<F: Format + Into<f32>>(one: F, from_bits: fn(u16) -> F) {
+        fn check<F: HalfFloat + Into<f32>>(one: F, from_bits: fn(u16) -> F) {
             let all: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
             let same = reduced(PredefinedOp::Prod, &vec![one; all.len()], &all);
             for (before, after) in all.into_iter().zip(same) {

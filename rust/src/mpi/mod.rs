@@ -2,14 +2,15 @@
 
 mod abi;
 mod functions;
-pub mod gpu;
 pub mod half_float;
 mod library;
 mod operators;
 mod registry;
+mod types;
 
-pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
+pub use abi::{Abi, Mpich, OpenMpi, Standard};
 pub use functions::{Counted, Functions, MAX_ERROR_STRING, UserFunction};
 pub use library::Library;
 pub use operators::PredefinedOp;
 pub use registry::{Communicator, Datatype, REGISTRY, Registry};
+pub use types::{Handle, Types};

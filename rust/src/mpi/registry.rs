@@ -8,8 +8,9 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::abi::{Abi, Handle};
-use crate::xla::{Error, Result};
+use super::abi::Abi;
+use super::types::Handle;
+use crate::error::{Error, Result};
 
 /// A list that grows while others read it, without a lock: every call looks into several.
 ///

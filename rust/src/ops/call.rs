@@ -7,13 +7,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::counts::{Count, Counting, Form};
+use crate::error::{Error, Failure, Result};
 use crate::log;
-use crate::memory::{Failure, Memory, Piece};
+use crate::memory::{Memory, Piece};
 use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Handle, PredefinedOp, REGISTRY, half_float,
 };
 use crate::xla::raw::XLA_FFI_DataType;
-use crate::xla::{Buffer, Error, Frame, Result};
+use crate::xla::{Buffer, Frame, raw};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
 
@@ -129,23 +130,37 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
         let number = self.frame.attribute("op_number")?;
         let predefined = PredefinedOp::from_number(number);
-        if let Some(predefined) = predefined {
-            let made = half_float::operator::<A>(predefined, dtype, |function| {
-                let mut op = REGISTRY.operator::<A>(number)?;
-                // SAFETY: the function is one of MPI's form; it is commutative.
-                let code = unsafe { (self.functions.op_create)(function, 1, &mut op) };
-                self.check("MPI_Op_create", code).map(|()| op)
-            })?;
-            if let Some(handle) = made {
-                return Ok(Operator {
-                    handle,
-                    is_predefined: false,
-                });
-            }
+        if let (Some(op), Some(format)) = (predefined, half_float_of(dtype)) {
+            return self.half_float_operator(op, format, dtype);
         }
         Ok(Operator {
             handle: REGISTRY.operator::<A>(number)?,
             is_predefined: predefined.is_some(),
+        })
+    }
+
+    /// The operator that does for 16-bit floats what MPI's own does for others.
+    fn half_float_operator(
+        &self,
+        op: PredefinedOp,
+        format: half_float::Format,
+        dtype: XLA_FFI_DataType,
+    ) -> Result<Operator<A>> {
+        let made = half_float::operator::<A>(op, format, |function| {
+            let mut handle = REGISTRY.operator::<A>(op.number())?;
+            // SAFETY: the function is one of MPI's form; it is commutative.
+            let code = unsafe { (self.functions.op_create)(function, 1, &mut handle) };
+            self.check("MPI_Op_create", code).map(|()| handle)
+        });
+        let made = made.ok_or_else(|| {
+            Error::invalid(format!(
+                "reduction operator {} is not for elements of XLA type {dtype}",
+                op.number()
+            ))
+        })?;
+        made.map(|handle| Operator {
+            handle,
+            is_predefined: false,
         })
     }
 
@@ -381,6 +396,15 @@ fn forward<A: Abi>(address: *mut c_void, bytes: usize) -> *mut c_void {
         return address;
     }
     address.wrapping_byte_add(bytes)
+}
+
+/// The format of XLA's type `dtype`, if it is one of 16-bit floats.
+fn half_float_of(dtype: XLA_FFI_DataType) -> Option<half_float::Format> {
+    match dtype {
+        raw::XLA_FFI_DataType_F16 => Some(half_float::Format::Float16),
+        raw::XLA_FFI_DataType_BF16 => Some(half_float::Format::Bfloat16),
+        _ => None,
+    }
 }
 
 /// The type of an array's elements, and its bytes.

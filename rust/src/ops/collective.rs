@@ -2,9 +2,9 @@
 
 use super::call::{Call, Data, check_blocks, items, items_and_root, pieces};
 use super::counts::invoke;
+use crate::error::{Error, Result};
 use crate::memory::{Memory, Piece};
 use crate::mpi::Abi;
-use crate::xla::{Error, Result};
 
 /// MPI-4.1 §6.7: everyone's operand, in rank order, on every rank.
 pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use super::call::Call;
 use super::counts::Count;
+use crate::error::{Error, Result};
 use crate::mpi::{Abi, Datatype};
-use crate::xla::{Error, Result};
 
 /// A data type made of others (MPI-4.1 §5.1.2). It goes with this value.
 struct Derived<'c, A: Abi, M> {

@@ -10,9 +10,9 @@ use std::ptr;
 
 use super::call::{Call, Source, Target, check_blocks, piece_of};
 use super::counts::{Count, Form, invoke};
+use crate::error::Result;
 use crate::memory::{Memory, Piece};
 use crate::mpi::{Abi, Communicator};
-use crate::xla::Result;
 
 /// A message that is being sent.
 struct Outgoing {

@@ -5,9 +5,9 @@ use std::ptr;
 
 use super::call::{Call, Operator, Part, Source, Target, check_blocks, items, items_and_root};
 use super::counts::{Count, Form, invoke};
+use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::Abi;
-use crate::xla::Result;
 
 /// The reductions with an operand and a result on every rank, which MPI declares alike.
 fn reduction<A: Abi, M: Memory>(

@@ -13,9 +13,10 @@ use std::ffi::{c_int, c_void};
 use super::call::{Call, items, items_and_root};
 use super::counts::{Count, CountList, invoke};
 use super::derived::Block;
+use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype};
-use crate::xla::{Buffer, Error, Result};
+use crate::xla::Buffer;
 
 /// How many rows of an array each rank has, in rank order and without gaps.
 struct Shares(Vec<i64>);

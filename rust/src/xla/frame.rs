@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use super::raw::{self, *};
-use super::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// One array of a call: an operand that may be read, or a result that must be written.
 #[derive(Debug, Clone, Copy)]
@@ -339,6 +339,15 @@ fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
     Ok(true)
 }
 
+/// XLA's code for errors of a kind.
+fn code_of(kind: Kind) -> XLA_FFI_Error_Code {
+    match kind {
+        Kind::Invalid => XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        Kind::Precondition => XLA_FFI_Error_Code_FAILED_PRECONDITION,
+        Kind::Internal => XLA_FFI_Error_Code_INTERNAL,
+    }
+}
+
 /// Hands an error over to XLA. Null means success, so a frame without an API table, in which
 /// no error can be made, ends the process rather than pass for one.
 fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
@@ -347,7 +356,7 @@ fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
         struct_size: size_of::<XLA_FFI_Error_Create_Args>(),
         extension_start: ptr::null_mut(),
         message: message.as_ptr(),
-        errc: error.code,
+        errc: code_of(error.kind),
     };
     // SAFETY: `api` is null or XLA's function table, whose functions may be called.
     match unsafe { frame.api.as_ref() }.and_then(|api| api.XLA_FFI_Error_Create) {

@@ -5,8 +5,9 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
+use _core::error::Result;
 use _core::xla::raw::*;
-use _core::xla::{Frame, Result, enter};
+use _core::xla::{Frame, enter};
 
 pub mod recorder;
 

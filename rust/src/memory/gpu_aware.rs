@@ -1,11 +1,11 @@
-//! Whether MPI takes addresses of device memory.
+//! Whether MPI takes addresses of device memory: whether it is "GPU-aware".
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::library::Library;
-use crate::memory::Vendor;
+use super::driver::Vendor;
+use crate::mpi::Library;
 
 /// The extensions by which an MPI tells, of which most have one or none.
 #[derive(Default)]
