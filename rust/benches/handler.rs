@@ -118,9 +118,9 @@ fn main() {
     REGISTRY.set_operator(sum as usize, 0x58);
     REGISTRY.set_datatype(F32 as usize, Datatype::new(0xf32, 4));
 
-    let x = || array(F32, 0x1000, &[2]);
-    let y = || array(F32, 0x2000, &[2]);
-    let unary = || Call::default().operand(x()).result(y());
+    let x = || buffer(F32, 0x1000, &[2]);
+    let y = || buffer(F32, 0x2000, &[2]);
+    let unary = || CallFrame::default().operand(x()).result(y());
     let messages: &[(&str, i64)] = &[
         ("comm_number", 0),
         ("dest", 1),
@@ -135,7 +135,7 @@ fn main() {
             unary().ints(&[("comm_number", 0), ("op_number", sum)]),
         ),
         ("sendrecv", unary().ints(messages)),
-        ("barrier", Call::default().ints(&[("comm_number", 0)])),
+        ("barrier", CallFrame::default().ints(&[("comm_number", 0)])),
     ] {
         let call = call.operand(token()).result(token());
         let (_, handler) = ops::host_handlers::<Idle>()

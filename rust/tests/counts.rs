@@ -13,7 +13,12 @@ const LIMIT: i64 = 4;
 
 /// How an operation ends and what it calls, with this limit, and with or without MPI's functions
 /// for large counts.
-fn limited(limit: i64, use_large: bool, operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
+fn limited(
+    limit: i64,
+    use_large: bool,
+    operation: &str,
+    call: CallFrame,
+) -> (Outcome, Vec<Recorded>) {
     let _alone = alone();
     ops::set_count_limit(limit, use_large);
     let outcome = run(operation, call);
@@ -22,7 +27,7 @@ fn limited(limit: i64, use_large: bool, operation: &str, call: Call) -> (Outcome
 }
 
 /// What an operation calls, all being well.
-fn calls(limit: i64, use_large: bool, operation: &str, call: Call) -> Vec<Recorded> {
+fn calls(limit: i64, use_large: bool, operation: &str, call: CallFrame) -> Vec<Recorded> {
     let (outcome, calls) = limited(limit, use_large, operation, call);
     assert_eq!(outcome, Ok(()), "{operation}");
     calls
@@ -43,7 +48,7 @@ fn ten_floats() -> (Vec<Recorded>, Recorded) {
     )
 }
 
-fn in_and_out(call: Call, operand: &[i64], result: &[i64]) -> Call {
+fn in_and_out(call: CallFrame, operand: &[i64], result: &[i64]) -> CallFrame {
     call.operand(floats(IN, operand))
         .result(floats(OUT, result))
 }
@@ -52,12 +57,12 @@ fn in_and_out(call: Call, operand: &[i64], result: &[i64]) -> Call {
 /// that is so many of a type.
 struct Move {
     operation: &'static str,
-    call: fn() -> Call,
+    call: fn() -> CallFrame,
     function: [&'static str; 2],
     arguments: fn(i64, i64) -> Vec<i64>,
 }
 
-fn message() -> Call {
+fn message() -> CallFrame {
     on(RANK_0).ints(&[
         ("dest", 1),
         ("sendtag", 2),
@@ -68,7 +73,7 @@ fn message() -> Call {
     ])
 }
 
-fn root() -> Call {
+fn root() -> CallFrame {
     on(RANK_0).ints(&[("root", 0)])
 }
 
@@ -288,7 +293,7 @@ const REDUCTIONS: [Reduction; 4] = [
     },
 ];
 
-fn reduce(operand: i64, result: i64, op: i64) -> Call {
+fn reduce(operand: i64, result: i64, op: i64) -> CallFrame {
     on(RANK_0)
         .ints(&[("op_number", op), ("root", 0), ("reverse", 0)])
         .operand(floats(operand, &[10]))
@@ -357,8 +362,8 @@ fn reductions_with_an_operator_of_a_user_are_always_split() {
 fn reductions_of_half_floats_are_always_split() {
     let call = on(RANK_0)
         .ints(&[("op_number", SUM)])
-        .operand(array(BF16, IN as usize, &[10]))
-        .result(array(BF16, IN as usize, &[10]));
+        .operand(buffer(BF16, IN as usize, &[10]))
+        .result(buffer(BF16, IN as usize, &[10]));
     let calls = calls(LIMIT, true, "allreduce", call);
     let (made, reduced) = calls.split_first().unwrap();
     assert_eq!(made.0, "MPI_Op_create");
@@ -391,7 +396,7 @@ fn a_reduction_may_be_a_number_of_whole_chunks() {
     assert_eq!(calls(5, false, "scan", reduce(IN, OUT, SUM)).len(), 2);
 }
 
-fn reduce_scatter(op: i64) -> Call {
+fn reduce_scatter(op: i64) -> CallFrame {
     in_and_out(on(RANK_1).ints(&[("op_number", op)]), &[2, 6], &[6])
 }
 
@@ -461,7 +466,7 @@ fn reduce_scatter_counts_all_blocks_for_an_operator_of_a_user() {
 /// row has so many elements and these are counts and displacements.
 struct Rows {
     operation: &'static str,
-    call: fn() -> Call,
+    call: fn() -> CallFrame,
     function: [&'static str; 2],
     arguments: fn(i64, [i64; 4]) -> Vec<i64>,
 }
@@ -525,16 +530,16 @@ fn rows_of_many_elements_are_counted_with_64_bits() {
 
 /// A data type of floats of an array: how many are in a chunk, how many chunks and further floats
 /// there are, and the bytes before either.
-type Span = [i64; 5];
+type DerivedType = [i64; 5];
 
 /// With a limit of 14.
-const FIVE: Span = [5, 1, 0, 0, 20];
-const FIFTEEN: Span = [14, 1, 1, 0, 56];
-const FIFTEEN_AFTER_FIVE: Span = [14, 1, 1, 20, 76];
-const TWENTY: Span = [14, 1, 6, 0, 56];
+const FIVE: DerivedType = [5, 1, 0, 0, 20];
+const FIFTEEN: DerivedType = [14, 1, 1, 0, 56];
+const FIFTEEN_AFTER_FIVE: DerivedType = [14, 1, 1, 20, 76];
+const TWENTY: DerivedType = [14, 1, 6, 0, 56];
 
 /// The calls that make a type, which has the number after the one of its chunks.
-fn making(chunk: i64, [length, chunks, rest, first, end]: Span) -> [Recorded; 4] {
+fn making(chunk: i64, [length, chunks, rest, first, end]: DerivedType) -> [Recorded; 4] {
     let members = vec![2, chunks, rest, first, end, chunk, FLOAT];
     [
         ("MPI_Type_contiguous", vec![length, FLOAT]),
@@ -547,10 +552,10 @@ fn making(chunk: i64, [length, chunks, rest, first, end]: Span) -> [Recorded; 4]
 /// An operation on rows of five floats, and what goes to each rank and comes from it.
 struct Exchange {
     operation: &'static str,
-    call: Call,
+    call: CallFrame,
     rank: usize,
-    sent: (i64, [Option<Span>; 2]),
-    received: (i64, [Option<Span>; 2]),
+    sent: (i64, [Option<DerivedType>; 2]),
+    received: (i64, [Option<DerivedType>; 2]),
 }
 
 fn exchanges() -> [Exchange; 6] {
@@ -610,14 +615,14 @@ fn rows_of_many_elements_are_one_of_a_type_for_each_rank_otherwise() {
     for case in exchanges() {
         let mut expected = vec![];
         let mut types = (FIRST_TYPE..).step_by(2);
-        let mut side = |(address, spans): (i64, [Option<Span>; 2])| {
-            let mut type_of = |span| {
+        let mut side = |(address, derived): (i64, [Option<DerivedType>; 2])| {
+            let mut type_of = |type_| {
                 let chunk = types.next().unwrap();
-                expected.extend(making(chunk, span));
+                expected.extend(making(chunk, type_));
                 chunk + 1
             };
-            let made = spans.map(|span| span.map_or(FLOAT, &mut type_of));
-            let counts = spans.map(|span| span.is_some().into());
+            let made = derived.map(|type_| type_.map_or(FLOAT, &mut type_of));
+            let counts = derived.map(|type_| type_.is_some().into());
             [&[address], &counts[..], &[0, 0], &made].concat()
         };
         let arguments = [side(case.sent), side(case.received), vec![COMM[case.rank]]].concat();
@@ -647,7 +652,7 @@ fn one_row_may_have_many_elements() {
     }
 }
 
-fn alltoallv(sent: [i64; 2], received: [i64; 2]) -> Call {
+fn alltoallv(sent: [i64; 2], received: [i64; 2]) -> CallFrame {
     let counts = on(RANK_0).list("sendcounts", &sent);
     let counts = counts.list("recvcounts", &received);
     let rows = |counts: [i64; 2]| [counts.iter().sum(), 5];
@@ -747,7 +752,11 @@ fn the_real_limit_is_that_of_an_int() {
 }
 
 /// The outcome of a call in which a function of MPI's fails, where errors raise.
-fn failing(function: &'static str, operation: &str, call: Call) -> (Outcome, Vec<&'static str>) {
+fn failing(
+    function: &'static str,
+    operation: &str,
+    call: CallFrame,
+) -> (Outcome, Vec<&'static str>) {
     ops::set_raise_on_error(true);
     set_error(Some((function, 9)));
     let (outcome, calls) = limited(LIMIT, false, operation, call);
@@ -823,7 +832,7 @@ thread_local! {
 }
 
 /// What the first lines of the calls say about the elements. Types are made without a word.
-fn logged(operation: &str, call: Call) -> Vec<String> {
+fn logged(operation: &str, call: CallFrame) -> Vec<String> {
     log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
     log::set_enabled(true);
     calls(LIMIT, false, operation, call);

@@ -14,8 +14,8 @@ fn an_operator_that_could_not_be_made_is_an_error_of_every_call() {
     let call = || {
         on(RANK_0)
             .ints(&[("op_number", SUM)])
-            .operand(array(BF16, IN as usize, &[3]))
-            .result(array(BF16, IN as usize, &[3]))
+            .operand(buffer(BF16, IN as usize, &[3]))
+            .result(buffer(BF16, IN as usize, &[3]))
     };
     let error = internal("r0 | MPI_Op_create returned error code 9: number 9 is wrong");
     set_error(Some(("MPI_Op_create", 9)));

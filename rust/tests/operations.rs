@@ -36,7 +36,7 @@ fn allgather_needs_room_for_each_rank() {
     );
 }
 
-fn allreduce(comm: i64) -> Call {
+fn allreduce(comm: i64) -> CallFrame {
     on(comm).ints(&[("op_number", SUM)])
 }
 
@@ -84,7 +84,7 @@ fn allreduce_takes_arrays_of_one_shape_and_type() {
     );
     let call = allreduce(RANK_0)
         .operand(floats(IN, &[4]))
-        .result(array(S64, OUT as usize, &[4]));
+        .result(buffer(S64, OUT as usize, &[4]));
     assert_eq!(
         refused("allreduce", call),
         invalid("arrays do not match: [4] of XLA type 5 is not 1 times [4] of XLA type 11")
@@ -238,7 +238,7 @@ fn reduce_scatter_receives_one_block() {
     );
 }
 
-fn scan(comm: i64) -> Call {
+fn scan(comm: i64) -> CallFrame {
     allreduce(comm).ints(&[("reverse", 0)])
 }
 
@@ -451,8 +451,8 @@ fn scatterv_sends_on_root_only() {
 fn vector_call(
     operation: &str,
     counts: &[i64],
-    own: Array,
-    all: Array,
+    own: Buffer,
+    all: Buffer,
 ) -> (Outcome, Vec<Recorded>) {
     let call = match operation {
         "alltoallv" => on(RANK_0)
@@ -517,7 +517,7 @@ fn rows_must_be_alike() {
         for (all, text) in [
             (floats(OUT, &[3, 4]), "[3, 4] of XLA type 11"),
             (floats(OUT, &[3, 5, 1]), "[3, 5, 1] of XLA type 11"),
-            (array(S64, OUT as usize, &[3, 5]), "[3, 5] of XLA type 5"),
+            (buffer(S64, OUT as usize, &[3, 5]), "[3, 5] of XLA type 5"),
         ] {
             let own = floats(IN, &[1, 5]);
             let (outcome, calls) = vector_call(operation, &[1, 2], own, all);
@@ -550,7 +550,7 @@ fn absurd_counts_are_refused() {
     }
 }
 
-fn send() -> Call {
+fn send() -> CallFrame {
     on(RANK_0)
         .ints(&[("dest", 1), ("tag", 9)])
         .operand(floats(IN, &[5]))
@@ -564,7 +564,7 @@ fn send_reads_the_operand() {
     );
 }
 
-fn recv(status: i64) -> Call {
+fn recv(status: i64) -> CallFrame {
     on(RANK_1)
         .ints(&[("source", -2), ("tag", -1), ("status_number", status)])
         .result(floats(OUT, &[5]))
@@ -592,7 +592,7 @@ fn recv_writes_the_result_and_a_status_if_there_is_one() {
     );
 }
 
-fn sendrecv(status: i64) -> Call {
+fn sendrecv(status: i64) -> CallFrame {
     on(RANK_0).ints(&[
         ("dest", 1),
         ("sendtag", 2),
@@ -674,8 +674,8 @@ fn a_freed_communicator_is_an_error() {
 #[test]
 fn what_the_registry_does_not_know_is_an_error() {
     let no_type = on(RANK_0)
-        .operand(array(TOKEN + 1, IN as usize, &[3]))
-        .result(array(TOKEN + 1, OUT as usize, &[2, 3]));
+        .operand(buffer(TOKEN + 1, IN as usize, &[3]))
+        .result(buffer(TOKEN + 1, OUT as usize, &[2, 3]));
     assert_eq!(
         refused("allgather", no_type),
         invalid("no MPI data type for XLA's data type 18")
@@ -706,15 +706,15 @@ fn an_array_must_have_a_size() {
 }
 
 /// A reduction of this operator's number on elements of 16 bits, or of 32.
-fn reduction(number: i64, dtype: i32) -> Call {
+fn reduction(number: i64, dtype: i32) -> CallFrame {
     on(RANK_0)
         .ints(&[("op_number", number)])
-        .operand(array(dtype, IN as usize, &[3]))
-        .result(array(dtype, IN as usize, &[3]))
+        .operand(buffer(dtype, IN as usize, &[3]))
+        .result(buffer(dtype, IN as usize, &[3]))
 }
 
 /// The handle of the operator that a reduction passes, and whether it was made for that.
-fn operator_of(call: Call) -> (i64, bool) {
+fn operator_of(call: CallFrame) -> (i64, bool) {
     let (outcome, mut calls) = run("allreduce", call);
     assert_eq!(outcome, Ok(()));
     let (_, arguments) = calls.pop().unwrap();
@@ -805,7 +805,7 @@ fn half_floats_are_moved() {
         let call =
             on(RANK_0)
                 .ints(&[("dest", 1), ("tag", 9)])
-                .operand(array(dtype, IN as usize, &[5]));
+                .operand(buffer(dtype, IN as usize, &[5]));
         assert_eq!(
             called("send", call),
             ("MPI_Send", vec![IN, 5, SHORT, 1, 9, COMM[0]])
@@ -816,7 +816,7 @@ fn half_floats_are_moved() {
 #[test]
 fn a_missing_attribute_is_an_error() {
     assert_eq!(
-        refused("barrier", Call::default()),
+        refused("barrier", CallFrame::default()),
         invalid("attribute `comm_number` is missing")
     );
     assert_eq!(
@@ -861,7 +861,7 @@ fn an_error_of_mpi_ends_all_ranks_otherwise() {
 
 /// The lines of one call, with its id and its seconds, which differ each time, taken out after a
 /// look at their form.
-fn logged(operation: &str, call: Call) -> Vec<String> {
+fn logged(operation: &str, call: CallFrame) -> Vec<String> {
     log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
     log::set_enabled(true);
     let _ = run(operation, call);
@@ -906,7 +906,7 @@ fn without_seconds(line: &str) -> String {
 #[test]
 fn each_call_has_two_lines_in_the_log() {
     let _alone = alone();
-    let floats_in_and_out = |call: Call, operand: &[i64], result: &[i64]| {
+    let floats_in_and_out = |call: CallFrame, operand: &[i64], result: &[i64]| {
         call.operand(floats(IN, operand))
             .result(floats(OUT, result))
     };

@@ -308,7 +308,7 @@ pub const FLOAT: i64 = 0xf32;
 pub const SHORT: i64 = 0xf16;
 
 /// Calls an operation. Gives back how it ended and what it called.
-pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
+pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
     Recorder::functions().get_or_init(|| {
         for rank in [0, 1] {
             let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2, 0);
@@ -351,7 +351,7 @@ pub fn recorded() -> Vec<Recorded> {
 }
 
 /// The one call that an operation made, all being well.
-pub fn called(operation: &str, call: Call) -> Recorded {
+pub fn called(operation: &str, call: CallFrame) -> Recorded {
     let (outcome, mut calls) = run(operation, call);
     assert_eq!(outcome, Ok(()));
     assert_eq!(calls.len(), 1, "{calls:?}");
@@ -359,7 +359,7 @@ pub fn called(operation: &str, call: Call) -> Recorded {
 }
 
 /// The error of an operation that must not have called MPI.
-pub fn refused(operation: &str, call: Call) -> Outcome {
+pub fn refused(operation: &str, call: CallFrame) -> Outcome {
     let (outcome, calls) = run(operation, call);
     assert_eq!(calls, []);
     outcome
@@ -369,12 +369,12 @@ pub fn refused(operation: &str, call: Call) -> Outcome {
 pub const IN: i64 = 0x1000;
 pub const OUT: i64 = 0x2000;
 
-pub fn floats(address: i64, dims: &[i64]) -> Array {
-    array(F32, address as usize, dims)
+pub fn floats(address: i64, dims: &[i64]) -> Buffer {
+    buffer(F32, address as usize, dims)
 }
 
-pub fn on(comm: i64) -> Call {
-    Call::default().ints(&[("comm_number", comm)])
+pub fn on(comm: i64) -> CallFrame {
+    CallFrame::default().ints(&[("comm_number", comm)])
 }
 
 /// Held while a test changes what holds for the whole process.
