@@ -10,23 +10,23 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
     those for device memory, by the name of their operation.
     """
 
-def set_communicator(index: int, handle: int, rank: int, size: int, chunk: int) -> None:
-    """Make `index` stand for the communicator with this handle.
+def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int) -> None:
+    """Make `number` stand for the communicator with this handle.
 
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
 
-def free_communicator(index: int) -> None:
-    """Make calls on the communicator at `index` an error, and free what was made of it."""
+def free_communicator(number: int) -> None:
+    """Make calls on the communicator at `number` an error, and free what was made of it."""
 
-def set_operator(index: int, handle: int) -> None:
-    """Make `index` stand for the reduction operator with this handle."""
+def set_operator(number: int, handle: int) -> None:
+    """Make `number` stand for the reduction operator with this handle."""
 
 def set_datatype(dtype: int, handle: int, size: int) -> None:
     """Make the MPI data type with this handle hold elements of XLA's type `dtype`."""
 
-def set_status(index: int, address: int) -> None:
-    """Make `index` stand for the MPI_Status at this address."""
+def set_status(number: int, address: int) -> None:
+    """Make `number` stand for the MPI_Status at this address."""
 
 def device() -> str | None:
     """The platform whose driver was found and has a device: "cuda" or "rocm"."""

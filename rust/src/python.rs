@@ -92,36 +92,36 @@ fn print(line: &str) {
     });
 }
 
-/// Makes `index` stand for the communicator with this handle. On this one, what has more than
+/// Makes `number` stand for the communicator with this handle. On this one, what has more than
 /// `chunk` bytes travels in pieces, unless that is 0.
 #[pyfunction]
-pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
-    REGISTRY.set_communicator(index, Communicator::new(handle, rank, size, chunk));
+pub fn set_communicator(number: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
+    REGISTRY.set_communicator(number, Communicator::new(handle, rank, size, chunk));
 }
 
 /// What is to be done in the ABI that is loaded.
 static FREE_COMMUNICATOR: OnceLock<fn(usize)> = OnceLock::new();
 
-/// Makes calls on the communicator at `index` an error, and frees what was made of it.
+/// Makes calls on the communicator at `number` an error, and frees what was made of it.
 ///
 /// MPI deletes the attributes of a communicator on all its ranks, so that all of them free the
 /// reversed one, too. MPICH and Open MPI have nothing against that within the callback.
 #[pyfunction]
-pub fn free_communicator(index: usize) {
+pub fn free_communicator(number: usize) {
     if let Some(free) = FREE_COMMUNICATOR.get() {
-        free(index);
+        free(number);
     }
 }
 
-/// The names of the operators that MPI predefines, each at the index that is its number.
+/// The names of the operators that MPI predefines, each at the place that is its number.
 pub fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     PyTuple::new(py, PredefinedOp::ALL.iter().map(|op| op.name()))
 }
 
-/// Makes `index` stand for the reduction operator with this handle.
+/// Makes `number` stand for the reduction operator with this handle.
 #[pyfunction]
-pub fn set_operator(index: usize, handle: usize) {
-    REGISTRY.set_operator(index, handle);
+pub fn set_operator(number: usize, handle: usize) {
+    REGISTRY.set_operator(number, handle);
 }
 
 /// Makes the MPI data type with this handle hold elements of XLA's type `dtype`, which take
@@ -131,10 +131,10 @@ pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
     REGISTRY.set_datatype(dtype, Datatype::new(handle, size));
 }
 
-/// Makes `index` stand for the `MPI_Status` at this address.
+/// Makes `number` stand for the `MPI_Status` at this address.
 #[pyfunction]
-pub fn set_status(index: usize, address: usize) {
-    REGISTRY.set_status(index, address);
+pub fn set_status(number: usize, address: usize) {
+    REGISTRY.set_status(number, address);
 }
 
 /// Has tests of large counts do with small arrays: what is done for counts beyond an int's is done

@@ -16,22 +16,22 @@ pub trait Memory {
     fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure>;
 
     /// Waits until a call of MPI may begin.
-    fn before(&self, piece: &Piece) -> Result<(), Failure>;
+    fn before(&self, access: &Access) -> Result<(), Failure>;
 
     /// Puts where it belongs what a call of MPI wrote.
-    fn after(&self, piece: &Piece) -> Result<(), Failure>;
+    fn after(&self, access: &Access) -> Result<(), Failure>;
 }
 
 /// What one call of MPI reads and writes: bytes of the operand and of the result.
 #[derive(Debug, Clone)]
-pub struct Piece {
+pub struct Access {
     pub read: Range<usize>,
     /// Where that ends what the call after this one reads.
     pub read_next: usize,
     pub written: Range<usize>,
 }
 
-impl Piece {
+impl Access {
     /// Both arrays, in a call that is the only one.
     pub const WHOLE: Self = Self {
         read: 0..usize::MAX,

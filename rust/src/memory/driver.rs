@@ -47,16 +47,16 @@ impl Vendor {
 }
 
 /// Declares the functions of the driver once, under both names.
-macro_rules! functions {
+macro_rules! driver_functions {
     ($(
         $(#[$doc:meta])*
         $field:ident = $cuda:ident, $hip:ident ( $($argument:ident : $type:ty),* $(,)? );
     )*) => {
-        struct Functions {
+        struct DriverFunctions {
             $($field: unsafe extern "C" fn($($type),*) -> c_int,)*
         }
 
-        impl Functions {
+        impl DriverFunctions {
             /// Finds every function in a library of this vendor's.
             fn load(library: &unix::Library, vendor: Vendor) -> Result<Self, libloading::Error> {
                 Ok(Self {
@@ -94,7 +94,7 @@ macro_rules! functions {
     };
 }
 
-functions! {
+driver_functions! {
     /// Has to be called before all others.
     init = cuInit, hipInit(flags: c_uint);
     device_count = cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int);
@@ -131,7 +131,7 @@ pub const DISABLE_TIMING: c_uint = 2;
 /// A driver that was found, and has a device.
 pub struct Driver {
     pub vendor: Vendor,
-    functions: Functions,
+    functions: DriverFunctions,
 }
 
 impl Driver {
@@ -161,7 +161,7 @@ impl Driver {
             // SAFETY: loading a driver runs its initialisers, as it does for JAX.
             let found =
                 unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }.and_then(|library| {
-                    let functions = Functions::load(&library, vendor)?;
+                    let functions = DriverFunctions::load(&library, vendor)?;
                     // It stays, as its functions do.
                     std::mem::forget(library);
                     Ok(functions)

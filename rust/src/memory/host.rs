@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::access::{Memory, Piece};
+use super::access::{Access, Memory};
 use crate::error::Failure;
 use crate::xla::Buffer;
 
@@ -23,12 +23,12 @@ impl Memory for Host {
     }
 
     #[inline(always)]
-    fn before(&self, _: &Piece) -> Result<(), Failure> {
+    fn before(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
 
     #[inline(always)]
-    fn after(&self, _: &Piece) -> Result<(), Failure> {
+    fn after(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ pub mod gpu_aware;
 mod host;
 mod pool;
 
-pub use access::{Memory, Piece};
+pub use access::{Access, Memory};
 pub use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
 pub use host::Host;

@@ -30,7 +30,7 @@ pub enum Format {
 }
 
 /// What an operator makes of a pair: MPI's two vectors have an element each.
-trait Operator {
+trait Combiner {
     fn combine(input: f32, inout: f32) -> f32;
 
     /// The instruction that makes the same of eight pairs, of which it takes `inout` first.
@@ -38,11 +38,11 @@ trait Operator {
     const COMBINE_AVX: unsafe fn(__m256, __m256) -> __m256;
 }
 
-macro_rules! operator {
+macro_rules! combiner {
     ($name:ident, |$input:ident, $inout:ident| $combined:expr, $avx:ident) => {
         struct $name;
 
-        impl Operator for $name {
+        impl Combiner for $name {
             #[inline(always)]
             fn combine($input: f32, $inout: f32) -> f32 {
                 $combined
@@ -54,17 +54,17 @@ macro_rules! operator {
     };
 }
 
-operator!(Sum, |input, inout| inout + input, _mm256_add_ps);
-operator!(Product, |input, inout| inout * input, _mm256_mul_ps);
+combiner!(Sum, |input, inout| inout + input, _mm256_add_ps);
+combiner!(Product, |input, inout| inout * input, _mm256_mul_ps);
 
 // Where either is a NaN, no comparison holds and `input` is taken: so do MPICH and Open MPI with
 // floats. Whether a NaN shows in the result depends on the order of the ranks.
-operator!(
+combiner!(
     Maximum,
     |input, inout| if inout > input { inout } else { input },
     _mm256_max_ps
 );
-operator!(
+combiner!(
     Minimum,
     |input, inout| if inout < input { inout } else { input },
     _mm256_min_ps
@@ -73,7 +73,7 @@ operator!(
 /// A float in one of the formats.
 trait HalfFloat: Copy {
     /// Combines each element of `input` with the one of `inout`, where the result goes.
-    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]);
+    fn fold<C: Combiner>(input: &[Self], inout: &mut [Self]);
 
     /// The same in the instructions of processors of the last ten years, which take a fraction of
     /// the time (`cargo bench --bench half`).
@@ -81,21 +81,21 @@ trait HalfFloat: Copy {
     /// # Safety
     /// The processor has AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]);
+    unsafe fn fold_avx2<C: Combiner>(input: &[Self], inout: &mut [Self]);
 }
 
 impl HalfFloat for bf16 {
     #[inline(always)]
-    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
+    fn fold<C: Combiner>(input: &[Self], inout: &mut [Self]) {
         for (input, inout) in input.iter().zip(inout) {
-            *inout = round(O::combine(widen(*input), widen(*inout)));
+            *inout = round(C::combine(widen(*input), widen(*inout)));
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]) {
-        Self::fold::<O>(input, inout);
+    unsafe fn fold_avx2<C: Combiner>(input: &[Self], inout: &mut [Self]) {
+        Self::fold::<C>(input, inout);
     }
 }
 
@@ -120,14 +120,14 @@ fn round(float: f32) -> bf16 {
 const CHUNK: usize = 256;
 
 impl HalfFloat for f16 {
-    fn fold<O: Operator>(input: &[Self], inout: &mut [Self]) {
+    fn fold<C: Combiner>(input: &[Self], inout: &mut [Self]) {
         let (mut left, mut right) = ([0.0; CHUNK], [0.0; CHUNK]);
         for (input, inout) in input.chunks(CHUNK).zip(inout.chunks_mut(CHUNK)) {
             let (left, right) = (&mut left[..input.len()], &mut right[..input.len()]);
             input.convert_to_f32_slice(left);
             inout.convert_to_f32_slice(right);
             for (left, right) in left.iter().zip(right.iter_mut()) {
-                *right = O::combine(*left, *right);
+                *right = C::combine(*left, *right);
             }
             inout.convert_from_f32_slice(right);
         }
@@ -135,24 +135,24 @@ impl HalfFloat for f16 {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn fold_avx2<O: Operator>(input: &[Self], inout: &mut [Self]) {
+    unsafe fn fold_avx2<C: Combiner>(input: &[Self], inout: &mut [Self]) {
         let (mut inputs, mut inouts) = (input.chunks_exact(8), inout.chunks_exact_mut(8));
         for (input, inout) in inputs.by_ref().zip(inouts.by_ref()) {
             // SAFETY: both addresses are of eight elements, and need not be aligned.
             unsafe {
                 let left = _mm256_cvtph_ps(_mm_loadu_si128(input.as_ptr().cast()));
                 let right = _mm256_cvtph_ps(_mm_loadu_si128(inout.as_ptr().cast()));
-                let combined = O::COMBINE_AVX(right, left);
+                let combined = C::COMBINE_AVX(right, left);
                 let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(combined);
                 _mm_storeu_si128(inout.as_mut_ptr().cast(), rounded);
             }
         }
-        Self::fold::<O>(inputs.remainder(), inouts.into_remainder());
+        Self::fold::<C>(inputs.remainder(), inouts.into_remainder());
     }
 }
 
 /// The operator in the form in which MPI calls it (MPI-4.1 §6.9.5).
-unsafe extern "C" fn reduce<A: Types, F: HalfFloat, O: Operator>(
+unsafe extern "C" fn reduce<A: Types, F: HalfFloat, C: Combiner>(
     input: *mut c_void,
     inout: *mut c_void,
     len: *mut c_int,
@@ -173,10 +173,10 @@ unsafe extern "C" fn reduce<A: Types, F: HalfFloat, O: Operator>(
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
         // SAFETY: the processor was asked.
-        unsafe { F::fold_avx2::<O>(input, inout) };
+        unsafe { F::fold_avx2::<C>(input, inout) };
         return;
     }
-    F::fold::<O>(input, inout);
+    F::fold::<C>(input, inout);
 }
 
 /// What reduces floats of this format as MPI's own operator does others, if they have it.
@@ -396,12 +396,12 @@ mod tests {
     /// Every float with another one, as here and as on a processor without special instructions.
     #[test]
     fn processors_reduce_alike() {
-        fn check<F: HalfFloat + Into<f32>, O: Operator>(op: PredefinedOp, from_bits: fn(u16) -> F) {
+        fn check<F: HalfFloat + Into<f32>, C: Combiner>(op: PredefinedOp, from_bits: fn(u16) -> F) {
             let input: Vec<F> = (0..=u16::MAX).map(from_bits).collect();
             let other = |bits: u16| from_bits(bits.wrapping_mul(40503));
             let inout: Vec<F> = (0..=u16::MAX).map(other).collect();
             let mut portable = inout.clone();
-            F::fold::<O>(&input, &mut portable);
+            F::fold::<C>(&input, &mut portable);
             for (ours, theirs) in reduced(op, &input, &inout).into_iter().zip(portable) {
                 let (ours, theirs): (f32, f32) = (ours.into(), theirs.into());
                 let is_same = ours.to_bits() == theirs.to_bits();

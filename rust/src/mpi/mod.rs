@@ -2,6 +2,7 @@
 
 mod abi;
 mod functions;
+mod growing_list;
 pub mod half_float;
 mod library;
 mod operators;

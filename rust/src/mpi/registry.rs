@@ -1,6 +1,6 @@
 //! What the small numbers in a compiled program stand for.
 //!
-//! A compiled program names a communicator, a reduction operator or a status by an index into
+//! A compiled program names a communicator, a reduction operator or a status by its number in
 //! these tables, and a data type by XLA's code for it. So programs are the same on every rank
 //! and in every run, and a communicator that was freed is known to be.
 
@@ -9,36 +9,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::abi::Abi;
+use super::growing_list::GrowingList;
 use super::types::Handle;
 use crate::error::{Error, Result};
-
-/// A list that grows while others read it, without a lock: every call looks into several.
-///
-/// Block number n has 2^n slots. A block never moves, nor does a slot.
-struct Table<T>([OnceLock<Box<[T]>>; 32]);
-
-impl<T: Default> Table<T> {
-    const fn new() -> Self {
-        Self([const { OnceLock::new() }; 32])
-    }
-
-    /// The block that a slot is in, and its place there.
-    fn place(index: usize) -> (usize, usize) {
-        let block = (index + 1).ilog2() as usize;
-        (block, index + 1 - (1 << block))
-    }
-
-    fn get(&self, index: i64) -> Option<&T> {
-        let (block, offset) = Self::place(usize::try_from(index).ok()?);
-        self.0.get(block)?.get()?.get(offset)
-    }
-
-    fn get_or_grow(&self, index: usize) -> &T {
-        let (block, offset) = Self::place(index);
-        let slots = self.0[block].get_or_init(|| (0..1 << block).map(|_| T::default()).collect());
-        &slots[offset]
-    }
-}
 
 /// A communicator, with what does not change about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,24 +20,24 @@ pub struct Communicator {
     pub rank: c_int,
     pub size: c_int,
     /// How many bytes of an array travel at once, where all processes do it so; else 0.
-    chunk: usize,
+    piece_bytes: usize,
 }
 
 impl Communicator {
-    pub const fn new(handle: usize, rank: c_int, size: c_int, chunk: usize) -> Self {
+    pub const fn new(handle: usize, rank: c_int, size: c_int, piece_bytes: usize) -> Self {
         Self {
             handle,
             rank,
             size,
-            chunk,
+            piece_bytes,
         }
     }
 
     /// How many elements of so many bytes travel at once.
-    pub fn chunk(&self, size: usize) -> i64 {
-        match self.chunk {
+    pub fn piece_length(&self, size: usize) -> i64 {
+        match self.piece_bytes {
             0 => i64::MAX,
-            chunk => (chunk / size).max(1) as i64,
+            bytes => (bytes / size).max(1) as i64,
         }
     }
 
@@ -101,10 +74,10 @@ struct CommunicatorSlot {
 
 /// The objects that compiled programs refer to.
 pub struct Registry {
-    communicators: Table<CommunicatorSlot>,
-    operators: Table<OnceLock<usize>>,
-    datatypes: Table<OnceLock<Datatype>>,
-    statuses: Table<AtomicUsize>,
+    communicators: GrowingList<CommunicatorSlot>,
+    operators: GrowingList<OnceLock<usize>>,
+    datatypes: GrowingList<OnceLock<Datatype>>,
+    statuses: GrowingList<AtomicUsize>,
 }
 
 /// The registry of this process.
@@ -118,7 +91,7 @@ fn gone(communicator: i64) -> Error {
     ))
 }
 
-/// An index is for one object only, in all programs that hold it.
+/// A number is for one object only, in all programs that hold it.
 fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
 }
@@ -126,34 +99,34 @@ fn set_once<T>(slot: &OnceLock<T>, value: T) {
 impl Registry {
     const fn new() -> Self {
         Self {
-            communicators: Table::new(),
-            operators: Table::new(),
-            datatypes: Table::new(),
-            statuses: Table::new(),
+            communicators: GrowingList::new(),
+            operators: GrowingList::new(),
+            datatypes: GrowingList::new(),
+            statuses: GrowingList::new(),
         }
     }
 
-    pub fn set_communicator(&self, index: usize, communicator: Communicator) {
-        let slot = self.communicators.get_or_grow(index);
+    pub fn set_communicator(&self, number: usize, communicator: Communicator) {
+        let slot = self.communicators.get_or_grow(number);
         set_once(&slot.communicator, communicator);
     }
 
-    /// Forgets a communicator. Its index is never given to another one. What is left to free is
+    /// Forgets a communicator. Its number is never given to another one. What is left to free is
     /// the reversed one, if there was one.
-    pub fn free_communicator<A: Abi>(&self, index: usize) -> Option<A::Comm> {
-        let slot = self.communicators.get_or_grow(index);
+    pub fn free_communicator<A: Abi>(&self, number: usize) -> Option<A::Comm> {
+        let slot = self.communicators.get_or_grow(number);
         let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
         let reversed = slot.reversed.get().filter(|_| !was_freed)?;
         Some(A::Comm::from_raw(*reversed))
     }
 
     /// Where the handle of the reversed communicator is kept.
-    pub fn reversed(&self, index: i64) -> Result<&OnceLock<usize>> {
-        self.communicator_slot(index).map(|slot| &slot.reversed)
+    pub fn reversed(&self, number: i64) -> Result<&OnceLock<usize>> {
+        self.communicator_slot(number).map(|slot| &slot.reversed)
     }
 
-    pub fn set_operator(&self, index: usize, handle: usize) {
-        set_once(self.operators.get_or_grow(index), handle);
+    pub fn set_operator(&self, number: usize, handle: usize) {
+        set_once(self.operators.get_or_grow(number), handle);
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
@@ -161,30 +134,32 @@ impl Registry {
         set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
-    /// Says where the status with this index is. It may move.
-    pub fn set_status(&self, index: usize, address: usize) {
-        let slot = self.statuses.get_or_grow(index);
+    /// Says where the status with this number is. It may move.
+    pub fn set_status(&self, number: usize, address: usize) {
+        let slot = self.statuses.get_or_grow(number);
         slot.store(address, Ordering::Release);
     }
 
-    pub fn communicator(&self, index: i64) -> Result<Communicator> {
-        let slot = self.communicator_slot(index)?;
-        slot.communicator.get().copied().ok_or_else(|| gone(index))
+    pub fn communicator(&self, number: i64) -> Result<Communicator> {
+        let slot = self.communicator_slot(number)?;
+        slot.communicator.get().copied().ok_or_else(|| gone(number))
     }
 
-    fn communicator_slot(&self, index: i64) -> Result<&CommunicatorSlot> {
+    fn communicator_slot(&self, number: i64) -> Result<&CommunicatorSlot> {
         self.communicators
-            .get(index)
+            .get(number)
             .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
-            .ok_or_else(|| gone(index))
+            .ok_or_else(|| gone(number))
     }
 
-    pub fn operator<A: Abi>(&self, index: i64) -> Result<A::Op> {
+    pub fn operator<A: Abi>(&self, number: i64) -> Result<A::Op> {
         let handle = self
             .operators
-            .get(index)
+            .get(number)
             .and_then(OnceLock::get)
-            .ok_or_else(|| Error::precondition(format!("reduction operator {index} is unknown")))?;
+            .ok_or_else(|| {
+                Error::precondition(format!("reduction operator {number} is unknown"))
+            })?;
         Ok(A::Op::from_raw(*handle))
     }
 
@@ -196,37 +171,17 @@ impl Registry {
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
-    /// Where MPI puts the status of a receive; a negative index ignores it.
-    pub fn status<A: Abi>(&self, index: i64) -> Result<*mut A::Status> {
-        let address = if index < 0 {
+    /// Where MPI puts the status of a receive; a negative number ignores it.
+    pub fn status<A: Abi>(&self, number: i64) -> Result<*mut A::Status> {
+        let address = if number < 0 {
             A::STATUS_IGNORE
         } else {
             self.statuses
-                .get(index)
+                .get(number)
                 .map(|slot| slot.load(Ordering::Acquire))
                 .filter(|address| *address != 0)
-                .ok_or_else(|| Error::precondition(format!("status {index} is unknown")))?
+                .ok_or_else(|| Error::precondition(format!("status {number} is unknown")))?
         };
         Ok(address as *mut A::Status)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_a_slot_for_every_index() {
-        let table = Table::<AtomicUsize>::new();
-        for index in 0..1000 {
-            table.get_or_grow(index).store(index + 1, Ordering::Relaxed);
-        }
-        for index in 0..1000 {
-            let value = table.get(index as i64).unwrap().load(Ordering::Relaxed);
-            assert_eq!(value, index + 1);
-        }
-        assert!(table.get(-1).is_none());
-        assert!(table.get(1 << 20).is_none());
-        assert!(table.get(i64::MAX).is_none());
     }
 }

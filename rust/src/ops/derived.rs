@@ -23,7 +23,7 @@ impl<A: Abi, M> Drop for Derived<'_, A, M> {
 }
 
 /// Elements that one call of MPI sends or receives: `count` of `datatype`.
-pub struct Block<'c, A: Abi, M> {
+pub struct TypedCount<'c, A: Abi, M> {
     pub count: Count,
     pub datatype: A::Datatype,
     _derived: Option<Derived<'c, A, M>>,
@@ -31,11 +31,11 @@ pub struct Block<'c, A: Abi, M> {
 
 impl<'a, A: Abi, M> Call<'a, A, M> {
     /// `count` elements for one call of MPI, as one of a derived type where they are too many.
-    pub fn block(&'a self, count: i64, datatype: Datatype) -> Result<Block<'a, A, M>> {
+    pub fn typed_count(&'a self, count: i64, datatype: Datatype) -> Result<TypedCount<'a, A, M>> {
         if !self.counting.takes(count) {
-            return self.block_at(0, count, datatype);
+            return self.typed_count_at(0, count, datatype);
         }
-        Ok(Block {
+        Ok(TypedCount {
             count: Count(count),
             datatype: datatype.handle::<A>(),
             _derived: None,
@@ -45,14 +45,14 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
     /// `count` elements, not none, as one of a derived type, which has them where element `first`
     /// of an array is.
     #[cold]
-    pub fn block_at(
+    pub fn typed_count_at(
         &'a self,
         first: i64,
         count: i64,
         element: Datatype,
-    ) -> Result<Block<'a, A, M>> {
+    ) -> Result<TypedCount<'a, A, M>> {
         let derived = self.derive(first, count, element)?;
-        Ok(Block {
+        Ok(TypedCount {
             count: Count(1),
             datatype: derived.handle,
             _derived: Some(derived),

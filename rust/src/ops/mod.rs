@@ -3,16 +3,24 @@
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in one of the files
 //! below, and name it in `handlers.rs`.
 
+mod buffers;
 mod call;
 mod collective;
 mod counts;
 mod derived;
 mod handlers;
+mod log_text;
+mod on_error;
+mod operator;
+mod pieces;
 mod point_to_point;
 mod reduction;
+mod reduction_pieces;
+mod reversed;
 mod vector;
 
-pub use call::{free_communicator, set_raise_on_error};
 pub use counts::set_count_limit;
 pub use handlers::{device_handlers, host_handlers};
+pub use on_error::set_raise_on_error;
 pub use point_to_point::MAX_STATUS;
+pub use reversed::free_communicator;
