@@ -1,8 +1,6 @@
 //! Calls of more elements than an int counts: the same calls as of few, with a lower limit.
 
-use std::cell::RefCell;
-
-use _core::{log, ops};
+use _core::ops;
 
 mod common;
 use common::recorder::*;
@@ -12,7 +10,20 @@ use common::*;
 const LIMIT: i64 = 4;
 
 /// How an operation ends and what it calls, with this limit, and with or without MPI's functions
-/// for large counts.
+/// for large counts. The caller is [`alone`].
+fn limited_alone(
+    limit: i64,
+    use_large: bool,
+    operation: &str,
+    call: CallFrame,
+) -> (Outcome, Vec<Recorded>) {
+    ops::set_count_limit(limit, use_large);
+    let outcome = run(operation, call);
+    ops::set_count_limit(i32::MAX.into(), true);
+    outcome
+}
+
+/// The same, for a caller that is not.
 fn limited(
     limit: i64,
     use_large: bool,
@@ -20,10 +31,7 @@ fn limited(
     call: CallFrame,
 ) -> (Outcome, Vec<Recorded>) {
     let _alone = alone();
-    ops::set_count_limit(limit, use_large);
-    let outcome = run(operation, call);
-    ops::set_count_limit(i32::MAX.into(), true);
-    outcome
+    limited_alone(limit, use_large, operation, call)
 }
 
 /// What an operation calls, all being well.
@@ -46,11 +54,6 @@ fn ten_floats() -> (Vec<Recorded>, Recorded) {
         ],
         ("MPI_Type_free", vec![SECOND_TYPE]),
     )
-}
-
-fn in_and_out(call: CallFrame, operand: &[i64], result: &[i64]) -> CallFrame {
-    call.operand(floats(IN, operand))
-        .result(floats(OUT, result))
 }
 
 /// An operation that moves a block of ten floats: how it is called, and its arguments for a block
@@ -751,16 +754,14 @@ fn the_real_limit_is_that_of_an_int() {
     );
 }
 
-/// The outcome of a call in which a function of MPI's fails, where errors raise.
-fn failing(
+/// The outcome of a call of many elements in which a function of MPI's fails, and what is called.
+fn failed(
     function: &'static str,
     operation: &str,
     call: CallFrame,
 ) -> (Outcome, Vec<&'static str>) {
-    ops::set_raise_on_error(true);
-    set_error(Some((function, 9)));
-    let (outcome, calls) = limited(LIMIT, false, operation, call);
-    set_error(None);
+    let _alone = alone();
+    let (outcome, calls) = raising(function, 9, || limited_alone(LIMIT, false, operation, call));
     (outcome, calls.into_iter().map(|(name, _)| name).collect())
 }
 
@@ -792,7 +793,7 @@ fn errors_of_types_are_errors_of_the_call() {
     ] {
         let expected = [&["MPI_Type_contiguous"], called].concat();
         assert_eq!(
-            failing(function, "send", send()),
+            failed(function, "send", send()),
             (error_of(function), expected)
         );
     }
@@ -800,7 +801,7 @@ fn errors_of_types_are_errors_of_the_call() {
 
 #[test]
 fn the_type_is_freed_after_an_error_of_the_call() {
-    let (outcome, calls) = failing("MPI_Send", "send", message().operand(floats(IN, &[10])));
+    let (outcome, calls) = failed("MPI_Send", "send", message().operand(floats(IN, &[10])));
     assert_eq!(outcome, error_of("MPI_Send"));
     assert_eq!(calls[4..], ["MPI_Send", "MPI_Type_free"]);
 }
@@ -808,7 +809,7 @@ fn the_type_is_freed_after_an_error_of_the_call() {
 /// The function is the one that was meant, as in the log. Its types are freed.
 #[test]
 fn errors_of_an_exchange_name_the_operation() {
-    let (outcome, calls) = failing("MPI_Alltoallw", "scatterv", (ROWS[3].call)());
+    let (outcome, calls) = failed("MPI_Alltoallw", "scatterv", (ROWS[3].call)());
     assert_eq!(outcome, error_of("MPI_Scatterv"));
     let end = [
         "MPI_Alltoallw",
@@ -822,23 +823,16 @@ fn errors_of_an_exchange_name_the_operation() {
 /// The other ranks may be waiting in the chunk that failed.
 #[test]
 fn no_chunk_follows_one_that_failed() {
-    let (outcome, calls) = failing("MPI_Allreduce", "allreduce", reduce(IN, OUT, SUM));
+    let (outcome, calls) = failed("MPI_Allreduce", "allreduce", reduce(IN, OUT, SUM));
     assert_eq!(outcome, error_of("MPI_Allreduce"));
     assert_eq!(calls, ["MPI_Allreduce"]);
 }
 
-thread_local! {
-    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
 /// What the first lines of the calls say about the elements. Types are made without a word.
 fn logged(operation: &str, call: CallFrame) -> Vec<String> {
-    log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
-    log::set_enabled(true);
-    calls(LIMIT, false, operation, call);
-    log::set_enabled(false);
+    let lines = logged_lines_of(|| drop(calls(LIMIT, false, operation, call)));
     let last = |line: String| line.split(" | ").last().unwrap().to_owned();
-    let lines = LINES.take().into_iter().map(last);
+    let lines = lines.into_iter().map(last);
     lines.filter(|line| !line.contains("done with")).collect()
 }
 
@@ -869,4 +863,17 @@ fn the_log_tells_elements_apart_from_types() {
             "MPI_Reduce (2 items, root=1)",
         ]
     );
+}
+
+/// Fails when an operation was added that takes counts, and no test here has many elements for it.
+#[test]
+fn the_lists_here_have_every_operation_that_counts() {
+    let moves = MOVES.map(|case| case.operation);
+    let reductions = REDUCTIONS.map(|case| case.operation);
+    let rows = ROWS.map(|case| case.operation);
+    let others = ["reduce_scatter", "barrier"];
+    let lists = [&moves[..], &reductions, &rows, &others].concat();
+    for (operation, _) in ops::host_handlers::<Recorder>() {
+        assert!(lists.contains(&operation), "{operation}");
+    }
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
+use std::slice;
 
 /// Sources by their path below `src`.
 type Sources = BTreeMap<String, String>;
@@ -169,10 +170,19 @@ fn paths_in<'a>(file: &'a str, source: &'a str) -> Vec<Vec<&'a str>> {
 
 /// What each file imports from other files.
 fn imports_of_files(sources: &Sources) -> Imports {
-    let files: BTreeMap<_, _> = sources
+    let mut files: BTreeMap<_, _> = sources
         .keys()
         .map(|file| (module_of(file), file.clone()))
         .collect();
+    for (file, source) in sources {
+        // The crate's root has the macros of all files.
+        for definition in tokens(source).windows(3) {
+            if definition[..2] == ["macro_rules", "!"] {
+                let path = vec![definition[2]];
+                files.entry(path).or_insert_with(|| file.clone());
+            }
+        }
+    }
     let file_of = |path: &[&str]| {
         let mut prefixes = (0..=path.len()).rev().map(|length| &path[..length]);
         prefixes.find_map(|prefix| files.get(prefix)).cloned()
@@ -218,26 +228,31 @@ fn way(imports: &Imports, from: &str, to: &str) -> Option<Vec<String>> {
         }
         for next in &imports[last] {
             if seen.insert(next.clone()) {
-                ways.push_back([&way[..], std::slice::from_ref(next)].concat());
+                ways.push_back([&way[..], slice::from_ref(next)].concat());
             }
         }
     }
     None
 }
 
-/// The cycles among imports, each once, as `a -> b -> a`.
+/// Cycles among imports, as `a -> b -> a`: the shortest ones, until each member of any is in one.
 fn cycles(imports: &Imports) -> Vec<String> {
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for (from, others) in imports {
         for other in others {
             if let Some(back) = way(imports, other, from) {
-                let members: BTreeSet<_> = back.iter().cloned().collect();
-                let cycle = [std::slice::from_ref(from), &back].concat().join(" -> ");
-                found.entry(members).or_insert(cycle);
+                found.push([slice::from_ref(from), &back].concat());
             }
         }
     }
-    found.into_values().collect()
+    found.sort_by_key(Vec::len);
+    let mut members = BTreeSet::new();
+    found.retain(|cycle| {
+        let before = members.len();
+        members.extend(cycle.clone());
+        members.len() > before
+    });
+    found.into_iter().map(|cycle| cycle.join(" -> ")).collect()
 }
 
 #[test]
@@ -290,13 +305,17 @@ fn every_way_to_write_an_import_is_seen() {
         "fn f() { super::one::f() }",
         "mod tests { use super::super::one::*; }",
         "macro_rules! m { () => { $crate::a::one::f() } }",
+        "fn f() { crate::of_one!() }",
         "fn f<'a>(_: &'a str) -> char { crate::a::one::f(); '\"' }",
     ] {
         let sources = crate_of(&[
             ("lib.rs", ""),
             ("log.rs", ""),
             ("a/mod.rs", ""),
-            ("a/one.rs", "use super::two;"),
+            (
+                "a/one.rs",
+                "use super::two; macro_rules! of_one { () => { () } }",
+            ),
             ("a/two.rs", text),
         ]);
         assert_eq!(

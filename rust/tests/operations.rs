@@ -1,23 +1,19 @@
 //! The operations, called as XLA calls them, on an MPI that only records what it is asked.
 
-use std::cell::RefCell;
+use std::collections::BTreeSet;
 
+use _core::memory::Driver;
 use _core::mpi::PredefinedOp;
+use _core::xla::Handler;
 use _core::{log, ops};
 
 mod common;
 use common::recorder::*;
 use common::*;
 
-thread_local! {
-    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
 #[test]
 fn allgather_receives_a_block_from_each_rank() {
-    let call = on(RANK_0)
-        .operand(floats(IN, &[3]))
-        .result(floats(OUT, &[2, 3]));
+    let call = in_and_out(on(RANK_0), &[3], &[2, 3]);
     assert_eq!(
         called("allgather", call),
         ("MPI_Allgather", vec![IN, 3, FLOAT, OUT, 3, FLOAT, COMM[0]])
@@ -27,9 +23,7 @@ fn allgather_receives_a_block_from_each_rank() {
 /// MPI would write past the end of the result.
 #[test]
 fn allgather_needs_room_for_each_rank() {
-    let call = on(RANK_0)
-        .operand(floats(IN, &[3]))
-        .result(floats(OUT, &[1, 3]));
+    let call = in_and_out(on(RANK_0), &[3], &[1, 3]);
     assert_eq!(
         refused("allgather", call),
         invalid("arrays do not match: [1, 3] of XLA type 11 is not 2 times [3] of XLA type 11")
@@ -75,9 +69,7 @@ fn one_array_is_reduced_in_place() {
 
 #[test]
 fn allreduce_takes_arrays_of_one_shape_and_type() {
-    let call = allreduce(RANK_0)
-        .operand(floats(IN, &[4]))
-        .result(floats(OUT, &[5]));
+    let call = in_and_out(allreduce(RANK_0), &[4], &[5]);
     assert_eq!(
         refused("allreduce", call),
         invalid("arrays do not match: [5] of XLA type 11 is not 1 times [4] of XLA type 11")
@@ -93,9 +85,7 @@ fn allreduce_takes_arrays_of_one_shape_and_type() {
 
 #[test]
 fn alltoall_sends_a_block_to_each_rank() {
-    let call = on(RANK_0)
-        .operand(floats(IN, &[2, 5]))
-        .result(floats(OUT, &[2, 5]));
+    let call = in_and_out(on(RANK_0), &[2, 5], &[2, 5]);
     assert_eq!(
         called("alltoall", call),
         ("MPI_Alltoall", vec![IN, 5, FLOAT, OUT, 5, FLOAT, COMM[0]])
@@ -104,16 +94,14 @@ fn alltoall_sends_a_block_to_each_rank() {
 
 #[test]
 fn alltoall_needs_a_block_for_each_rank() {
-    let call = on(RANK_0)
-        .operand(floats(IN, &[4, 5]))
-        .result(floats(OUT, &[4, 5]));
+    let call = in_and_out(on(RANK_0), &[4, 5], &[4, 5]);
     assert_eq!(
         refused("alltoall", call),
         invalid(
             "an array of shape [4, 5] can't be sent to 2 ranks: its first axis must have size 2"
         )
     );
-    let call = on(RANK_0).operand(floats(IN, &[])).result(floats(OUT, &[]));
+    let call = in_and_out(on(RANK_0), &[], &[]);
     assert_eq!(
         refused("alltoall", call),
         invalid("an array of shape [] can't be sent to 2 ranks: its first axis must have size 2")
@@ -220,11 +208,7 @@ fn reduce_of_an_empty_array_is_in_place_nowhere_but_on_root() {
 
 #[test]
 fn reduce_scatter_receives_one_block() {
-    let call = |operand: &[i64]| {
-        allreduce(RANK_1)
-            .operand(floats(IN, operand))
-            .result(floats(OUT, &[3]))
-    };
+    let call = |operand: &[i64]| in_and_out(allreduce(RANK_1), operand, &[3]);
     assert_eq!(
         called("reduce_scatter", call(&[2, 3])),
         (
@@ -245,9 +229,7 @@ fn scan(comm: i64) -> CallFrame {
 #[test]
 fn scans_pass_both_arrays() {
     for (operation, function) in [("exscan", "MPI_Exscan"), ("scan", "MPI_Scan")] {
-        let call = scan(RANK_0)
-            .operand(floats(IN, &[3]))
-            .result(floats(OUT, &[3]));
+        let call = in_and_out(scan(RANK_0), &[3], &[3]);
         assert_eq!(
             called(operation, call),
             (function, vec![IN, OUT, 3, FLOAT, SUM_HANDLE, COMM[0]])
@@ -310,11 +292,7 @@ fn nothing_is_freed_after_the_end_of_mpi() {
 fn a_reversed_communicator_that_could_not_be_made_is_tried_again() {
     let _alone = alone();
     let (index, handle) = new_communicator();
-    ops::set_raise_on_error(true);
-    set_error(Some(("MPI_Comm_split", 5)));
-    let (outcome, calls) = reversed("scan", index);
-    set_error(None);
-    ops::set_raise_on_error(false);
+    let (outcome, calls) = raising("MPI_Comm_split", 5, || reversed("scan", index));
     assert_eq!(
         outcome,
         internal("r1 | MPI_Comm_split returned error code 5: number 5 is wrong")
@@ -604,9 +582,7 @@ fn sendrecv(status: i64) -> CallFrame {
 
 #[test]
 fn sendrecv_passes_both_arrays() {
-    let call = sendrecv(STATUS)
-        .operand(floats(IN, &[5]))
-        .result(floats(OUT, &[2, 3]));
+    let call = in_and_out(sendrecv(STATUS), &[5], &[2, 3]);
     assert_eq!(
         called("sendrecv", call),
         (
@@ -828,11 +804,7 @@ fn a_missing_attribute_is_an_error() {
 #[test]
 fn an_error_of_mpi_is_raised_where_asked_for() {
     let _alone = alone();
-    ops::set_raise_on_error(true);
-    set_error(Some(("MPI_Send", 6)));
-    let (outcome, calls) = run("send", send());
-    set_error(None);
-    ops::set_raise_on_error(false);
+    let (outcome, calls) = raising("MPI_Send", 6, || run("send", send()));
     assert_eq!(
         outcome,
         internal("r0 | MPI_Send returned error code 6: number 6 is wrong")
@@ -847,9 +819,7 @@ fn an_error_of_mpi_is_raised_where_asked_for() {
 #[test]
 fn an_error_of_mpi_ends_all_ranks_otherwise() {
     let _alone = alone();
-    set_error(Some(("MPI_Recv", 6)));
-    let (outcome, calls) = run("recv", recv(-1));
-    set_error(None);
+    let (outcome, calls) = failing("MPI_Recv", 6, || run("recv", recv(-1)));
     assert_eq!(calls[0].0, "MPI_Recv");
     assert_eq!(calls[1..], [("MPI_Abort", vec![COMM[1], 6])]);
     // Seen only where MPI_Abort returns, which the stand-in does.
@@ -862,11 +832,7 @@ fn an_error_of_mpi_ends_all_ranks_otherwise() {
 /// The lines of one call, with its id and its seconds, which differ each time, taken out after a
 /// look at their form.
 fn logged(operation: &str, call: CallFrame) -> Vec<String> {
-    log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
-    log::set_enabled(true);
-    let _ = run(operation, call);
-    log::set_enabled(false);
-    let lines = LINES.take();
+    let lines = logged_lines_of(|| drop(run(operation, call)));
     let id = lines[0].split(" | ").nth(1).unwrap().to_owned();
     assert_eq!(id.len(), 8, "{lines:?}");
     assert!(
@@ -903,122 +869,162 @@ fn without_seconds(line: &str) -> String {
     format!("{rest} done with code {code}")
 }
 
-#[test]
-fn each_call_has_two_lines_in_the_log() {
-    let _alone = alone();
-    let floats_in_and_out = |call: CallFrame, operand: &[i64], result: &[i64]| {
-        call.operand(floats(IN, operand))
-            .result(floats(OUT, result))
-    };
+/// A call of each operation: how its two lines begin, and what the first one says further.
+fn logged_calls() -> Vec<(&'static str, CallFrame, &'static str, &'static str)> {
     let at_root = |comm| on(comm).ints(&[("op_number", SUM), ("root", 0)]);
-    for (operation, call, first, last) in [
+    let counts = |call: CallFrame| call.list("counts", &[1, 2]);
+    let both_counts = on(RANK_0).list("sendcounts", &[1, 2]);
+    let both_counts = both_counts.list("recvcounts", &[1, 0]);
+    vec![
         (
             "allgather",
-            floats_in_and_out(on(RANK_0), &[3], &[2, 3]),
-            "r0 | ID | MPI_Allgather (3 items)",
-            "r0 | ID | MPI_Allgather done with code 0",
-        ),
-        (
-            "allreduce",
-            floats_in_and_out(allreduce(RANK_1), &[2, 3], &[2, 3]),
-            "r1 | ID | MPI_Allreduce with 6 items",
-            "r1 | ID | MPI_Allreduce done with code 0",
-        ),
-        (
-            "alltoall",
-            floats_in_and_out(on(RANK_0), &[2, 5], &[2, 5]),
-            "r0 | ID | MPI_Alltoall (5 items)",
-            "r0 | ID | MPI_Alltoall done with code 0",
-        ),
-        (
-            "barrier",
-            on(RANK_1),
-            "r1 | ID | MPI_Barrier",
-            "r1 | ID | MPI_Barrier done with code 0",
-        ),
-        (
-            "reduce",
-            at_root(RANK_1).operand(floats(IN, &[3])),
-            "r1 | ID | MPI_Reduce (3 items, root=0)",
-            "r1 | ID | MPI_Reduce done with code 0",
-        ),
-        (
-            "reduce_scatter",
-            floats_in_and_out(allreduce(RANK_0), &[2, 3], &[3]),
-            "r0 | ID | MPI_Reduce_scatter_block (3 items)",
-            "r0 | ID | MPI_Reduce_scatter_block done with code 0",
-        ),
-        (
-            "exscan",
-            floats_in_and_out(scan(RANK_0), &[3], &[3]),
-            "r0 | ID | MPI_Exscan (3 items)",
-            "r0 | ID | MPI_Exscan done with code 0",
+            in_and_out(on(RANK_0), &[3], &[2, 3]),
+            "r0 | ID | MPI_Allgather",
+            " (3 items)",
         ),
         (
             "allgatherv",
-            floats_in_and_out(on(RANK_0).list("counts", &[1, 2]), &[1, 3], &[3, 3]),
-            "r0 | ID | MPI_Allgatherv (3 items)",
-            "r0 | ID | MPI_Allgatherv done with code 0",
+            in_and_out(counts(on(RANK_0)), &[1, 3], &[3, 3]),
+            "r0 | ID | MPI_Allgatherv",
+            " (3 items)",
+        ),
+        (
+            "allreduce",
+            in_and_out(allreduce(RANK_1), &[2, 3], &[2, 3]),
+            "r1 | ID | MPI_Allreduce",
+            " with 6 items",
+        ),
+        (
+            "alltoall",
+            in_and_out(on(RANK_0), &[2, 5], &[2, 5]),
+            "r0 | ID | MPI_Alltoall",
+            " (5 items)",
         ),
         (
             "alltoallv",
-            floats_in_and_out(
-                on(RANK_0)
-                    .list("sendcounts", &[1, 2])
-                    .list("recvcounts", &[1, 0]),
-                &[3, 3],
-                &[1, 3],
-            ),
-            "r0 | ID | MPI_Alltoallv (9 items sent, 3 items received)",
-            "r0 | ID | MPI_Alltoallv done with code 0",
+            in_and_out(both_counts, &[3, 3], &[1, 3]),
+            "r0 | ID | MPI_Alltoallv",
+            " (9 items sent, 3 items received)",
+        ),
+        ("barrier", on(RANK_1), "r1 | ID | MPI_Barrier", ""),
+        (
+            "bcast",
+            at_root(RANK_0).operand(floats(IN, &[7])),
+            "r0 | ID | MPI_Bcast",
+            " (7 items, root=0)",
+        ),
+        (
+            "exscan",
+            in_and_out(scan(RANK_0), &[3], &[3]),
+            "r0 | ID | MPI_Exscan",
+            " (3 items)",
+        ),
+        (
+            "gather",
+            at_root(RANK_1).operand(floats(IN, &[3])),
+            "r1 | ID | MPI_Gather",
+            " (3 items, root=0)",
         ),
         (
             "gatherv",
-            at_root(RANK_1)
-                .list("counts", &[1, 2])
-                .operand(floats(IN, &[2, 3])),
-            "r1 | ID | MPI_Gatherv (6 items, root=0)",
-            "r1 | ID | MPI_Gatherv done with code 0",
-        ),
-        (
-            "scatterv",
-            at_root(RANK_1)
-                .list("counts", &[1, 2])
-                .result(floats(OUT, &[2, 3])),
-            "r1 | ID | MPI_Scatterv (6 items, root=0)",
-            "r1 | ID | MPI_Scatterv done with code 0",
+            counts(at_root(RANK_1)).operand(floats(IN, &[2, 3])),
+            "r1 | ID | MPI_Gatherv",
+            " (6 items, root=0)",
         ),
         (
             "recv",
             recv(-1),
-            "r1 | ID | MPI_Recv <- -2 (tag -1, 5 items)",
-            "r1 | ID | MPI_Recv done with code 0",
+            "r1 | ID | MPI_Recv",
+            " <- -2 (tag -1, 5 items)",
+        ),
+        (
+            "reduce",
+            at_root(RANK_1).operand(floats(IN, &[3])),
+            "r1 | ID | MPI_Reduce",
+            " (3 items, root=0)",
+        ),
+        (
+            "reduce_scatter",
+            in_and_out(allreduce(RANK_0), &[2, 3], &[3]),
+            "r0 | ID | MPI_Reduce_scatter_block",
+            " (3 items)",
+        ),
+        (
+            "scan",
+            in_and_out(scan(RANK_0), &[3], &[3]),
+            "r0 | ID | MPI_Scan",
+            " (3 items)",
+        ),
+        (
+            "scatter",
+            at_root(RANK_1).result(floats(OUT, &[3])),
+            "r1 | ID | MPI_Scatter",
+            " (3 items, root=0)",
+        ),
+        (
+            "scatterv",
+            counts(at_root(RANK_1)).result(floats(OUT, &[2, 3])),
+            "r1 | ID | MPI_Scatterv",
+            " (6 items, root=0)",
         ),
         (
             "send",
             send(),
-            "r0 | ID | MPI_Send -> 1 (tag 9, 5 items)",
-            "r0 | ID | MPI_Send done with code 0",
+            "r0 | ID | MPI_Send",
+            " -> 1 (tag 9, 5 items)",
         ),
         (
             "sendrecv",
-            floats_in_and_out(sendrecv(-1), &[5], &[2, 3]),
-            "r0 | ID | MPI_Sendrecv <- 3 (tag 4, 6 items) / -> 1 (tag 2, 5 items)",
-            "r0 | ID | MPI_Sendrecv done with code 0",
+            in_and_out(sendrecv(-1), &[5], &[2, 3]),
+            "r0 | ID | MPI_Sendrecv",
+            " <- 3 (tag 4, 6 items) / -> 1 (tag 2, 5 items)",
         ),
-    ] {
-        assert_eq!(logged(operation, call), [first, last]);
+    ]
+}
+
+#[test]
+fn each_call_has_two_lines_in_the_log() {
+    let _alone = alone();
+    for (operation, call, who, what) in logged_calls() {
+        assert_eq!(
+            logged(operation, call),
+            [format!("{who}{what}"), format!("{who} done with code 0")]
+        );
     }
+}
+
+fn names(handlers: &[(&'static str, Handler)]) -> BTreeSet<&'static str> {
+    handlers.iter().map(|(name, _)| *name).collect()
+}
+
+/// Fails when an operation was added that no test here calls.
+#[test]
+fn every_handler_is_called() {
+    let called: BTreeSet<_> = logged_calls().iter().map(|call| call.0).collect();
+    assert_eq!(called, names(&ops::host_handlers::<Recorder>()));
+}
+
+/// What they do with a device is tested elsewhere, with a driver. Where this machine has one, the
+/// frames of these tests have no stream.
+#[test]
+#[cfg_attr(miri, ignore = "looks for a driver")]
+fn every_handler_for_devices_asks_for_one() {
+    let handlers = ops::device_handlers::<Recorder>();
+    assert_eq!(names(&handlers), names(&ops::host_handlers::<Recorder>()));
+    for (operation, handler) in handlers {
+        let expected = match Driver::get() {
+            Ok(_) => invalid("XLA has no function XLA_FFI_Stream_Get"),
+            Err(why) => precondition(&format!("no driver of a GPU can be used: {why}")),
+        };
+        assert_eq!(on(RANK_0).run(handler), expected, "{operation}");
+    }
+    assert_eq!(recorded(), []);
 }
 
 #[test]
 fn the_log_has_the_code_of_an_error() {
     let _alone = alone();
-    ops::set_raise_on_error(true);
-    set_error(Some(("MPI_Send", 6)));
-    let lines = logged("send", send());
-    set_error(None);
-    ops::set_raise_on_error(false);
+    let lines = raising("MPI_Send", 6, || logged("send", send()));
     assert_eq!(
         lines,
         [
@@ -1033,7 +1039,5 @@ fn the_log_has_the_code_of_an_error() {
 fn nothing_is_logged_by_default() {
     let _alone = alone();
     assert!(!log::is_enabled());
-    log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
-    called("send", send());
-    assert_eq!(LINES.take(), Vec::<String>::new());
+    assert_eq!(lines_of(|| drop(called("send", send()))), [""; 0]);
 }

@@ -6,7 +6,7 @@ use super::library::Library;
 use super::types::Types;
 
 /// Declares the tables of functions once: the structs, how they are filled from a library, and
-/// the list that the referee crate compares with `mpi.h`.
+/// [`mpi_functions`](crate::mpi_functions), with which tests and the referee fill them otherwise.
 ///
 /// A counted function has two symbols and one declaration, with `N` for the type of its counts and
 /// `D` for that of displacements.
@@ -72,13 +72,23 @@ macro_rules! functions {
             }
         }
 
-        /// Calls `$callback!` with every function: its field, and its symbol or symbols.
+        /// A table of functions from elsewhere: `$function!(MPI_Send(buffer, count, ...))` is the one
+        /// of that name, which takes so many arguments. The functions for large counts are made in
+        /// the same way, or are `$table`.
         #[macro_export]
-        macro_rules! for_each_mpi_function {
-            ($callback:ident) => {
-                $callback! {
-                    plain { $($field = $symbol;)* }
-                    counted { $($counted = $int, $large;)* }
+        macro_rules! mpi_functions {
+            ($function:ident) => {
+                $crate::mpi_functions!($function, Some($crate::mpi::functions::Counted {
+                    $($counted: $function!($large($($counted_argument),*)),)*
+                }))
+            };
+            ($function:ident, $table:expr) => {
+                $crate::mpi::functions::Functions {
+                    $($field: $function!($symbol($($argument),*)),)*
+                    int: $crate::mpi::functions::Counted {
+                        $($counted: $function!($int($($counted_argument),*)),)*
+                    },
+                    large: $table,
                 }
             };
         }

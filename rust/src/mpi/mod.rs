@@ -1,7 +1,7 @@
 //! The MPI of this process: its functions, its ABI, and the objects that calls refer to.
 
 mod abi;
-mod functions;
+pub mod functions;
 mod growing_list;
 pub mod half_float;
 mod library;
