@@ -55,8 +55,8 @@ fn main() {
                         black_box(function)(
                             input.as_mut_ptr().cast(),
                             inout.as_mut_ptr().cast(),
-                            &mut len,
-                            &mut datatype,
+                            &raw mut len,
+                            &raw mut datatype,
                         );
                     }
                 });

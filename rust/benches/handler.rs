@@ -41,7 +41,6 @@ impl Abi for Idle {
 /// A C function that takes so many arguments, and returns at once.
 macro_rules! idle {
     ($symbol:ident($($argument:ident),*)) => {{
-        #[allow(non_camel_case_types, reason = "an argument has the name of its type")]
         unsafe extern "C" fn idle<$($argument),*>($(_: $argument),*) -> c_int {
             0
         }

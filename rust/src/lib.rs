@@ -11,6 +11,9 @@
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - `python`: what Python sees of all that.
 
+// Where a call could panic, it gives back an error instead.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 pub mod error;
 pub mod log;
 pub mod memory;

@@ -707,8 +707,8 @@ fn reduced(op: i64, left: u16, right: u16) -> u16 {
         function_of(op).unwrap()(
             std::ptr::from_mut(&mut input).cast(),
             std::ptr::from_mut(&mut inout).cast(),
-            &mut len,
-            &mut datatype,
+            &raw mut len,
+            &raw mut datatype,
         );
     }
     inout

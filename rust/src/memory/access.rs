@@ -22,12 +22,14 @@ pub trait Memory {
     fn after(&self, access: &Access) -> Result<(), Failure>;
 }
 
-/// What one call of MPI reads and writes: bytes of the operand and of the result.
+/// What one call of MPI reads and writes.
 #[derive(Debug, Clone)]
 pub struct Access {
+    /// Bytes of the operand.
     pub read: Range<usize>,
     /// Where that ends what the call after this one reads.
     pub read_next: usize,
+    /// Bytes of the result.
     pub written: Range<usize>,
 }
 

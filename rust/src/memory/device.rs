@@ -19,6 +19,7 @@ pub struct Direct {
 }
 
 impl Direct {
+    /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream) -> Self {
         Self {
             driver,
@@ -96,6 +97,7 @@ impl StagedArray {
 }
 
 impl Staged {
+    /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream) -> Self {
         Self {
             driver,

@@ -130,6 +130,7 @@ pub const DISABLE_TIMING: c_uint = 2;
 
 /// A driver that was found, and has a device.
 pub struct Driver {
+    /// Whose driver it is.
     pub vendor: Vendor,
     functions: DriverFunctions,
 }
@@ -180,7 +181,7 @@ impl Driver {
         unsafe {
             driver
                 .init(0)
-                .and_then(|()| driver.device_count(&mut devices))
+                .and_then(|()| driver.device_count(&raw mut devices))
         }
         .map_err(|failure| failure.to_string())?;
         match devices {
@@ -196,7 +197,7 @@ impl Driver {
             let mut text = ptr::null();
             // SAFETY: the driver gives a text that stays, or an error and null.
             unsafe {
-                (find(code, &mut text) == 0 && !text.is_null())
+                (find(code, &raw mut text) == 0 && !text.is_null())
                     .then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             }
         };
@@ -217,7 +218,7 @@ impl Driver {
     pub fn context(&self) -> Result<Context, Failure> {
         let mut context = ptr::null_mut();
         // SAFETY: there is room for the answer.
-        unsafe { self.current_context(&mut context) }?;
+        unsafe { self.current_context(&raw mut context) }?;
         Ok(context)
     }
 }

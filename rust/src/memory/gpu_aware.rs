@@ -40,8 +40,8 @@ pub fn bind(library: &Library) {
 /// What MPI says, if it can be asked.
 pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     let queries = QUERIES.get()?;
-    // SAFETY: functions without an argument, which may be called at any time.
     if let Some(query) = queries.by_vendor[vendor as usize] {
+        // SAFETY: a function without an argument, which may be called at any time.
         return Some(unsafe { query() } != 0);
     }
     let query = queries.by_number?;
@@ -49,7 +49,7 @@ pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     let number = [0, 2][vendor as usize];
     let mut is_supported = 0;
     // SAFETY: there is room for the answer.
-    let code = unsafe { query(number, &mut is_supported) };
+    let code = unsafe { query(number, &raw mut is_supported) };
     (code == 0).then_some(is_supported != 0)
 }
 

@@ -6,6 +6,7 @@ use super::access::{Access, Memory};
 use crate::error::Failure;
 use crate::xla::Buffer;
 
+/// Memory that XLA and MPI share.
 pub struct Host;
 
 impl Memory for Host {

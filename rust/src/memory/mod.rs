@@ -10,8 +10,8 @@ pub mod gpu_aware;
 mod host;
 mod pool;
 
-pub use access::{Access, Memory};
-pub use device::{Direct, Staged};
+pub(crate) use access::{Access, Memory};
+pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
-pub use host::Host;
+pub(crate) use host::Host;
 pub use pool::POOL;

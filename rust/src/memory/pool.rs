@@ -34,7 +34,7 @@ impl StagingBuffer {
         // SAFETY: there is room for the answers. What was made before an error goes with the
         // buffer.
         unsafe {
-            driver.host_alloc(&mut buffer.address, bytes, 0)?;
+            driver.host_alloc(&raw mut buffer.address, bytes, 0)?;
             for event in &mut buffer.events {
                 driver.event_create(event, DISABLE_TIMING)?;
             }
@@ -149,7 +149,8 @@ impl Pool {
             // SAFETY: the stream is of the buffer's context.
             let recorded = unsafe { buffer.driver.event_record(buffer.events[0], stream) };
             if recorded.is_err() {
-                // SAFETY: as above. If this fails, too, the stream does no more copies.
+                // SAFETY: the stream is of the buffer's context. If this fails, too, the stream does
+                // no more copies.
                 let _ = unsafe { buffer.driver.stream_synchronize(stream) };
                 buffer.free_at = None;
             }

@@ -236,8 +236,8 @@ mod tests {
             function(
                 input.as_mut_ptr().cast(),
                 inout.as_mut_ptr().cast(),
-                &mut len,
-                &mut datatype,
+                &raw mut len,
+                &raw mut datatype,
             );
         }
         inout

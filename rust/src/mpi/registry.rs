@@ -17,13 +17,17 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Communicator {
     handle: usize,
+    /// The rank of this process in it.
     pub rank: c_int,
+    /// How many processes it has.
     pub size: c_int,
     /// How many bytes of an array travel at once, where all processes do it so; else 0.
     piece_bytes: usize,
 }
 
 impl Communicator {
+    /// A communicator by mpi4py's number for its handle. More than `piece_bytes` of an array
+    /// travel in pieces, unless that is 0.
     pub const fn new(handle: usize, rank: c_int, size: c_int, piece_bytes: usize) -> Self {
         Self {
             handle,
@@ -41,23 +45,27 @@ impl Communicator {
         }
     }
 
+    /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Comm {
         A::Comm::from_raw(self.handle)
     }
 }
 
-/// An MPI data type, and the bytes that an element takes.
+/// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datatype {
     handle: usize,
+    /// The bytes of an element.
     pub size: usize,
 }
 
 impl Datatype {
+    /// A data type by mpi4py's number for its handle.
     pub const fn new(handle: usize, size: usize) -> Self {
         Self { handle, size }
     }
 
+    /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Datatype {
         A::Datatype::from_raw(self.handle)
     }
@@ -106,6 +114,7 @@ impl Registry {
         }
     }
 
+    /// Gives a number to a communicator. Panics if it is another one's.
     pub fn set_communicator(&self, number: usize, communicator: Communicator) {
         let slot = self.communicators.get_or_grow(number);
         set_once(&slot.communicator, communicator);
@@ -125,6 +134,7 @@ impl Registry {
         self.communicator_slot(number).map(|slot| &slot.reversed)
     }
 
+    /// Gives a number to an operator. Panics if it is another one's.
     pub fn set_operator(&self, number: usize, handle: usize) {
         set_once(self.operators.get_or_grow(number), handle);
     }
@@ -140,6 +150,7 @@ impl Registry {
         slot.store(address, Ordering::Release);
     }
 
+    /// The communicator with this number, unless it was freed.
     pub fn communicator(&self, number: i64) -> Result<Communicator> {
         let slot = self.communicator_slot(number)?;
         slot.communicator.get().copied().ok_or_else(|| gone(number))
@@ -152,6 +163,7 @@ impl Registry {
             .ok_or_else(|| gone(number))
     }
 
+    /// The handle of the operator with this number.
     pub fn operator<A: Abi>(&self, number: i64) -> Result<A::Op> {
         let handle = self
             .operators
@@ -163,6 +175,7 @@ impl Registry {
         Ok(A::Op::from_raw(*handle))
     }
 
+    /// The MPI data type for XLA's type `dtype`.
     pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
         self.datatypes
             .get(dtype.into())

@@ -16,7 +16,7 @@ struct Derived<'c, A: Abi, M> {
 impl<A: Abi, M> Drop for Derived<'_, A, M> {
     fn drop(&mut self) {
         // SAFETY: the type was made, and is freed once.
-        let code = unsafe { (self.call.functions.type_free)(&mut self.handle) };
+        let code = unsafe { (self.call.functions.type_free)(&raw mut self.handle) };
         // Where errors raise, this one does not: the call itself went well, or has raised.
         let _ = self.call.check("MPI_Type_free", code);
     }
@@ -90,7 +90,7 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
         let derived = derived?;
         let mut handle = derived.handle;
         // SAFETY: the type was just made. Committed, it has the same handle.
-        let code = unsafe { (self.functions.type_commit)(&mut handle) };
+        let code = unsafe { (self.functions.type_commit)(&raw mut handle) };
         self.check("MPI_Type_commit", code)?;
         Ok(derived)
     }
@@ -110,7 +110,7 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
         body: impl FnOnce(*mut A::Datatype) -> c_int,
     ) -> Result<Derived<'a, A, M>> {
         let mut handle = element;
-        let code = body(&mut handle);
+        let code = body(&raw mut handle);
         self.check(function, code)?;
         Ok(Derived { call: self, handle })
     }

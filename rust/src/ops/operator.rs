@@ -38,7 +38,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let made = half_float::operator::<A>(op, format, |function| {
             let mut handle = REGISTRY.operator::<A>(op.number())?;
             // SAFETY: the function is one of MPI's form; it is commutative.
-            let code = unsafe { (self.functions.op_create)(function, 1, &mut handle) };
+            let code = unsafe { (self.functions.op_create)(function, 1, &raw mut handle) };
             self.check("MPI_Op_create", code).map(|()| handle)
         });
         let made = made.ok_or_else(|| {

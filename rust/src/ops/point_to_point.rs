@@ -155,7 +155,7 @@ impl<A: Abi> Incoming<A> {
         let datatype = self.buffer.datatype.handle::<A>();
         let mut count = 0;
         // SAFETY: MPI has filled the status.
-        let code = unsafe { (call.functions.get_count)(status, datatype, &mut count) };
+        let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
         call.check("MPI_Get_count", code)?;
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
@@ -170,7 +170,7 @@ impl<A: Abi> Incoming<A> {
             }
             self.piece = piece_at(end, self.buffer.count, self.length);
         } else if self.wanted == status {
-            // SAFETY: as above.
+            // SAFETY: the status is the caller's own, filled by MPI, and stays (MPI-4.1 §13.3).
             let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
             call.check("MPI_Status_set_elements_x", code)?;
         }

@@ -15,9 +15,9 @@ pub fn free_communicator<A: Abi>(number: usize) {
     // SAFETY: may be called at any time (MPI-4.1 §11.4.1). Before the end of MPI, the communicator
     // is one that this process made, and freed once.
     unsafe {
-        (functions.finalized)(&mut is_finalized);
+        (functions.finalized)(&raw mut is_finalized);
         if is_finalized == 0 {
-            (functions.comm_free)(&mut reversed);
+            (functions.comm_free)(&raw mut reversed);
         }
     }
 }
@@ -39,7 +39,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             "MPI_Comm_split",
             || format!("(color 0, key {key})"),
             // SAFETY: MPI gives the new communicator in place of this one.
-            |mpi, comm| unsafe { (mpi.comm_split)(comm, 0, key, &mut handle) },
+            |mpi, comm| unsafe { (mpi.comm_split)(comm, 0, key, &raw mut handle) },
         )?;
         reversed.get_or_init(|| handle.into_raw());
         Ok(handle)

@@ -1,7 +1,13 @@
 //! XLA's side of a call: what it hands to a handler, checked before anything is read.
 
 mod frame;
-#[allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[expect(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    reason = "the names are XLA's, and its header says what they are"
+)]
 pub mod raw;
 
 pub use frame::{Buffer, Frame, enter};

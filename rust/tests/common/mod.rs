@@ -228,7 +228,7 @@ impl CallFrame {
         let mut frame = XLA_FFI_CallFrame {
             struct_size: size_of::<XLA_FFI_CallFrame>(),
             extension_start: ptr::null_mut(),
-            api: &api,
+            api: &raw const api,
             ctx: ptr::null_mut(),
             stage: XLA_FFI_ExecutionStage_EXECUTE,
             args: XLA_FFI_Args {

@@ -108,6 +108,12 @@ impl Argument for i64 {
     }
 }
 
+impl Argument for isize {
+    fn words(self) -> Vec<i64> {
+        vec![self as i64]
+    }
+}
+
 impl Argument for *const c_void {
     fn words(self) -> Vec<i64> {
         vec![self as i64]
@@ -126,24 +132,18 @@ impl Argument for UserFunction<Recorder> {
     }
 }
 
-/// All lists have two members, as all communicators have two ranks.
-macro_rules! list {
-    ($($member:ty),*) => {
-        $(impl Argument for *const $member {
-            fn words(self) -> Vec<i64> {
-                // SAFETY: what the core passes for a list lives through the call.
-                unsafe { [*self, *self.add(1)] }.into_iter().map(|member| member as i64).collect()
-            }
-        })*
-    };
+/// A list, which always has two members, as all communicators have two ranks.
+impl<T: Argument + Copy> Argument for *const T {
+    fn words(self) -> Vec<i64> {
+        // SAFETY: what the core passes for a list lives through the call.
+        let members = unsafe { [*self, *self.add(1)] };
+        members.map(Argument::words).concat()
+    }
 }
-
-list!(c_int, i64, isize, *mut c_void);
 
 /// A C function of so many arguments, of the types that its place in the table gives them.
 macro_rules! recorder {
     ($symbol:ident($($argument:ident),*)) => {{
-        #[allow(non_camel_case_types, reason = "an argument has the name of its type")]
         unsafe extern "C" fn called<$($argument: Argument),*>(
             $($argument: $argument),*
         ) -> c_int {
