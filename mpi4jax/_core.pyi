@@ -49,6 +49,13 @@ def set_staging_limit(bytes: int) -> None:
 def free_staging() -> None:
     """Free the memory for copies, so far as no call uses it."""
 
+def registry() -> object:
+    """The registry for XLA handlers of other packages, in a capsule "mpi4jax.registry".
+
+    It points to a struct of functions that say which MPI handles the numbers in a compiled
+    program stand for; `rust/src/c_interface.rs` declares it in C.
+    """
+
 def set_logging(enable: bool) -> None:
     """Turn the debug lines on or off."""
 

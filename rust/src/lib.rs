@@ -9,11 +9,13 @@
 //! - [`xla`]: the frames in which XLA hands a call over.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
+//! - [`c_interface`]: the registry for handlers that other packages write.
 //! - `python`: what Python sees of all that.
 
 // Where a call could panic, it gives back an error instead.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod c_interface;
 pub mod error;
 pub mod log;
 pub mod memory;
@@ -32,8 +34,8 @@ mod _core {
     #[pymodule_export]
     use super::python::{
         device, free_communicator, free_staging, get_logging, is_direct, load,
-        mpi_takes_device_memory, set_communicator, set_count_limit, set_datatype, set_direct,
-        set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
+        mpi_takes_device_memory, registry, set_communicator, set_count_limit, set_datatype,
+        set_direct, set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
         why_no_device,
     };
 

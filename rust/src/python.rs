@@ -1,13 +1,14 @@
 //! What Python sees of the core.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::ptr;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{PyImportError, PyValueError};
-use pyo3::ffi::c_str;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
+use crate::c_interface::REGISTRY_INTERFACE;
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
@@ -40,7 +41,7 @@ pub fn load<'py>(
     let capsules = |handlers: Handlers| {
         handlers
             .into_iter()
-            .map(|(name, handler)| Ok((name, capsule(py, handler)?)))
+            .map(|(name, handler)| Ok((name, capsule(py, handler as *mut c_void, TARGET)?)))
             .collect::<PyResult<_>>()
     };
     Ok((capsules(host)?, capsules(device)?))
@@ -58,21 +59,29 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
 
-/// A handler in the form in which XLA takes it.
-fn capsule(py: Python<'_>, handler: Handler) -> PyResult<Bound<'_, PyCapsule>> {
-    // SAFETY: the pointer is a function's and never freed; the name is static.
-    unsafe {
-        Bound::from_owned_ptr_or_err(
-            py,
-            pyo3::ffi::PyCapsule_New(
-                handler as *mut c_void,
-                c_str!("xla._CUSTOM_CALL_TARGET").as_ptr(),
-                None,
-            ),
-        )?
-        .cast_into()
-        .map_err(Into::into)
-    }
+/// The name under which XLA takes a handler.
+const TARGET: &CStr = c"xla._CUSTOM_CALL_TARGET";
+
+/// A capsule around the address of what stays for good.
+fn capsule<'py>(
+    py: Python<'py>,
+    address: *mut c_void,
+    name: &'static CStr,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    // SAFETY: the address is not null and needs no freeing; the name is static.
+    let capsule = unsafe {
+        let capsule = pyo3::ffi::PyCapsule_New(address, name.as_ptr(), None);
+        Bound::from_owned_ptr_or_err(py, capsule)?
+    };
+    Ok(capsule.cast_into()?)
+}
+
+/// The registry for handlers that other packages write, as [`c_interface`](crate::c_interface)
+/// describes it.
+#[pyfunction]
+pub fn registry(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+    let address = ptr::from_ref(&REGISTRY_INTERFACE).cast_mut().cast();
+    capsule(py, address, c"mpi4jax.registry")
 }
 
 /// Prints a line through `sys.stdout`, where pytest and notebooks look for it.

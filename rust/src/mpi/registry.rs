@@ -49,6 +49,11 @@ impl Communicator {
     pub fn handle<A: Abi>(&self) -> A::Comm {
         A::Comm::from_raw(self.handle)
     }
+
+    /// mpi4py's number for the handle.
+    pub const fn raw_handle(&self) -> usize {
+        self.handle
+    }
 }
 
 /// An MPI data type.
@@ -68,6 +73,11 @@ impl Datatype {
     /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Datatype {
         A::Datatype::from_raw(self.handle)
+    }
+
+    /// mpi4py's number for the handle.
+    pub const fn raw_handle(&self) -> usize {
+        self.handle
     }
 }
 
@@ -165,14 +175,16 @@ impl Registry {
 
     /// The handle of the operator with this number.
     pub fn operator<A: Abi>(&self, number: i64) -> Result<A::Op> {
-        let handle = self
-            .operators
+        self.raw_operator(number).map(A::Op::from_raw)
+    }
+
+    /// mpi4py's number for that handle.
+    pub fn raw_operator(&self, number: i64) -> Result<usize> {
+        self.operators
             .get(number)
             .and_then(OnceLock::get)
-            .ok_or_else(|| {
-                Error::precondition(format!("reduction operator {number} is unknown"))
-            })?;
-        Ok(A::Op::from_raw(*handle))
+            .copied()
+            .ok_or_else(|| Error::precondition(format!("reduction operator {number} is unknown")))
     }
 
     /// The MPI data type for XLA's type `dtype`.
