@@ -9,21 +9,16 @@ use common::*;
 /// More elements than this are many.
 const LIMIT: i64 = 4;
 
-/// How an operation ends and what it calls, with this limit, and with or without MPI's functions
-/// for large counts. The caller is [`alone`].
-fn limited_alone(
-    limit: i64,
-    use_large: bool,
-    operation: &str,
-    call: CallFrame,
-) -> (Outcome, Vec<Recorded>) {
+/// What `body` gives with this limit, and with or without MPI's functions for large counts. The
+/// caller is [`alone`].
+fn with_limit<R>(limit: i64, use_large: bool, body: impl FnOnce() -> R) -> R {
     ops::set_count_limit(limit, use_large);
-    let outcome = run(operation, call);
+    let outcome = body();
     ops::set_count_limit(i32::MAX.into(), true);
     outcome
 }
 
-/// The same, for a caller that is not.
+/// How an operation ends then, and what it calls.
 fn limited(
     limit: i64,
     use_large: bool,
@@ -31,7 +26,7 @@ fn limited(
     call: CallFrame,
 ) -> (Outcome, Vec<Recorded>) {
     let _alone = alone();
-    limited_alone(limit, use_large, operation, call)
+    with_limit(limit, use_large, || run(operation, call))
 }
 
 /// What an operation calls, all being well.
@@ -761,7 +756,8 @@ fn failed(
     call: CallFrame,
 ) -> (Outcome, Vec<&'static str>) {
     let _alone = alone();
-    let (outcome, calls) = raising(function, 9, || limited_alone(LIMIT, false, operation, call));
+    let body = || raising(function, 9, || run(operation, call));
+    let (outcome, calls) = with_limit(LIMIT, false, body);
     (outcome, calls.into_iter().map(|(name, _)| name).collect())
 }
 

@@ -374,6 +374,41 @@ pub fn in_and_out(call: CallFrame, operand: &[i64], result: &[i64]) -> CallFrame
         .result(floats(OUT, result))
 }
 
+/// A reduction, which wants arrays.
+pub fn allreduce(comm: i64) -> CallFrame {
+    on(comm).ints(&[("op_number", SUM)])
+}
+
+/// The same for a scan, and for what takes more than it needs.
+pub fn scan(comm: i64) -> CallFrame {
+    allreduce(comm).ints(&[("reverse", 0)])
+}
+
+/// Of five floats, to rank 1.
+pub fn send() -> CallFrame {
+    on(RANK_0)
+        .ints(&[("dest", 1), ("tag", 9)])
+        .operand(floats(IN, &[5]))
+}
+
+/// Of five floats, from any rank.
+pub fn recv(status: i64) -> CallFrame {
+    on(RANK_1)
+        .ints(&[("source", -2), ("tag", -1), ("status_number", status)])
+        .result(floats(OUT, &[5]))
+}
+
+/// To rank 1 and from rank 3, which wants arrays.
+pub fn sendrecv(status: i64) -> CallFrame {
+    on(RANK_0).ints(&[
+        ("dest", 1),
+        ("sendtag", 2),
+        ("source", 3),
+        ("recvtag", 4),
+        ("status_number", status),
+    ])
+}
+
 /// Held while a test changes what holds for the whole process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
