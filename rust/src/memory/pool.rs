@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::driver::{Context, DISABLE_TIMING, Driver, Event, Stream};
 use crate::error::Failure;
 
-/// Page-locked memory for the copy of an array, with what tells when copies from and to it are done.
+/// Page-locked memory for the copy of an array, with what tells when copies from and to it end.
 pub struct StagingBuffer {
     driver: &'static Driver,
     context: Context,
@@ -149,8 +149,8 @@ impl Pool {
             // SAFETY: the stream is of the buffer's context.
             let recorded = unsafe { buffer.driver.event_record(buffer.events[0], stream) };
             if recorded.is_err() {
-                // SAFETY: the stream is of the buffer's context. If this fails, too, the stream does
-                // no more copies.
+                // SAFETY: the stream is of the buffer's context. If this fails, too, it does no more
+                // copies.
                 let _ = unsafe { buffer.driver.stream_synchronize(stream) };
                 buffer.free_at = None;
             }

@@ -1,7 +1,7 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
-//! To add one: declare its MPI function in `mpi/functions.rs`, write it in one of the files
-//! below, and name it in `handlers.rs`.
+//! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
+//! `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
