@@ -1,5 +1,8 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
+OPERATORS: tuple[str, ...]
+"""The names of MPI's own reduction operators, in the order of their numbers."""
+
 def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
 
@@ -10,23 +13,23 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
 def status_ignore(abi: str) -> int:
     """`MPI_STATUS_IGNORE` in an ABI, as a number."""
 
-def set_communicator(index: int, handle: int, rank: int, size: int, chunk: int) -> None:
-    """Make `index` stand for the communicator with this handle.
+def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int) -> None:
+    """Make `number` stand for the communicator with this handle.
 
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
 
-def free_communicator(index: int) -> None:
-    """Make calls on the communicator at `index` an error, and free what was made of it."""
+def free_communicator(number: int) -> None:
+    """Make calls on the communicator at `number` an error, and free what was made of it."""
 
-def set_operator(index: int, handle: int) -> None:
-    """Make `index` stand for the reduction operator with this handle."""
+def set_operator(number: int, handle: int) -> None:
+    """Make `number` stand for the reduction operator with this handle."""
 
 def set_datatype(dtype: int, handle: int, size: int) -> None:
     """Make the MPI data type with this handle hold elements of XLA's type `dtype`."""
 
-def set_status(index: int, address: int) -> None:
-    """Make `index` stand for the MPI_Status at this address."""
+def set_status(number: int, address: int) -> None:
+    """Make `number` stand for the MPI_Status at this address."""
 
 def device() -> str | None:
     """The platform whose driver was found and has a device: "cuda" or "rocm"."""
@@ -48,6 +51,13 @@ def set_staging_limit(bytes: int) -> None:
 
 def free_staging() -> None:
     """Free the memory for copies, so far as no call uses it."""
+
+def registry() -> object:
+    """The registry for XLA handlers of other packages, in a capsule "mpi4jax.registry".
+
+    It points to a struct of functions that say which MPI handles the numbers in a compiled
+    program stand for; `rust/src/c_interface.rs` declares it in C.
+    """
 
 def set_logging(enable: bool) -> None:
     """Turn the debug lines on or off."""

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from mpi4jax import _core
+
 from .jax_compat import ShapedArray
 
 #: The MPI data type for each data type of XLA's (the codes are those of c_api.h). MPI has
@@ -48,9 +50,7 @@ CARRIERS = {
 }
 
 #: The reduction operators that MPI defines, in the order of their numbers.
-OPERATORS = (
-    "SUM PROD MAX MIN LAND BAND LOR BOR LXOR BXOR MAXLOC MINLOC REPLACE NO_OP".split()
-)
+OPERATORS = _core.OPERATORS
 
 SUM = OPERATORS.index("SUM")
 

@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::hint::black_box;
 use std::time::Instant;
 
-use _core::mpi::{Mpich, half_float};
-use _core::xla::raw::{XLA_FFI_DataType_BF16, XLA_FFI_DataType_F16};
+use _core::mpi::half_float::{self, Format};
+use _core::mpi::{Mpich, PredefinedOp};
 
 const ROUNDS: usize = 31;
 
@@ -41,12 +41,11 @@ fn main() {
         let (input, mut inout) = (vec![1.0; elements], vec![1.0; elements]);
         let float32 = picoseconds(elements, || add(black_box(&input), black_box(&mut inout)));
         println!("{elements} float32 {float32:.0}");
-        for (dtype, name) in [
-            (XLA_FFI_DataType_BF16, "bfloat16"),
-            (XLA_FFI_DataType_F16, "float16"),
-        ] {
-            for (number, operator) in ["SUM", "PROD", "MAX", "MIN"].iter().enumerate() {
-                let function = half_float::function::<Mpich>(number as i64, dtype).unwrap();
+        for (format, name) in [(Format::Bfloat16, "bfloat16"), (Format::Float16, "float16")] {
+            for op in PredefinedOp::ALL {
+                let Some(function) = half_float::function::<Mpich>(*op, format) else {
+                    continue;
+                };
                 // Any number will do that is one in both formats.
                 let (mut input, mut inout) = (vec![0x3c00u16; elements], vec![0x3c00; elements]);
                 let (mut len, mut datatype) = (elements as c_int, 0);
@@ -56,12 +55,13 @@ fn main() {
                         black_box(function)(
                             input.as_mut_ptr().cast(),
                             inout.as_mut_ptr().cast(),
-                            &mut len,
-                            &mut datatype,
+                            &raw mut len,
+                            &raw mut datatype,
                         );
                     }
                 });
                 let ratio = time / float32;
+                let operator = op.name();
                 println!("{elements} {name} {operator} {time:.0} ({ratio:.1} times)");
             }
         }

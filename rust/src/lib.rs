@@ -1,8 +1,22 @@
 //! The core of mpi4jax: XLA handlers that call the MPI of this process.
 //!
-//! XLA calls [`ops`] through the frames of [`xla`]; they call the functions of [`mpi`] on
-//! bytes that [`memory`] knows the place of. [`log`] prints the debug lines.
+//! Each module imports from those above it in this list only, and files within a module import
+//! one way, too. `tests/modules.rs` holds them to both.
+//!
+//! - [`error`]: why a call fails.
+//! - [`log`]: the debug lines.
+//! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
+//! - [`xla`]: the frames in which XLA hands a call over.
+//! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
+//! - [`ops`]: the handlers that XLA calls, one for each operation.
+//! - [`c_interface`]: the registry for handlers that other packages write.
+//! - `python`: what Python sees of all that.
 
+// Where a call could panic, it gives back an error instead.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+pub mod c_interface;
+pub mod error;
 pub mod log;
 pub mod memory;
 pub mod mpi;
@@ -15,11 +29,18 @@ mod python;
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
 mod _core {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::python::{
         device, free_communicator, free_staging, get_logging, is_direct, load,
-        mpi_takes_device_memory, set_communicator, set_count_limit, set_datatype, set_direct,
-        set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
+        mpi_takes_device_memory, registry, set_communicator, set_count_limit, set_datatype,
+        set_direct, set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
         status_ignore, why_no_device,
     };
+
+    #[pymodule_init]
+    fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("OPERATORS", super::python::operators(module.py())?)
+    }
 }

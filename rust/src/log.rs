@@ -12,14 +12,17 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// Where the lines go. The Python module sets it to `sys.stdout`.
 static SINK: RwLock<fn(&str)> = RwLock::new(|line| println!("{line}"));
 
+/// Turns the lines on or off. They are off at first.
 pub fn set_enabled(enabled: bool) {
     ENABLED.store(enabled, Ordering::Relaxed);
 }
 
+/// Whether they are on.
 pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
+/// Has the lines go elsewhere.
 pub fn set_sink(sink: fn(&str)) {
     *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
 }

@@ -1,16 +1,18 @@
 //! What Python sees of the core.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::ptr;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{PyImportError, PyValueError};
-use pyo3::ffi::c_str;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyTuple};
 
-use crate::memory::{Driver, POOL};
+use crate::c_interface::REGISTRY_INTERFACE;
+use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, REGISTRY, Standard, gpu,
+    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
+    Standard,
 };
 use crate::xla::Handler;
 use crate::{log, ops};
@@ -35,7 +37,7 @@ pub fn load<'py>(
     let capsules = |handlers: Handlers| {
         handlers
             .into_iter()
-            .map(|(name, handler)| Ok((name, capsule(py, handler)?)))
+            .map(|(name, handler)| Ok((name, capsule(py, handler as *mut c_void, TARGET)?)))
             .collect::<PyResult<_>>()
     };
     Ok((capsules(host)?, capsules(device)?))
@@ -63,28 +65,36 @@ type Handlers = Vec<(&'static str, Handler)>;
 fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     let library = Library::open(path).map_err(PyImportError::new_err)?;
     let functions = Functions::<A>::load(&library).map_err(PyImportError::new_err)?;
-    gpu::bind(&library);
+    gpu_aware::bind(&library);
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
     Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
 
-/// A handler in the form in which XLA takes it.
-fn capsule(py: Python<'_>, handler: Handler) -> PyResult<Bound<'_, PyCapsule>> {
-    // SAFETY: the pointer is a function's and never freed; the name is static.
-    unsafe {
-        Bound::from_owned_ptr_or_err(
-            py,
-            pyo3::ffi::PyCapsule_New(
-                handler as *mut c_void,
-                c_str!("xla._CUSTOM_CALL_TARGET").as_ptr(),
-                None,
-            ),
-        )?
-        .cast_into()
-        .map_err(Into::into)
-    }
+/// The name under which XLA takes a handler.
+const TARGET: &CStr = c"xla._CUSTOM_CALL_TARGET";
+
+/// A capsule around the address of what stays for good.
+fn capsule<'py>(
+    py: Python<'py>,
+    address: *mut c_void,
+    name: &'static CStr,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    // SAFETY: the address is not null and needs no freeing; the name is static.
+    let capsule = unsafe {
+        let capsule = pyo3::ffi::PyCapsule_New(address, name.as_ptr(), None);
+        Bound::from_owned_ptr_or_err(py, capsule)?
+    };
+    Ok(capsule.cast_into()?)
+}
+
+/// The registry for handlers that other packages write, as [`c_interface`](crate::c_interface)
+/// describes it.
+#[pyfunction]
+pub fn registry(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+    let address = ptr::from_ref(&REGISTRY_INTERFACE).cast_mut().cast();
+    capsule(py, address, c"mpi4jax.registry")
 }
 
 /// Prints a line through `sys.stdout`, where pytest and notebooks look for it.
@@ -104,31 +114,36 @@ fn print(line: &str) {
     });
 }
 
-/// Makes `index` stand for the communicator with this handle. On this one, what has more than
+/// Makes `number` stand for the communicator with this handle. On this one, what has more than
 /// `chunk` bytes travels in pieces, unless that is 0.
 #[pyfunction]
-pub fn set_communicator(index: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
-    REGISTRY.set_communicator(index, Communicator::new(handle, rank, size, chunk));
+pub fn set_communicator(number: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
+    REGISTRY.set_communicator(number, Communicator::new(handle, rank, size, chunk));
 }
 
 /// What is to be done in the ABI that is loaded.
 static FREE_COMMUNICATOR: OnceLock<fn(usize)> = OnceLock::new();
 
-/// Makes calls on the communicator at `index` an error, and frees what was made of it.
+/// Makes calls on the communicator at `number` an error, and frees what was made of it.
 ///
 /// MPI deletes the attributes of a communicator on all its ranks, so that all of them free the
 /// reversed one, too. MPICH and Open MPI have nothing against that within the callback.
 #[pyfunction]
-pub fn free_communicator(index: usize) {
+pub fn free_communicator(number: usize) {
     if let Some(free) = FREE_COMMUNICATOR.get() {
-        free(index);
+        free(number);
     }
 }
 
-/// Makes `index` stand for the reduction operator with this handle.
+/// The names of the operators that MPI predefines, each at the place that is its number.
+pub fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, PredefinedOp::ALL.iter().map(|op| op.name()))
+}
+
+/// Makes `number` stand for the reduction operator with this handle.
 #[pyfunction]
-pub fn set_operator(index: usize, handle: usize) {
-    REGISTRY.set_operator(index, handle);
+pub fn set_operator(number: usize, handle: usize) {
+    REGISTRY.set_operator(number, handle);
 }
 
 /// Makes the MPI data type with this handle hold elements of XLA's type `dtype`, which take
@@ -138,10 +153,10 @@ pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
     REGISTRY.set_datatype(dtype, Datatype::new(handle, size));
 }
 
-/// Makes `index` stand for the `MPI_Status` at this address.
+/// Makes `number` stand for the `MPI_Status` at this address.
 #[pyfunction]
-pub fn set_status(index: usize, address: usize) {
-    REGISTRY.set_status(index, address);
+pub fn set_status(number: usize, address: usize) {
+    REGISTRY.set_status(number, address);
 }
 
 /// Has tests of large counts do with small arrays: what is done for counts beyond an int's is done
@@ -167,20 +182,20 @@ pub fn why_no_device() -> Option<&'static str> {
 #[pyfunction]
 pub fn mpi_takes_device_memory() -> Option<bool> {
     let driver = Driver::get().ok()?;
-    gpu::mpi_says(driver.vendor)
+    gpu_aware::mpi_says(driver.vendor)
 }
 
 /// Whether MPI gets addresses of device memory, or of copies.
 #[pyfunction]
 pub fn is_direct() -> bool {
-    Driver::get().is_ok_and(|driver| gpu::is_direct(driver.vendor))
+    Driver::get().is_ok_and(|driver| gpu_aware::is_direct(driver.vendor))
 }
 
 /// Has MPI get addresses of device memory (True), of copies (False), or as it says (None).
 #[pyfunction]
 #[pyo3(signature = (direct))]
 pub fn set_direct(direct: Option<bool>) {
-    gpu::set_direct(direct);
+    gpu_aware::set_direct(direct);
 }
 
 /// Says how many bytes of page-locked memory there may be for copies.

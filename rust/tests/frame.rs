@@ -2,19 +2,20 @@
 
 use std::ptr;
 
+use _core::error::{Error, Result};
+use _core::xla::Frame;
 use _core::xla::raw::*;
-use _core::xla::{Error, Frame, Result};
 
 mod common;
 use common::*;
 
 /// Two operands, one result and two attributes, with tokens among them.
-fn call() -> Call {
-    Call::default()
+fn call() -> CallFrame {
+    CallFrame::default()
         .operand(token())
-        .operand(array(F32, 0x1000, &[2, 3]))
-        .operand(array(S64, 0x2000, &[]))
-        .result(array(F32, 0x3000, &[4]))
+        .operand(buffer(F32, 0x1000, &[2, 3]))
+        .operand(buffer(S64, 0x2000, &[]))
+        .result(buffer(F32, 0x3000, &[4]))
         .result(token())
         .ints(&[("comm", 7), ("tag", -1)])
 }
@@ -74,7 +75,7 @@ fn a_frame_is_decoded() {
 
 #[test]
 fn a_call_may_have_no_buffers() {
-    let outcome = Call::default().enter(
+    let outcome = CallFrame::default().enter(
         |frame| {
             // XLA has no arrays to point to then.
             frame.args.types = ptr::null_mut();
@@ -91,7 +92,7 @@ fn a_call_may_have_no_buffers() {
 
 #[test]
 fn an_array_may_be_empty() {
-    let call = Call::default().operand(array(F32, 0, &[3, 0]));
+    let call = CallFrame::default().operand(buffer(F32, 0, &[3, 0]));
     let outcome = call.enter(unchanged, |frame| {
         let [operand] = frame.operands()?;
         assert_eq!((operand.dims, operand.count), (&[3, 0][..], 0));
@@ -294,7 +295,7 @@ fn an_array_of_integers_needs_no_alignment() {
         data: bytes[1..].as_ptr().cast_mut().cast(),
     };
     let mut seen = None;
-    let outcome = Call::default().list("counts", &[0]).enter(
+    let outcome = CallFrame::default().list("counts", &[0]).enter(
         |frame| {
             // SAFETY: the frame has room for its one attribute.
             unsafe { *frame.attrs.attrs = ptr::from_mut(&mut array).cast() };
@@ -342,7 +343,7 @@ fn an_array_must_have_64_bit_integers() {
 fn an_int_must_fit() {
     let read = |value| {
         let mut seen = None;
-        let outcome = Call::default()
+        let outcome = CallFrame::default()
             .ints(&[("tag", value)])
             .enter(unchanged, |frame| {
                 seen = Some(frame.int_attribute("tag")?);
@@ -431,7 +432,7 @@ fn ask(
         },
         metadata,
     };
-    Call::default().enter(
+    CallFrame::default().enter(
         |frame| {
             edit(frame, &mut extension);
             frame.extension_start = ptr::from_mut(&mut extension).cast();

@@ -5,9 +5,10 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 
+use super::access::{Access, Memory};
 use super::driver::{Driver, Stream};
-use super::pool::{Block, POOL};
-use super::{Failure, Memory, Piece};
+use super::pool::{POOL, StagingBuffer};
+use crate::error::Failure;
 use crate::xla::Buffer;
 
 /// Device memory that MPI can read and write.
@@ -18,6 +19,7 @@ pub struct Direct {
 }
 
 impl Direct {
+    /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream) -> Self {
         Self {
             driver,
@@ -44,7 +46,7 @@ impl Memory for Direct {
         Ok(self.note(result, bytes))
     }
 
-    fn before(&self, _: &Piece) -> Result<(), Failure> {
+    fn before(&self, _: &Access) -> Result<(), Failure> {
         if self.is_ready.replace(true) {
             return Ok(());
         }
@@ -52,7 +54,7 @@ impl Memory for Direct {
         unsafe { self.driver.stream_synchronize(self.stream) }
     }
 
-    fn after(&self, _: &Piece) -> Result<(), Failure> {
+    fn after(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
 }
@@ -64,10 +66,10 @@ impl Memory for Direct {
 pub struct Staged {
     driver: &'static Driver,
     stream: Stream,
-    operand: Cell<Option<Array>>,
-    result: Cell<Option<Array>>,
+    operand: Cell<Option<StagedArray>>,
+    result: Cell<Option<StagedArray>>,
     /// The memory of the copies: one, or two.
-    blocks: RefCell<Vec<Block>>,
+    buffers: RefCell<Vec<StagingBuffer>>,
     /// How much of the operand was queued for copying, and how much of it has come.
     queued: Cell<usize>,
     arrived: Cell<usize>,
@@ -79,15 +81,15 @@ pub struct Staged {
 
 /// An array, and its copy.
 #[derive(Clone, Copy)]
-struct Array {
+struct StagedArray {
     device: usize,
     host: *mut c_void,
     bytes: usize,
-    /// The position of the block that the copy is in.
-    block: usize,
+    /// The position of the staging buffer that the copy is in.
+    buffer: usize,
 }
 
-impl Array {
+impl StagedArray {
     /// The part of a range that is within the array.
     fn clip(&self, range: &Range<usize>) -> Range<usize> {
         range.start.min(self.bytes)..range.end.min(self.bytes)
@@ -95,13 +97,14 @@ impl Array {
 }
 
 impl Staged {
+    /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream) -> Self {
         Self {
             driver,
             stream,
             operand: Cell::new(None),
             result: Cell::new(None),
-            blocks: RefCell::default(),
+            buffers: RefCell::default(),
             queued: Cell::new(0),
             arrived: Cell::new(0),
             event: Cell::new(0),
@@ -110,30 +113,35 @@ impl Staged {
     }
 
     /// An array, with memory for its copy. It has the other array's if both are one.
-    fn stage(&self, array: &Buffer, bytes: usize, other: Option<Array>) -> Result<Array, Failure> {
+    fn stage(
+        &self,
+        array: &Buffer,
+        bytes: usize,
+        other: Option<StagedArray>,
+    ) -> Result<StagedArray, Failure> {
         let device = array.address as usize;
         // An empty array may have any address.
-        let is_other = |other: &Array| other.device == device && other.bytes.min(bytes) > 0;
+        let is_other = |other: &StagedArray| other.device == device && other.bytes.min(bytes) > 0;
         if let Some(other) = other.filter(is_other) {
-            return Ok(Array { bytes, ..other });
+            return Ok(StagedArray { bytes, ..other });
         }
-        let mut blocks = self.blocks.borrow_mut();
+        let mut buffers = self.buffers.borrow_mut();
         let mut host = ptr::null_mut();
         if bytes > 0 {
-            let block = POOL.take(self.driver, bytes)?;
-            host = block.address;
-            blocks.push(block);
+            let buffer = POOL.take(self.driver, bytes)?;
+            host = buffer.address;
+            buffers.push(buffer);
         }
-        Ok(Array {
+        Ok(StagedArray {
             device,
             host,
             bytes,
-            block: blocks.len().saturating_sub(1),
+            buffer: buffers.len().saturating_sub(1),
         })
     }
 
     /// Queues the copying of the operand down, as far as `end`.
-    fn queue(&self, operand: Array, end: usize) -> Result<(), Failure> {
+    fn queue(&self, operand: StagedArray, end: usize) -> Result<(), Failure> {
         let start = self.queued.get();
         if start >= end {
             return Ok(());
@@ -148,8 +156,9 @@ impl Staged {
                 self.stream,
             )?;
             self.queued.set(end);
-            let block = &self.blocks.borrow()[operand.block];
-            self.driver.event_record(block.events[event], self.stream)?;
+            let buffer = &self.buffers.borrow()[operand.buffer];
+            self.driver
+                .event_record(buffer.events[event], self.stream)?;
         }
         self.event.set(event);
         Ok(())
@@ -169,30 +178,30 @@ impl Memory for Staged {
         Ok(array.host)
     }
 
-    fn before(&self, piece: &Piece) -> Result<(), Failure> {
+    fn before(&self, access: &Access) -> Result<(), Failure> {
         let Some(operand) = self.operand.get() else {
             return Ok(());
         };
-        let Range { start, end } = operand.clip(&piece.read);
+        let Range { start, end } = operand.clip(&access.read);
         if start >= end || end <= self.arrived.get() {
             return Ok(());
         }
         self.queue(operand, end)?;
-        let event = self.blocks.borrow()[operand.block].events[self.event.get()];
+        let event = self.buffers.borrow()[operand.buffer].events[self.event.get()];
         let queued = self.queued.get();
         // The next part comes down while MPI works on this one.
-        self.queue(operand, piece.read_next.min(operand.bytes))?;
+        self.queue(operand, access.read_next.min(operand.bytes))?;
         // SAFETY: the event was recorded behind this part.
         unsafe { self.driver.event_synchronize(event) }?;
         self.arrived.set(queued);
         Ok(())
     }
 
-    fn after(&self, piece: &Piece) -> Result<(), Failure> {
+    fn after(&self, access: &Access) -> Result<(), Failure> {
         let Some(result) = self.result.get() else {
             return Ok(());
         };
-        let Range { start, end } = result.clip(&piece.written);
+        let Range { start, end } = result.clip(&access.written);
         if start >= end {
             return Ok(());
         }
@@ -213,8 +222,8 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let is_busy = self.has_written.get() || self.queued > self.arrived;
         let stream = is_busy.then_some(self.stream);
-        for block in self.blocks.take() {
-            POOL.give_back(block, stream);
+        for buffer in self.buffers.take() {
+            POOL.give_back(buffer, stream);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix;
 
-use super::Failure;
+use crate::error::Failure;
 
 /// A context of the driver's, in which a thread works on a device.
 pub type Context = *mut c_void;
@@ -47,16 +47,16 @@ impl Vendor {
 }
 
 /// Declares the functions of the driver once, under both names.
-macro_rules! functions {
+macro_rules! driver_functions {
     ($(
         $(#[$doc:meta])*
         $field:ident = $cuda:ident, $hip:ident ( $($argument:ident : $type:ty),* $(,)? );
     )*) => {
-        struct Functions {
+        struct DriverFunctions {
             $($field: unsafe extern "C" fn($($type),*) -> c_int,)*
         }
 
-        impl Functions {
+        impl DriverFunctions {
             /// Finds every function in a library of this vendor's.
             fn load(library: &unix::Library, vendor: Vendor) -> Result<Self, libloading::Error> {
                 Ok(Self {
@@ -94,7 +94,7 @@ macro_rules! functions {
     };
 }
 
-functions! {
+driver_functions! {
     /// Has to be called before all others.
     init = cuInit, hipInit(flags: c_uint);
     device_count = cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int);
@@ -130,8 +130,9 @@ pub const DISABLE_TIMING: c_uint = 2;
 
 /// A driver that was found, and has a device.
 pub struct Driver {
+    /// Whose driver it is.
     pub vendor: Vendor,
-    functions: Functions,
+    functions: DriverFunctions,
 }
 
 impl Driver {
@@ -161,7 +162,7 @@ impl Driver {
             // SAFETY: loading a driver runs its initialisers, as it does for JAX.
             let found =
                 unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }.and_then(|library| {
-                    let functions = Functions::load(&library, vendor)?;
+                    let functions = DriverFunctions::load(&library, vendor)?;
                     // It stays, as its functions do.
                     std::mem::forget(library);
                     Ok(functions)
@@ -180,7 +181,7 @@ impl Driver {
         unsafe {
             driver
                 .init(0)
-                .and_then(|()| driver.device_count(&mut devices))
+                .and_then(|()| driver.device_count(&raw mut devices))
         }
         .map_err(|failure| failure.to_string())?;
         match devices {
@@ -196,7 +197,7 @@ impl Driver {
             let mut text = ptr::null();
             // SAFETY: the driver gives a text that stays, or an error and null.
             unsafe {
-                (find(code, &mut text) == 0 && !text.is_null())
+                (find(code, &raw mut text) == 0 && !text.is_null())
                     .then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             }
         };
@@ -217,7 +218,7 @@ impl Driver {
     pub fn context(&self) -> Result<Context, Failure> {
         let mut context = ptr::null_mut();
         // SAFETY: there is room for the answer.
-        unsafe { self.current_context(&mut context) }?;
+        unsafe { self.current_context(&raw mut context) }?;
         Ok(context)
     }
 }

@@ -2,9 +2,11 @@
 
 use std::ffi::c_void;
 
-use super::{Failure, Memory, Piece};
+use super::access::{Access, Memory};
+use crate::error::Failure;
 use crate::xla::Buffer;
 
+/// Memory that XLA and MPI share.
 pub struct Host;
 
 impl Memory for Host {
@@ -22,12 +24,12 @@ impl Memory for Host {
     }
 
     #[inline(always)]
-    fn before(&self, _: &Piece) -> Result<(), Failure> {
+    fn before(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
 
     #[inline(always)]
-    fn after(&self, _: &Piece) -> Result<(), Failure> {
+    fn after(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
 }

@@ -3,89 +3,15 @@
 //! An operation asks for its operand and its result through [`Memory`] and is the same for every
 //! kind of memory. It has one of each at most.
 
+mod access;
 mod device;
 pub mod driver;
+pub mod gpu_aware;
 mod host;
 mod pool;
 
-pub use device::{Direct, Staged};
+pub(crate) use access::{Access, Memory};
+pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
-pub use host::Host;
+pub(crate) use host::Host;
 pub use pool::POOL;
-
-use std::ffi::{c_int, c_void};
-use std::fmt;
-use std::ops::Range;
-
-use crate::xla::Buffer;
-
-/// The memory that the arrays of one call are in.
-pub trait Memory {
-    /// The address at which MPI finds the operand, from [`before`](Self::before) on.
-    fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure>;
-
-    /// The address at which MPI puts the result, until [`after`](Self::after). It is the operand's
-    /// if both are one array.
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure>;
-
-    /// Waits until a call of MPI may begin.
-    fn before(&self, piece: &Piece) -> Result<(), Failure>;
-
-    /// Puts where it belongs what a call of MPI wrote.
-    fn after(&self, piece: &Piece) -> Result<(), Failure>;
-}
-
-/// What one call of MPI reads and writes: bytes of the operand and of the result.
-#[derive(Debug, Clone)]
-pub struct Piece {
-    pub read: Range<usize>,
-    /// Where that ends what the call after this one reads.
-    pub read_next: usize,
-    pub written: Range<usize>,
-}
-
-impl Piece {
-    /// Both arrays, in a call that is the only one.
-    pub const WHOLE: Self = Self {
-        read: 0..usize::MAX,
-        read_next: 0,
-        written: 0..usize::MAX,
-    };
-
-    /// These elements of both arrays, of `size` bytes each, in a row of calls for `length` each.
-    pub fn both(elements: &Range<i64>, length: i64, size: usize) -> Self {
-        let bytes = |count: i64| (count as usize).saturating_mul(size);
-        let read = bytes(elements.start)..bytes(elements.end);
-        Self {
-            read_next: bytes(elements.end.saturating_add(length)),
-            written: read.clone(),
-            read,
-        }
-    }
-
-    /// The same, in an array that begins so many bytes further on.
-    pub fn read_from(mut self, start: usize) -> Self {
-        self.read = self.read.start + start..self.read.end + start;
-        self.read_next = self.read_next.saturating_add(start);
-        self
-    }
-}
-
-/// A function of the driver's that failed.
-#[derive(Debug)]
-pub struct Failure {
-    pub function: &'static str,
-    pub code: c_int,
-    pub text: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self {
-            function,
-            code,
-            text,
-        } = self;
-        write!(f, "{function} returned error code {code}: {text}")
-    }
-}

@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::abi::Types;
 use super::library::Library;
+use super::types::Types;
 
 /// Declares the tables of functions once: the structs, how they are filled from a library, and
-/// the list that the referee crate compares with `mpi.h`.
+/// [`mpi_functions`](crate::mpi_functions), with which tests and the referee fill them otherwise.
 ///
 /// A counted function has two symbols and one declaration, with `N` for the type of its counts and
 /// `D` for that of displacements.
@@ -23,7 +23,10 @@ macro_rules! functions {
     ) => {
         /// The functions of the MPI library of this process.
         pub struct Functions<A: Types> {
-            $(pub $field: unsafe extern "C" fn($($type),*) -> c_int,)*
+            $(
+                #[doc = concat!("`", stringify!($symbol), "`.")]
+                pub $field: unsafe extern "C" fn($($type),*) -> c_int,
+            )*
             /// Those that take counts, as every MPI has them.
             pub int: Counted<A, c_int, c_int>,
             /// The same for counts beyond an int, since MPI-4.0 (MPI-4.1 §19.2).
@@ -33,7 +36,10 @@ macro_rules! functions {
         /// The functions that take counts of type `N`, and displacements of type `D`: two ints, or
         /// `MPI_Count` and `MPI_Aint`.
         pub struct Counted<A: Types, N, D> {
-            $(pub $counted: unsafe extern "C" fn($($counted_type),*) -> c_int,)*
+            $(
+                #[doc = concat!("`", stringify!($int), "` or `", stringify!($large), "`.")]
+                pub $counted: unsafe extern "C" fn($($counted_type),*) -> c_int,
+            )*
         }
 
         impl<A: Types> Functions<A> {
@@ -72,13 +78,23 @@ macro_rules! functions {
             }
         }
 
-        /// Calls `$callback!` with every function: its field, and its symbol or symbols.
+        /// A table of functions from elsewhere: `$function!(MPI_Send(buffer, count, ...))` is the
+        /// one of that name, which takes so many arguments. The functions for large counts are
+        /// made in the same way, or are `$table`.
         #[macro_export]
-        macro_rules! for_each_mpi_function {
-            ($callback:ident) => {
-                $callback! {
-                    plain { $($field = $symbol;)* }
-                    counted { $($counted = $int, $large;)* }
+        macro_rules! mpi_functions {
+            ($function:ident) => {
+                $crate::mpi_functions!($function, Some($crate::mpi::functions::Counted {
+                    $($counted: $function!($large($($counted_argument),*)),)*
+                }))
+            };
+            ($function:ident, $table:expr) => {
+                $crate::mpi::functions::Functions {
+                    $($field: $function!($symbol($($argument),*)),)*
+                    int: $crate::mpi::functions::Counted {
+                        $($counted: $function!($int($($counted_argument),*)),)*
+                    },
+                    large: $table,
                 }
             };
         }
@@ -227,8 +243,9 @@ impl<A: Types> Functions<A> {
         let mut text = [0u8; MAX_ERROR_STRING];
         let mut length = 0;
         // SAFETY: the buffer is longer than MPI_MAX_ERROR_STRING.
-        let outcome =
-            unsafe { (self.error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
+        let outcome = unsafe {
+            (self.error_string)(code, text.as_mut_ptr().cast::<c_char>(), &raw mut length)
+        };
         if outcome != 0 {
             return "unknown error".into();
         }

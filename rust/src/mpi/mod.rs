@@ -1,13 +1,17 @@
 //! The MPI of this process: its functions, its ABI, and the objects that calls refer to.
 
 mod abi;
-mod functions;
-pub mod gpu;
+pub mod functions;
+mod growing_list;
 pub mod half_float;
 mod library;
+mod operators;
 mod registry;
+mod types;
 
-pub use abi::{Abi, Handle, Mpich, OpenMpi, Standard, Types};
+pub use abi::{Abi, Mpich, OpenMpi, Standard};
 pub use functions::{Counted, Functions, MAX_ERROR_STRING, UserFunction};
 pub use library::Library;
-pub use registry::{BUILT_IN_OPERATORS, Communicator, Datatype, REGISTRY, Registry};
+pub use operators::PredefinedOp;
+pub use registry::{Communicator, Datatype, REGISTRY, Registry};
+pub use types::{Handle, Types};

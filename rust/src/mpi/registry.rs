@@ -1,6 +1,6 @@
 //! What the small numbers in a compiled program stand for.
 //!
-//! A compiled program names a communicator, a reduction operator or a status by an index into
+//! A compiled program names a communicator, a reduction operator or a status by its number in
 //! these tables, and a data type by XLA's code for it. So programs are the same on every rank
 //! and in every run, and a communicator that was freed is known to be.
 
@@ -8,87 +8,76 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::abi::{Abi, Handle};
-use crate::xla::{Error, Result};
-
-/// A list that grows while others read it, without a lock: every call looks into several.
-///
-/// Block number n has 2^n slots. A block never moves, nor does a slot.
-struct Table<T>([OnceLock<Box<[T]>>; 32]);
-
-impl<T: Default> Table<T> {
-    const fn new() -> Self {
-        Self([const { OnceLock::new() }; 32])
-    }
-
-    /// The block that a slot is in, and its place there.
-    fn place(index: usize) -> (usize, usize) {
-        let block = (index + 1).ilog2() as usize;
-        (block, index + 1 - (1 << block))
-    }
-
-    fn get(&self, index: i64) -> Option<&T> {
-        let (block, offset) = Self::place(usize::try_from(index).ok()?);
-        self.0.get(block)?.get()?.get(offset)
-    }
-
-    fn get_or_grow(&self, index: usize) -> &T {
-        let (block, offset) = Self::place(index);
-        let slots = self.0[block].get_or_init(|| (0..1 << block).map(|_| T::default()).collect());
-        &slots[offset]
-    }
-}
-
-/// Reduction operators with smaller numbers are MPI's own, others are user-made.
-pub const BUILT_IN_OPERATORS: i64 = 14;
+use super::abi::Abi;
+use super::growing_list::GrowingList;
+use super::types::Handle;
+use crate::error::{Error, Result};
 
 /// A communicator, with what does not change about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Communicator {
     handle: usize,
+    /// The rank of this process in it.
     pub rank: c_int,
+    /// How many processes it has.
     pub size: c_int,
     /// How many bytes of an array travel at once, where all processes do it so; else 0.
-    chunk: usize,
+    piece_bytes: usize,
 }
 
 impl Communicator {
-    pub const fn new(handle: usize, rank: c_int, size: c_int, chunk: usize) -> Self {
+    /// A communicator by mpi4py's number for its handle. More than `piece_bytes` of an array
+    /// travel in pieces, unless that is 0.
+    pub const fn new(handle: usize, rank: c_int, size: c_int, piece_bytes: usize) -> Self {
         Self {
             handle,
             rank,
             size,
-            chunk,
+            piece_bytes,
         }
     }
 
     /// How many elements of so many bytes travel at once.
-    pub fn chunk(&self, size: usize) -> i64 {
-        match self.chunk {
+    pub fn piece_length(&self, size: usize) -> i64 {
+        match self.piece_bytes {
             0 => i64::MAX,
-            chunk => (chunk / size).max(1) as i64,
+            bytes => (bytes / size).max(1) as i64,
         }
     }
 
+    /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Comm {
         A::Comm::from_raw(self.handle)
     }
+
+    /// mpi4py's number for the handle.
+    pub const fn raw_handle(&self) -> usize {
+        self.handle
+    }
 }
 
-/// An MPI data type, and the bytes that an element takes.
+/// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datatype {
     handle: usize,
+    /// The bytes of an element.
     pub size: usize,
 }
 
 impl Datatype {
+    /// A data type by mpi4py's number for its handle.
     pub const fn new(handle: usize, size: usize) -> Self {
         Self { handle, size }
     }
 
+    /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Datatype {
         A::Datatype::from_raw(self.handle)
+    }
+
+    /// mpi4py's number for the handle.
+    pub const fn raw_handle(&self) -> usize {
+        self.handle
     }
 }
 
@@ -103,10 +92,10 @@ struct CommunicatorSlot {
 
 /// The objects that compiled programs refer to.
 pub struct Registry {
-    communicators: Table<CommunicatorSlot>,
-    operators: Table<OnceLock<usize>>,
-    datatypes: Table<OnceLock<Datatype>>,
-    statuses: Table<AtomicUsize>,
+    communicators: GrowingList<CommunicatorSlot>,
+    operators: GrowingList<OnceLock<usize>>,
+    datatypes: GrowingList<OnceLock<Datatype>>,
+    statuses: GrowingList<AtomicUsize>,
 }
 
 /// The registry of this process.
@@ -120,7 +109,7 @@ fn gone(communicator: i64) -> Error {
     ))
 }
 
-/// An index is for one object only, in all programs that hold it.
+/// A number is for one object only, in all programs that hold it.
 fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
 }
@@ -128,34 +117,36 @@ fn set_once<T>(slot: &OnceLock<T>, value: T) {
 impl Registry {
     const fn new() -> Self {
         Self {
-            communicators: Table::new(),
-            operators: Table::new(),
-            datatypes: Table::new(),
-            statuses: Table::new(),
+            communicators: GrowingList::new(),
+            operators: GrowingList::new(),
+            datatypes: GrowingList::new(),
+            statuses: GrowingList::new(),
         }
     }
 
-    pub fn set_communicator(&self, index: usize, communicator: Communicator) {
-        let slot = self.communicators.get_or_grow(index);
+    /// Gives a number to a communicator. Panics if it is another one's.
+    pub fn set_communicator(&self, number: usize, communicator: Communicator) {
+        let slot = self.communicators.get_or_grow(number);
         set_once(&slot.communicator, communicator);
     }
 
-    /// Forgets a communicator. Its index is never given to another one. What is left to free is
+    /// Forgets a communicator. Its number is never given to another one. What is left to free is
     /// the reversed one, if there was one.
-    pub fn free_communicator<A: Abi>(&self, index: usize) -> Option<A::Comm> {
-        let slot = self.communicators.get_or_grow(index);
+    pub fn free_communicator<A: Abi>(&self, number: usize) -> Option<A::Comm> {
+        let slot = self.communicators.get_or_grow(number);
         let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
         let reversed = slot.reversed.get().filter(|_| !was_freed)?;
         Some(A::Comm::from_raw(*reversed))
     }
 
     /// Where the handle of the reversed communicator is kept.
-    pub fn reversed(&self, index: i64) -> Result<&OnceLock<usize>> {
-        self.communicator_slot(index).map(|slot| &slot.reversed)
+    pub fn reversed(&self, number: i64) -> Result<&OnceLock<usize>> {
+        self.communicator_slot(number).map(|slot| &slot.reversed)
     }
 
-    pub fn set_operator(&self, index: usize, handle: usize) {
-        set_once(self.operators.get_or_grow(index), handle);
+    /// Gives a number to an operator. Panics if it is another one's.
+    pub fn set_operator(&self, number: usize, handle: usize) {
+        set_once(self.operators.get_or_grow(number), handle);
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
@@ -163,33 +154,40 @@ impl Registry {
         set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
-    /// Says where the status with this index is. It may move.
-    pub fn set_status(&self, index: usize, address: usize) {
-        let slot = self.statuses.get_or_grow(index);
+    /// Says where the status with this number is. It may move.
+    pub fn set_status(&self, number: usize, address: usize) {
+        let slot = self.statuses.get_or_grow(number);
         slot.store(address, Ordering::Release);
     }
 
-    pub fn communicator(&self, index: i64) -> Result<Communicator> {
-        let slot = self.communicator_slot(index)?;
-        slot.communicator.get().copied().ok_or_else(|| gone(index))
+    /// The communicator with this number, unless it was freed.
+    pub fn communicator(&self, number: i64) -> Result<Communicator> {
+        let slot = self.communicator_slot(number)?;
+        slot.communicator.get().copied().ok_or_else(|| gone(number))
     }
 
-    fn communicator_slot(&self, index: i64) -> Result<&CommunicatorSlot> {
+    fn communicator_slot(&self, number: i64) -> Result<&CommunicatorSlot> {
         self.communicators
-            .get(index)
+            .get(number)
             .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
-            .ok_or_else(|| gone(index))
+            .ok_or_else(|| gone(number))
     }
 
-    pub fn operator<A: Abi>(&self, index: i64) -> Result<A::Op> {
-        let handle = self
-            .operators
-            .get(index)
+    /// The handle of the operator with this number.
+    pub fn operator<A: Abi>(&self, number: i64) -> Result<A::Op> {
+        self.raw_operator(number).map(A::Op::from_raw)
+    }
+
+    /// mpi4py's number for that handle.
+    pub fn raw_operator(&self, number: i64) -> Result<usize> {
+        self.operators
+            .get(number)
             .and_then(OnceLock::get)
-            .ok_or_else(|| Error::precondition(format!("reduction operator {index} is unknown")))?;
-        Ok(A::Op::from_raw(*handle))
+            .copied()
+            .ok_or_else(|| Error::precondition(format!("reduction operator {number} is unknown")))
     }
 
+    /// The MPI data type for XLA's type `dtype`.
     pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
         self.datatypes
             .get(dtype.into())
@@ -198,37 +196,17 @@ impl Registry {
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
-    /// Where MPI puts the status of a receive; a negative index ignores it.
-    pub fn status<A: Abi>(&self, index: i64) -> Result<*mut A::Status> {
-        let address = if index < 0 {
+    /// Where MPI puts the status of a receive; a negative number ignores it.
+    pub fn status<A: Abi>(&self, number: i64) -> Result<*mut A::Status> {
+        let address = if number < 0 {
             A::STATUS_IGNORE
         } else {
             self.statuses
-                .get(index)
+                .get(number)
                 .map(|slot| slot.load(Ordering::Acquire))
                 .filter(|address| *address != 0)
-                .ok_or_else(|| Error::precondition(format!("status {index} is unknown")))?
+                .ok_or_else(|| Error::precondition(format!("status {number} is unknown")))?
         };
         Ok(address as *mut A::Status)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_a_slot_for_every_index() {
-        let table = Table::<AtomicUsize>::new();
-        for index in 0..1000 {
-            table.get_or_grow(index).store(index + 1, Ordering::Relaxed);
-        }
-        for index in 0..1000 {
-            let value = table.get(index as i64).unwrap().load(Ordering::Relaxed);
-            assert_eq!(value, index + 1);
-        }
-        assert!(table.get(-1).is_none());
-        assert!(table.get(1 << 20).is_none());
-        assert!(table.get(i64::MAX).is_none());
     }
 }

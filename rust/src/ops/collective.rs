@@ -1,18 +1,21 @@
 //! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
-use super::call::{Call, Data, check_blocks, items, items_and_root, pieces};
+use super::buffers::{MpiBuffer, check_blocks};
+use super::call::Call;
 use super::counts::invoke;
-use crate::memory::{Memory, Piece};
+use super::log_text::{items, items_and_root};
+use super::pieces::pieces;
+use crate::error::{Error, Result};
+use crate::memory::{Access, Memory};
 use crate::mpi::Abi;
-use crate::xla::{Error, Result};
 
 /// MPI-4.1 §6.7: everyone's operand, in rank order, on every rank.
 pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     check_blocks(&result, &operand, call.communicator.size)?;
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
-    let block = call.block(send.count, send.datatype)?;
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+    let block = call.typed_count(send.count, send.datatype)?;
     call.counted(
         "MPI_Allgather",
         block.count,
@@ -45,9 +48,9 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             operand.dims
         )));
     }
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let count = send.count / i64::from(size);
-    let block = call.block(count, send.datatype)?;
+    let block = call.typed_count(count, send.datatype)?;
     call.counted(
         "MPI_Alltoall",
         block.count,
@@ -82,33 +85,33 @@ pub fn barrier<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
-    let data = if call.communicator.rank == root {
+    let buffer = if call.communicator.rank == root {
         let [] = call.results()?;
-        let source = call.source(&operand)?;
-        Data {
-            address: source.address.cast_mut(),
-            count: source.count,
-            datatype: source.datatype,
+        let send = call.send_buffer(&operand)?;
+        MpiBuffer {
+            address: send.address.cast_mut(),
+            count: send.count,
+            datatype: send.datatype,
         }
     } else {
         let [result] = call.results()?;
         check_blocks(&result, &operand, 1)?;
-        call.target(&result)?
+        call.recv_buffer(&result)?
     };
-    let length = call.communicator.chunk(data.datatype.size);
-    for elements in pieces(data.count, length) {
-        let piece = Piece::both(&elements, length, data.datatype.size);
-        let address = data.address.wrapping_byte_add(piece.read.start);
+    let length = call.communicator.piece_length(buffer.datatype.size);
+    for elements in pieces(buffer.count, length) {
+        let access = Access::both(&elements, length, buffer.datatype.size);
+        let address = buffer.address.wrapping_byte_add(access.read.start);
         let count = elements.end - elements.start;
-        let block = call.block(count, data.datatype)?;
-        call.counted_piece(
-            &piece,
+        let typed = call.typed_count(count, buffer.datatype)?;
+        call.counted_with(
+            &access,
             "MPI_Bcast",
-            block.count,
+            typed.count,
             || items_and_root(count, root),
-            // SAFETY: the array has the block there, and root's is not written to.
+            // SAFETY: the array has so many elements there, and root's is not written to.
             |mpi, comm| unsafe {
-                invoke!(mpi.bcast(address, block.count, block.datatype, root, comm))
+                invoke!(mpi.bcast(address, typed.count, typed.datatype, root, comm))
             },
         )?;
     }
@@ -121,8 +124,8 @@ pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let size = call.communicator.size;
     let recv = call.result_at_root(root, |result| check_blocks(result, &operand, size))?;
-    let send = call.source(&operand)?;
-    let block = call.block(send.count, send.datatype)?;
+    let send = call.send_buffer(&operand)?;
+    let block = call.typed_count(send.count, send.datatype)?;
     call.counted(
         "MPI_Gather",
         block.count,
@@ -149,8 +152,8 @@ pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let size = call.communicator.size;
     let send = call.operand_at_root(root, |operand| check_blocks(operand, &result, size))?;
-    let recv = call.target(&result)?;
-    let block = call.block(recv.count, recv.datatype)?;
+    let recv = call.recv_buffer(&result)?;
+    let block = call.typed_count(recv.count, recv.datatype)?;
     call.counted(
         "MPI_Scatter",
         block.count,

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use super::call::Call;
 use super::counts::Count;
+use crate::error::{Error, Result};
 use crate::mpi::{Abi, Datatype};
-use crate::xla::{Error, Result};
 
 /// A data type made of others (MPI-4.1 §5.1.2). It goes with this value.
 struct Derived<'c, A: Abi, M> {
@@ -16,14 +16,14 @@ struct Derived<'c, A: Abi, M> {
 impl<A: Abi, M> Drop for Derived<'_, A, M> {
     fn drop(&mut self) {
         // SAFETY: the type was made, and is freed once.
-        let code = unsafe { (self.call.functions.type_free)(&mut self.handle) };
+        let code = unsafe { (self.call.functions.type_free)(&raw mut self.handle) };
         // Where errors raise, this one does not: the call itself went well, or has raised.
         let _ = self.call.check("MPI_Type_free", code);
     }
 }
 
 /// Elements that one call of MPI sends or receives: `count` of `datatype`.
-pub struct Block<'c, A: Abi, M> {
+pub struct TypedCount<'c, A: Abi, M> {
     pub count: Count,
     pub datatype: A::Datatype,
     _derived: Option<Derived<'c, A, M>>,
@@ -31,11 +31,11 @@ pub struct Block<'c, A: Abi, M> {
 
 impl<'a, A: Abi, M> Call<'a, A, M> {
     /// `count` elements for one call of MPI, as one of a derived type where they are too many.
-    pub fn block(&'a self, count: i64, datatype: Datatype) -> Result<Block<'a, A, M>> {
+    pub fn typed_count(&'a self, count: i64, datatype: Datatype) -> Result<TypedCount<'a, A, M>> {
         if !self.counting.takes(count) {
-            return self.block_at(0, count, datatype);
+            return self.typed_count_at(0, count, datatype);
         }
-        Ok(Block {
+        Ok(TypedCount {
             count: Count(count),
             datatype: datatype.handle::<A>(),
             _derived: None,
@@ -45,14 +45,14 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
     /// `count` elements, not none, as one of a derived type, which has them where element `first`
     /// of an array is.
     #[cold]
-    pub fn block_at(
+    pub fn typed_count_at(
         &'a self,
         first: i64,
         count: i64,
         element: Datatype,
-    ) -> Result<Block<'a, A, M>> {
+    ) -> Result<TypedCount<'a, A, M>> {
         let derived = self.derive(first, count, element)?;
-        Ok(Block {
+        Ok(TypedCount {
             count: Count(1),
             datatype: derived.handle,
             _derived: Some(derived),
@@ -90,7 +90,7 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
         let derived = derived?;
         let mut handle = derived.handle;
         // SAFETY: the type was just made. Committed, it has the same handle.
-        let code = unsafe { (self.functions.type_commit)(&mut handle) };
+        let code = unsafe { (self.functions.type_commit)(&raw mut handle) };
         self.check("MPI_Type_commit", code)?;
         Ok(derived)
     }
@@ -110,7 +110,7 @@ impl<'a, A: Abi, M> Call<'a, A, M> {
         body: impl FnOnce(*mut A::Datatype) -> c_int,
     ) -> Result<Derived<'a, A, M>> {
         let mut handle = element;
-        let code = body(&mut handle);
+        let code = body(&raw mut handle);
         self.check(function, code)?;
         Ok(Derived { call: self, handle })
     }

@@ -1,105 +1,26 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
-//! To add one: declare its MPI function in `mpi/functions.rs`, write it in one of the files
-//! below, and name it in [`handlers`].
+//! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
+//! `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
+mod buffers;
 mod call;
 mod collective;
 mod counts;
 mod derived;
+mod handlers;
+mod log_text;
+mod on_error;
+mod operator;
+mod pieces;
 mod point_to_point;
 mod reduction;
+mod reduction_pieces;
+mod reversed;
 mod vector;
 
-pub use call::{Call, free_communicator, set_raise_on_error};
 pub use counts::set_count_limit;
+pub use handlers::{device_handlers, host_handlers};
+pub use on_error::set_raise_on_error;
 pub use point_to_point::MAX_STATUS;
-
-use crate::memory::{Direct, Driver, Host, Memory, Staged};
-use crate::mpi::{Abi, gpu};
-use crate::xla::{self, Error, Frame, Handler, Result};
-
-/// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
-/// the frame and call it.
-macro_rules! handlers {
-    ($($file:ident :: $name:ident),* $(,)?) => {
-        /// The handlers for host memory, by the name of their operation.
-        pub fn host_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
-            $(
-                unsafe extern "C" fn $name<A: Abi>(
-                    frame: *mut xla::raw::XLA_FFI_CallFrame,
-                ) -> *mut xla::raw::XLA_FFI_Error {
-                    // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe { xla::enter(frame, |frame| run(frame, Host, $file::$name::<A, Host>)) }
-                }
-            )*
-            vec![$((stringify!($name), $name::<A> as Handler)),*]
-        }
-
-        /// The handlers for device memory, by the name of their operation.
-        pub fn device_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
-            $(
-                unsafe extern "C" fn $name<A: Abi>(
-                    frame: *mut xla::raw::XLA_FFI_CallFrame,
-                ) -> *mut xla::raw::XLA_FFI_Error {
-                    // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe {
-                        xla::enter(frame, |frame| {
-                            run_on_device(
-                                frame,
-                                $file::$name::<A, Direct>,
-                                $file::$name::<A, Staged>,
-                            )
-                        })
-                    }
-                }
-            )*
-            vec![$((stringify!($name), $name::<A> as Handler)),*]
-        }
-    };
-}
-
-#[inline(always)]
-fn run<A: Abi, M: Memory>(
-    frame: &Frame,
-    memory: M,
-    operation: impl FnOnce(&Call<A, M>) -> Result<()>,
-) -> Result<()> {
-    operation(&Call::new(frame, memory)?)
-}
-
-fn run_on_device<A: Abi>(
-    frame: &Frame,
-    direct: fn(&Call<A, Direct>) -> Result<()>,
-    staged: fn(&Call<A, Staged>) -> Result<()>,
-) -> Result<()> {
-    let driver = Driver::get()
-        .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
-    let stream = frame.stream()?;
-    if gpu::is_direct(driver.vendor) {
-        run(frame, Direct::new(driver, stream), direct)
-    } else {
-        run(frame, Staged::new(driver, stream), staged)
-    }
-}
-
-handlers! {
-    collective::allgather,
-    collective::alltoall,
-    collective::barrier,
-    collective::bcast,
-    collective::gather,
-    collective::scatter,
-    point_to_point::recv,
-    point_to_point::send,
-    point_to_point::sendrecv,
-    reduction::allreduce,
-    reduction::exscan,
-    reduction::reduce,
-    reduction::reduce_scatter,
-    reduction::scan,
-    vector::allgatherv,
-    vector::alltoallv,
-    vector::gatherv,
-    vector::scatterv,
-}
+pub use reversed::free_communicator;

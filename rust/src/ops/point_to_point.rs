@@ -8,74 +8,81 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
 
-use super::call::{Call, Source, Target, check_blocks, piece_of};
+use super::buffers::{RecvBuffer, SendBuffer, check_blocks};
+use super::call::Call;
 use super::counts::{Count, Form, invoke};
-use crate::memory::{Memory, Piece};
+use super::pieces::piece_at;
+use crate::error::Result;
+use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator};
-use crate::xla::Result;
 
 /// A message that is being sent.
 struct Outgoing {
-    data: Source,
+    buffer: SendBuffer,
     dest: c_int,
     tag: c_int,
     /// Whether the bytes are looked at.
     is_read: bool,
     /// The elements of a piece.
     length: i64,
-    /// Those of the next piece.
-    elements: Range<i64>,
+    /// The next piece.
+    piece: Range<i64>,
     is_done: bool,
 }
 
 impl Outgoing {
-    fn new<A: Abi>(communicator: &Communicator, data: Source, dest: c_int, tag: c_int) -> Self {
-        let length = communicator.chunk(data.datatype.size);
+    fn new<A: Abi>(
+        communicator: &Communicator,
+        buffer: SendBuffer,
+        dest: c_int,
+        tag: c_int,
+    ) -> Self {
+        let length = communicator.piece_length(buffer.datatype.size);
         Self {
-            data,
+            buffer,
             dest,
             tag,
             is_read: dest != A::PROC_NULL,
             length,
-            elements: piece_of(0, data.count, length),
+            piece: piece_at(0, buffer.count, length),
             is_done: false,
         }
     }
 
     /// The number of elements in the next piece.
     fn count(&self) -> i64 {
-        self.elements.end - self.elements.start
+        self.piece.end - self.piece.start
     }
 
     /// The bytes of the next piece.
-    fn piece(&self) -> Piece {
-        let mut piece = Piece::both(&self.elements, self.length, self.data.datatype.size);
-        piece.written = 0..0;
+    fn access(&self) -> Access {
+        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
+        access.written = 0..0;
         if !self.is_read {
-            piece.read.end = piece.read.start;
+            access.read.end = access.read.start;
         }
-        piece
+        access
     }
 
-    fn address(&self, piece: &Piece) -> *const c_void {
-        self.data.address.wrapping_byte_add(piece.read.start)
+    fn address(&self, access: &Access) -> *const c_void {
+        self.buffer.address.wrapping_byte_add(access.read.start)
     }
 
     /// The piece has been sent.
     fn advance(&mut self) {
         self.is_done = self.count() < self.length;
-        self.elements = piece_of(self.elements.end, self.data.count, self.length);
+        self.piece = piece_at(self.piece.end, self.buffer.count, self.length);
     }
 }
 
 /// A message that is being received.
 struct Incoming<A: Abi> {
-    data: Target,
+    buffer: RecvBuffer,
     source: c_int,
     tag: c_int,
     length: i64,
     /// Where there is room for the next piece.
-    elements: Range<i64>,
+    piece: Range<i64>,
     is_done: bool,
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: *mut A::Status,
@@ -89,18 +96,18 @@ pub const MAX_STATUS: usize = 16;
 impl<A: Abi> Incoming<A> {
     fn new(
         communicator: &Communicator,
-        data: Target,
+        buffer: RecvBuffer,
         source: c_int,
         tag: c_int,
         wanted: *mut A::Status,
     ) -> Self {
-        let length = communicator.chunk(data.datatype.size);
+        let length = communicator.piece_length(buffer.datatype.size);
         Self {
-            data,
+            buffer,
             source,
             tag,
             length,
-            elements: piece_of(0, data.count, length),
+            piece: piece_at(0, buffer.count, length),
             is_done: false,
             wanted,
             own: [0; MAX_STATUS],
@@ -109,21 +116,21 @@ impl<A: Abi> Incoming<A> {
 
     /// The number of elements for which there is room.
     fn count(&self) -> i64 {
-        self.elements.end - self.elements.start
+        self.piece.end - self.piece.start
     }
 
     /// The bytes of the next piece. One of several is written when it is known how many came.
-    fn piece(&self) -> Piece {
-        let mut piece = Piece::both(&self.elements, self.length, self.data.datatype.size);
-        piece.read = 0..0;
+    fn access(&self) -> Access {
+        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
+        access.read = 0..0;
         if self.is_in_pieces() || self.source == A::PROC_NULL {
-            piece.written.end = piece.written.start;
+            access.written.end = access.written.start;
         }
-        piece
+        access
     }
 
-    fn address(&self, piece: &Piece) -> *mut c_void {
-        self.data.address.wrapping_byte_add(piece.written.start)
+    fn address(&self, access: &Access) -> *mut c_void {
+        self.buffer.address.wrapping_byte_add(access.written.start)
     }
 
     fn is_in_pieces(&self) -> bool {
@@ -145,14 +152,14 @@ impl<A: Abi> Incoming<A> {
             return Ok(());
         }
         let status = self.status();
-        let datatype = self.data.datatype.handle::<A>();
+        let datatype = self.buffer.datatype.handle::<A>();
         let mut count = 0;
         // SAFETY: MPI has filled the status.
-        let code = unsafe { (call.functions.get_count)(status, datatype, &mut count) };
+        let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
         call.check("MPI_Get_count", code)?;
-        let start = self.elements.start;
+        let start = self.piece.start;
         let end = start + i64::from(count.max(0));
-        call.written(&(start..end), self.data.datatype)?;
+        call.written(&(start..end), self.buffer.datatype)?;
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
             // The next piece is of the same message.
@@ -161,9 +168,9 @@ impl<A: Abi> Incoming<A> {
                 let fields = status.cast::<c_int>().add(A::STATUS_SOURCE);
                 (self.source, self.tag) = (*fields, *fields.add(1));
             }
-            self.elements = piece_of(end, self.data.count, self.length);
+            self.piece = piece_at(end, self.buffer.count, self.length);
         } else if self.wanted == status {
-            // SAFETY: as above.
+            // SAFETY: the status is the caller's own, filled by MPI, and stays (MPI-4.1 §13.3).
             let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
             call.check("MPI_Status_set_elements_x", code)?;
         }
@@ -175,7 +182,7 @@ impl<A: Abi> Incoming<A> {
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
     let [result] = call.results()?;
-    let recv = call.target(&result)?;
+    let recv = call.recv_buffer(&result)?;
     let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
     while !message.is_done {
         recv_piece(call, &mut message)?;
@@ -184,22 +191,22 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -> Result<()> {
-    let (piece, count) = (message.piece(), message.count());
-    let block = call.block(count, message.data.datatype)?;
-    let (address, status) = (message.address(&piece), message.status());
+    let (access, count) = (message.access(), message.count());
+    let typed = call.typed_count(count, message.buffer.datatype)?;
+    let (address, status) = (message.address(&access), message.status());
     let (source, tag) = (message.source, message.tag);
-    call.counted_piece(
-        &piece,
+    call.counted_with(
+        &access,
         "MPI_Recv",
-        block.count,
+        typed.count,
         || format!("<- {source} (tag {tag}, {count} items)"),
-        // SAFETY: the result has the block there; `status` is the address of one, or
+        // SAFETY: the result has room for so many there; `status` is the address of one, or
         // MPI_STATUS_IGNORE.
         |mpi, comm| unsafe {
             invoke!(mpi.recv(
                 address,
-                block.count,
-                block.datatype,
+                typed.count,
+                typed.datatype,
                 source,
                 tag,
                 comm,
@@ -214,7 +221,7 @@ fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -
 pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (dest, tag) = (call.int("dest")?, call.int("tag")?);
     let [operand] = call.operands()?;
-    let send = call.source(&operand)?;
+    let send = call.send_buffer(&operand)?;
     let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
     while !message.is_done {
         send_piece(call, &mut message)?;
@@ -223,18 +230,18 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing) -> Result<()> {
-    let (piece, count) = (message.piece(), message.count());
-    let block = call.block(count, message.data.datatype)?;
-    let address = message.address(&piece);
+    let (access, count) = (message.access(), message.count());
+    let typed = call.typed_count(count, message.buffer.datatype)?;
+    let address = message.address(&access);
     let (dest, tag) = (message.dest, message.tag);
-    call.counted_piece(
-        &piece,
+    call.counted_with(
+        &access,
         "MPI_Send",
-        block.count,
+        typed.count,
         || format!("-> {dest} (tag {tag}, {count} items)"),
-        // SAFETY: the operand has the block there.
+        // SAFETY: the operand has so many elements there.
         |mpi, comm| unsafe {
-            invoke!(mpi.send(address, block.count, block.datatype, dest, tag, comm))
+            invoke!(mpi.send(address, typed.count, typed.datatype, dest, tag, comm))
         },
     )?;
     message.advance();
@@ -248,7 +255,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let status = call.status()?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
     let replace = send.count.min(recv.count) > 0 && send.address == recv.address.cast_const();
     if replace {
@@ -277,23 +284,23 @@ fn exchange_pieces<A: Abi, M: Memory>(
 ) -> Result<()> {
     let (dest, send_tag) = (sent.dest, sent.tag);
     let (source, recv_tag) = (received.source, received.tag);
-    let piece = Piece {
-        written: received.piece().written,
-        ..sent.piece()
+    let access = Access {
+        written: received.access().written,
+        ..sent.access()
     };
-    let (send, recv) = (sent.address(&piece), received.address(&piece));
+    let (send, recv) = (sent.address(&access), received.address(&access));
     let status = received.status();
     let (send_count, recv_count) = (sent.count(), received.count());
-    let sent_block = call.block(send_count, sent.data.datatype)?;
-    let received_block = call.block(recv_count, received.data.datatype)?;
+    let typed_sent = call.typed_count(send_count, sent.buffer.datatype)?;
+    let typed_received = call.typed_count(recv_count, received.buffer.datatype)?;
     let body = |mpi: Form<A>, comm: A::Comm| {
         if replace {
             // SAFETY: operand and result are one array, of equal shape and type.
             unsafe {
                 invoke!(mpi.sendrecv_replace(
                     recv,
-                    received_block.count,
-                    received_block.datatype,
+                    typed_received.count,
+                    typed_received.datatype,
                     dest,
                     send_tag,
                     source,
@@ -303,18 +310,18 @@ fn exchange_pieces<A: Abi, M: Memory>(
                 ))
             }
         } else {
-            // SAFETY: each array has its block there; `status` is the address of one, or
+            // SAFETY: each array has its elements there; `status` is the address of one, or
             // MPI_STATUS_IGNORE.
             unsafe {
                 invoke!(mpi.sendrecv(
                     send,
-                    sent_block.count,
-                    sent_block.datatype,
+                    typed_sent.count,
+                    typed_sent.datatype,
                     dest,
                     send_tag,
                     recv,
-                    received_block.count,
-                    received_block.datatype,
+                    typed_received.count,
+                    typed_received.datatype,
                     source,
                     recv_tag,
                     comm,
@@ -323,14 +330,14 @@ fn exchange_pieces<A: Abi, M: Memory>(
             }
         }
     };
-    let largest: Count = sent_block.count.max(received_block.count);
+    let largest: Count = typed_sent.count.max(typed_received.count);
     let details = || {
         format!(
             "<- {source} (tag {recv_tag}, {recv_count} items) / -> {dest} (tag {send_tag}, \
              {send_count} items)"
         )
     };
-    call.counted_piece(&piece, "MPI_Sendrecv", largest, details, body)?;
+    call.counted_with(&access, "MPI_Sendrecv", largest, details, body)?;
     sent.advance();
     received.advance(call)
 }

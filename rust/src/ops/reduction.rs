@@ -3,31 +3,35 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::call::{Call, Operator, Part, Source, Target, check_blocks, items, items_and_root};
+use super::buffers::{RecvBuffer, SendBuffer, check_blocks};
+use super::call::Call;
 use super::counts::{Count, Form, invoke};
+use super::log_text::{items, items_and_root};
+use super::operator::Operator;
+use super::reduction_pieces::ReductionPiece;
+use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::Abi;
-use crate::xla::Result;
 
 /// The reductions with an operand and a result on every rank, which MPI declares alike.
 fn reduction<A: Abi, M: Memory>(
     call: &Call<A, M>,
     function: &'static str,
     details: impl Fn(i64) -> String,
-    body: impl Fn(Form<A>, &Part<A>, A::Op) -> c_int,
+    body: impl Fn(Form<A>, &ReductionPiece<A>, A::Op) -> c_int,
 ) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let op = call.operator(operand.dtype)?;
-    let (send, recv) = call.source_and_target(&operand, &result)?;
-    for part in call.parts(send, recv.address, &op) {
-        let count = part.count;
-        call.counted_piece(
-            &part.piece,
+    let (send, recv) = call.both_buffers(&operand, &result)?;
+    for piece in call.reduction_pieces(send, recv.address, &op) {
+        let count = piece.count;
+        call.counted_with(
+            &piece.access,
             function,
             count,
             || details(count.0),
-            |mpi, _| body(mpi, &part, op.handle),
+            |mpi, _| body(mpi, &piece, op.handle),
         )?;
     }
     Ok(())
@@ -41,8 +45,15 @@ pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         "MPI_Allreduce",
         |count| format!("with {count} items"),
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
-        |mpi, part, op| unsafe {
-            invoke!(mpi.allreduce(part.send, part.recv, part.count, part.datatype, op, comm,))
+        |mpi, piece, op| unsafe {
+            invoke!(mpi.allreduce(
+                piece.send,
+                piece.recv,
+                piece.count,
+                piece.datatype,
+                op,
+                comm,
+            ))
         },
     )
 }
@@ -56,8 +67,15 @@ pub fn exscan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         "MPI_Exscan",
         items,
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
-        |mpi, part, op| unsafe {
-            invoke!(mpi.exscan(part.send, part.recv, part.count, part.datatype, op, comm,))
+        |mpi, piece, op| unsafe {
+            invoke!(mpi.exscan(
+                piece.send,
+                piece.recv,
+                piece.count,
+                piece.datatype,
+                op,
+                comm,
+            ))
         },
     )
 }
@@ -70,8 +88,15 @@ pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         "MPI_Scan",
         items,
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
-        |mpi, part, op| unsafe {
-            invoke!(mpi.scan(part.send, part.recv, part.count, part.datatype, op, comm,))
+        |mpi, piece, op| unsafe {
+            invoke!(mpi.scan(
+                piece.send,
+                piece.recv,
+                piece.count,
+                piece.datatype,
+                op,
+                comm,
+            ))
         },
     )
 }
@@ -82,35 +107,35 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let op = call.operator(operand.dtype)?;
     let recv = call.result_at_root(root, |result| check_blocks(result, &operand, 1))?;
-    let mut send = call.source(&operand)?;
+    let mut send = call.send_buffer(&operand)?;
     // Elsewhere `recv` is null, and so may be the address of an empty operand.
     if call.communicator.rank == root && send.address == recv {
         send.address = A::IN_PLACE as *const c_void;
     }
-    call.parts(send, recv, &op)
-        .try_for_each(|part| reduce_part(call, &part, &op, root))
+    call.reduction_pieces(send, recv, &op)
+        .try_for_each(|piece| reduce_piece(call, &piece, &op, root))
 }
 
 /// One call of `MPI_Reduce`.
-fn reduce_part<A: Abi, M: Memory>(
+fn reduce_piece<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    part: &Part<A>,
+    piece: &ReductionPiece<A>,
     op: &Operator<A>,
     root: c_int,
 ) -> Result<()> {
-    call.counted_piece(
-        &part.piece,
+    call.counted_with(
+        &piece.access,
         "MPI_Reduce",
-        part.count,
-        || items_and_root(part.count.0, root),
+        piece.count,
+        || items_and_root(piece.count.0, root),
         // SAFETY: on root, both arrays have `count` elements, or are one and the operand is
         // IN_PLACE.
         |mpi, comm| unsafe {
             invoke!(mpi.reduce(
-                part.send,
-                part.recv,
-                part.count,
-                part.datatype,
+                piece.send,
+                piece.recv,
+                piece.count,
+                piece.datatype,
                 op.handle,
                 root,
                 comm,
@@ -126,9 +151,9 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let op = call.operator(operand.dtype)?;
     let size = call.communicator.size;
     check_blocks(&operand, &result, size)?;
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // MPI may hand the blocks of all ranks to an operator at once.
-    let longest = if op.is_built_in {
+    let longest = if op.is_predefined {
         recv.count
     } else {
         send.count
@@ -158,14 +183,14 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// The same, as a reduction for each rank.
 fn reduce_each<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    send: Source,
-    recv: Target,
+    send: SendBuffer,
+    recv: RecvBuffer,
     op: &Operator<A>,
 ) -> Result<()> {
     let bytes = recv.count as usize * recv.datatype.size;
     for root in 0..call.communicator.size {
         let start = root as usize * bytes;
-        let block = Source {
+        let block = SendBuffer {
             address: send.address.wrapping_byte_add(start),
             count: recv.count,
             datatype: recv.datatype,
@@ -176,12 +201,12 @@ fn reduce_each<A: Abi, M: Memory>(
         } else {
             ptr::null_mut()
         };
-        for mut part in call.parts(block, recv, op) {
-            part.piece = part.piece.read_from(start);
+        for mut piece in call.reduction_pieces(block, recv, op) {
+            piece.access = piece.access.read_from(start);
             if !is_root {
-                part.piece.written = 0..0;
+                piece.access.written = 0..0;
             }
-            reduce_part(call, &part, op, root)?;
+            reduce_piece(call, &piece, op, root)?;
         }
     }
     Ok(())

@@ -10,12 +10,14 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::call::{Call, items, items_and_root};
+use super::call::Call;
 use super::counts::{Count, CountList, invoke};
-use super::derived::Block;
+use super::derived::TypedCount;
+use super::log_text::{items, items_and_root};
+use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype};
-use crate::xla::{Buffer, Error, Result};
+use crate::xla::Buffer;
 
 /// How many rows of an array each rank has, in rank order and without gaps.
 struct Shares(Vec<i64>);
@@ -105,28 +107,28 @@ impl Span {
 }
 
 /// What `MPI_Alltoallw` is told of an array: one of a data type for each rank, or none.
-struct Parts<'c, A: Abi, M> {
+struct PerRankTypes<'c, A: Abi, M> {
     counts: Vec<c_int>,
     types: Vec<A::Datatype>,
-    _blocks: Vec<Block<'c, A, M>>,
+    _owners: Vec<TypedCount<'c, A, M>>,
 }
 
-impl<'c, A: Abi, M> Parts<'c, A, M> {
+impl<'c, A: Abi, M> PerRankTypes<'c, A, M> {
     fn new(
         call: &'c Call<'c, A, M>,
         datatype: Datatype,
         span_of: impl Fn(c_int) -> Span,
     ) -> Result<Self> {
-        let block_of = |rank| match span_of(rank) {
-            Span { count: 0, .. } => call.block(0, datatype),
-            Span { first, count } => call.block_at(first, count, datatype),
+        let of_rank = |rank| match span_of(rank) {
+            Span { count: 0, .. } => call.typed_count(0, datatype),
+            Span { first, count } => call.typed_count_at(first, count, datatype),
         };
         let ranks = 0..call.communicator.size;
-        let blocks = ranks.map(block_of).collect::<Result<Vec<_>>>()?;
+        let owners = ranks.map(of_rank).collect::<Result<Vec<_>>>()?;
         Ok(Self {
-            counts: blocks.iter().map(|block| block.count.0 as c_int).collect(),
-            types: blocks.iter().map(|block| block.datatype).collect(),
-            _blocks: blocks,
+            counts: owners.iter().map(|typed| typed.count.0 as c_int).collect(),
+            types: owners.iter().map(|typed| typed.datatype).collect(),
+            _owners: owners,
         })
     }
 }
@@ -143,8 +145,8 @@ fn exchange<A: Abi, M: Memory>(
     (send, sent): (*const c_void, impl Fn(c_int) -> Span),
     (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
 ) -> Result<()> {
-    let sent = Parts::new(call, datatype, sent)?;
-    let received = Parts::new(call, datatype, received)?;
+    let sent = PerRankTypes::new(call, datatype, sent)?;
+    let received = PerRankTypes::new(call, datatype, received)?;
     let displacements = vec![0; sent.counts.len()];
     call.mpi(
         function,
@@ -199,7 +201,7 @@ pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let row = row_of(&operand, shares.own(call))?;
     check_rows(&operand, &result, shares.total())?;
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let layout = Layout::new(&shares, row);
     let details = || items(send.count);
     if !call.counting.takes(layout.largest.0) {
@@ -239,10 +241,10 @@ fn in_units<'c, A: Abi, M>(
     shares: &Shares,
     row: i64,
     datatype: Datatype,
-) -> Result<(Layout, Block<'c, A, M>)> {
+) -> Result<(Layout, TypedCount<'c, A, M>)> {
     let layout = Layout::new(shares, row);
     if call.counting.takes(layout.largest.0) {
-        return Ok((layout, call.block(1, datatype)?));
+        return Ok((layout, call.typed_count(1, datatype)?));
     }
     let rows = shares.0.iter().fold(0, |rows, share| gcd(rows, *share));
     let layout = Layout::new(
@@ -257,7 +259,7 @@ fn in_units<'c, A: Abi, M>(
             call.counting.limit,
         )));
     }
-    Ok((layout, call.block_at(0, rows * row, datatype)?))
+    Ok((layout, call.typed_count_at(0, rows * row, datatype)?))
 }
 
 /// The greatest common divisor.
@@ -273,7 +275,7 @@ pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let row = row_of(&operand, sent.total())?;
     check_rows(&operand, &result, received.total())?;
-    let (send, recv) = (call.source(&operand)?, call.target(&result)?);
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (sent, send_unit) = in_units(call, &sent, row, send.datatype)?;
     let (received, recv_unit) = in_units(call, &received, row, recv.datatype)?;
     call.counted(
@@ -303,7 +305,7 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
     let recv = call.result_at_root(root, |result| check_rows(&operand, result, shares.total()))?;
-    let send = call.source(&operand)?;
+    let send = call.send_buffer(&operand)?;
     let layout = Layout::new(&shares, row);
     let details = || items_and_root(send.count, root);
     if !call.counting.takes(layout.largest.0) {
@@ -348,7 +350,7 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let row = row_of(&result, shares.own(call))?;
     let send =
         call.operand_at_root(root, |operand| check_rows(&result, operand, shares.total()))?;
-    let recv = call.target(&result)?;
+    let recv = call.recv_buffer(&result)?;
     let layout = Layout::new(&shares, row);
     let details = || items_and_root(recv.count, root);
     if !call.counting.takes(layout.largest.0) {

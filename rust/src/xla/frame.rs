@@ -5,18 +5,22 @@
 //! attribute. A frame that does not fit is an [`Error`], never a crash.
 
 use std::ffi::{CString, c_int, c_void};
+use std::io::{self, Write};
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use super::raw::{self, *};
-use super::{Error, Result};
+use super::raw::*;
+use crate::error::{Error, Kind, Result};
 
 /// One array of a call: an operand that may be read, or a result that must be written.
 #[derive(Debug, Clone, Copy)]
 pub struct Buffer<'a> {
+    /// Where its elements are, on the host or on a device.
     pub address: *mut c_void,
+    /// The type of its elements.
     pub dtype: XLA_FFI_DataType,
+    /// Its shape.
     pub dims: &'a [i64],
     /// The number of elements.
     pub count: i64,
@@ -92,7 +96,7 @@ impl<'a> Frame<'a> {
             stream: ptr::null_mut(),
         };
         // SAFETY: a function of XLA's, with the context of this call.
-        let error = unsafe { get(&mut args) };
+        let error = unsafe { get(&raw mut args) };
         if error.is_null() {
             return Ok(args.stream);
         }
@@ -103,7 +107,7 @@ impl<'a> Frame<'a> {
                 error,
             };
             // SAFETY: XLA gave the error away, and it is freed once.
-            unsafe { destroy(&mut args) };
+            unsafe { destroy(&raw mut args) };
         }
         Err(Error::internal("XLA gave no stream to a call on a device"))
     }
@@ -128,7 +132,7 @@ impl<'a> Frame<'a> {
     #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
         let rets = &self.raw.rets;
-        // SAFETY: as above.
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         unsafe {
             buffers(
                 slice(rets.types, rets.size, "result types")?,
@@ -156,11 +160,11 @@ impl<'a> Frame<'a> {
         };
         let mut found = None;
         for (index, span) in names.iter().enumerate() {
-            // SAFETY: each name is a span of `len` bytes.
+            // SAFETY: null, or a span of XLA's.
             let Some(span) = (unsafe { span.as_ref() }) else {
                 return Err(Error::invalid("an attribute without a name"));
             };
-            // SAFETY: as above.
+            // SAFETY: each name is a span of `len` bytes.
             if unsafe { is_called(span, name) } {
                 found = Some(index);
                 break;
@@ -339,6 +343,15 @@ fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
     Ok(true)
 }
 
+/// XLA's code for errors of a kind.
+fn code_of(kind: Kind) -> XLA_FFI_Error_Code {
+    match kind {
+        Kind::Invalid => XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        Kind::Precondition => XLA_FFI_Error_Code_FAILED_PRECONDITION,
+        Kind::Internal => XLA_FFI_Error_Code_INTERNAL,
+    }
+}
+
 /// Hands an error over to XLA. Null means success, so a frame without an API table, in which
 /// no error can be made, ends the process rather than pass for one.
 fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
@@ -347,13 +360,18 @@ fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
         struct_size: size_of::<XLA_FFI_Error_Create_Args>(),
         extension_start: ptr::null_mut(),
         message: message.as_ptr(),
-        errc: error.code,
+        errc: code_of(error.kind),
     };
-    // SAFETY: `api` is null or XLA's function table, whose functions may be called.
+    // SAFETY: `api` is null or XLA's function table.
     match unsafe { frame.api.as_ref() }.and_then(|api| api.XLA_FFI_Error_Create) {
-        Some(create) => unsafe { create(&mut args) },
+        // SAFETY: XLA's function, with a message that outlives the call.
+        Some(create) => unsafe { create(&raw mut args) },
         None => {
-            eprintln!("mpi4jax: {}, and XLA gave no way to say so", error.message);
+            let text = format!(
+                "mpi4jax: {}, and XLA gave no way to say so\n",
+                error.message
+            );
+            let _ = io::stderr().write_all(text.as_bytes());
             std::process::abort()
         }
     }
@@ -365,7 +383,7 @@ fn report(frame: &XLA_FFI_CallFrame, error: &Error) -> *mut XLA_FFI_Error {
 /// # Safety
 /// `frame` is a call frame that XLA lends for the duration of the call.
 pub unsafe fn enter(
-    frame: *mut raw::XLA_FFI_CallFrame,
+    frame: *mut XLA_FFI_CallFrame,
     body: impl FnOnce(&Frame) -> Result<()>,
 ) -> *mut XLA_FFI_Error {
     // SAFETY: the caller's promise.

@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 pub struct XLA_FFI_Extension_Base {
     pub struct_size: usize,
     pub type_: c_int,
-    pub next: *mut XLA_FFI_Extension_Base,
+    pub next: *mut Self,
 }
 
 /// The `type_` of the extension by which XLA asks a handler what it is.

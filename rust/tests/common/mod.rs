@@ -5,8 +5,9 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
+use _core::error::Result;
 use _core::xla::raw::*;
-use _core::xla::{Frame, Result, enter};
+use _core::xla::{Frame, enter};
 
 pub mod recorder;
 
@@ -51,7 +52,7 @@ pub fn outcome(error: *mut XLA_FFI_Error) -> Outcome {
 }
 
 /// An operand or a result. Nothing is read or written at its address.
-pub struct Array {
+pub struct Buffer {
     pub kind: c_int,
     pub is_null: bool,
     pub struct_size: usize,
@@ -61,8 +62,8 @@ pub struct Array {
     pub rank: i64,
 }
 
-pub fn array(dtype: c_int, address: usize, dims: &[i64]) -> Array {
-    Array {
+pub fn buffer(dtype: c_int, address: usize, dims: &[i64]) -> Buffer {
+    Buffer {
         kind: XLA_FFI_ArgType_BUFFER,
         is_null: false,
         struct_size: size_of::<XLA_FFI_Buffer>(),
@@ -73,12 +74,12 @@ pub fn array(dtype: c_int, address: usize, dims: &[i64]) -> Array {
     }
 }
 
-pub fn token() -> Array {
-    array(TOKEN, 0, &[])
+pub fn token() -> Buffer {
+    buffer(TOKEN, 0, &[])
 }
 
-impl Array {
-    fn buffer(&mut self) -> XLA_FFI_Buffer {
+impl Buffer {
+    fn raw(&mut self) -> XLA_FFI_Buffer {
         XLA_FFI_Buffer {
             struct_size: self.struct_size,
             extension_start: ptr::null_mut(),
@@ -150,20 +151,20 @@ impl Attribute {
 
 /// What a call hands to a handler.
 #[derive(Default)]
-pub struct Call {
-    pub operands: Vec<Array>,
-    pub results: Vec<Array>,
+pub struct CallFrame {
+    pub operands: Vec<Buffer>,
+    pub results: Vec<Buffer>,
     pub attributes: Vec<Attribute>,
 }
 
-impl Call {
-    pub fn operand(mut self, array: Array) -> Self {
-        self.operands.push(array);
+impl CallFrame {
+    pub fn operand(mut self, buffer: Buffer) -> Self {
+        self.operands.push(buffer);
         self
     }
 
-    pub fn result(mut self, array: Array) -> Self {
-        self.results.push(array);
+    pub fn result(mut self, buffer: Buffer) -> Self {
+        self.results.push(buffer);
         self
     }
 
@@ -204,11 +205,11 @@ impl Call {
             XLA_FFI_Handler_Register: ptr::null(),
             XLA_FFI_Stream_Get: None,
         };
-        let mut arg_types: Vec<_> = self.operands.iter().map(|array| array.kind).collect();
-        let mut arg_buffers: Vec<_> = self.operands.iter_mut().map(Array::buffer).collect();
+        let mut arg_types: Vec<_> = self.operands.iter().map(|buffer| buffer.kind).collect();
+        let mut arg_buffers: Vec<_> = self.operands.iter_mut().map(Buffer::raw).collect();
         let mut args = pointers(&self.operands, &mut arg_buffers);
-        let mut ret_types: Vec<_> = self.results.iter().map(|array| array.kind).collect();
-        let mut ret_buffers: Vec<_> = self.results.iter_mut().map(Array::buffer).collect();
+        let mut ret_types: Vec<_> = self.results.iter().map(|buffer| buffer.kind).collect();
+        let mut ret_buffers: Vec<_> = self.results.iter_mut().map(Buffer::raw).collect();
         let mut rets = pointers(&self.results, &mut ret_buffers);
 
         let attributes = &mut self.attributes;
@@ -227,7 +228,7 @@ impl Call {
         let mut frame = XLA_FFI_CallFrame {
             struct_size: size_of::<XLA_FFI_CallFrame>(),
             extension_start: ptr::null_mut(),
-            api: &api,
+            api: &raw const api,
             ctx: ptr::null_mut(),
             stage: XLA_FFI_ExecutionStage_EXECUTE,
             args: XLA_FFI_Args {
@@ -276,13 +277,13 @@ impl Call {
     }
 }
 
-fn pointers(arrays: &[Array], buffers: &mut [XLA_FFI_Buffer]) -> Vec<*mut c_void> {
-    arrays
+fn pointers(buffers: &[Buffer], raw: &mut [XLA_FFI_Buffer]) -> Vec<*mut c_void> {
+    buffers
         .iter()
-        .zip(buffers)
-        .map(|(array, buffer)| match array.is_null {
+        .zip(raw)
+        .map(|(buffer, raw)| match buffer.is_null {
             true => ptr::null_mut(),
-            false => ptr::from_mut(buffer).cast(),
+            false => ptr::from_mut(raw).cast(),
         })
         .collect()
 }

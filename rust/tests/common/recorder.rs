@@ -6,8 +6,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use _core::mpi::{Abi, Communicator, Counted, Datatype, Functions, REGISTRY, Types, UserFunction};
-use _core::ops;
+use _core::mpi::{
+    Abi, Communicator, Datatype, Functions, PredefinedOp, REGISTRY, Types, UserFunction,
+};
+use _core::{log, mpi_functions, ops};
 
 use super::*;
 
@@ -44,14 +46,41 @@ pub type Recorded = (&'static str, Vec<i64>);
 thread_local! {
     // Each test runs on a thread of its own, and so do the calls that it makes.
     static CALLS: RefCell<Vec<Recorded>> = const { RefCell::new(Vec::new()) };
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static ERROR: Cell<Option<(&'static str, c_int)>> = const { Cell::new(None) };
     static IS_FINALIZED: Cell<bool> = const { Cell::new(false) };
     static TYPES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Has a function give back an error code, in this test, as long as this is not undone.
-pub fn set_error(error: Option<(&'static str, c_int)>) {
-    ERROR.set(error);
+/// What `body` gives while a function of MPI's returns an error code, in this test.
+pub fn failing<R>(function: &'static str, code: c_int, body: impl FnOnce() -> R) -> R {
+    ERROR.set(Some((function, code)));
+    let outcome = body();
+    ERROR.set(None);
+    outcome
+}
+
+/// The same where errors raise, in all tests: one that calls this has to be [`alone`].
+pub fn raising<R>(function: &'static str, code: c_int, body: impl FnOnce() -> R) -> R {
+    ops::set_raise_on_error(true);
+    let outcome = failing(function, code, body);
+    ops::set_raise_on_error(false);
+    outcome
+}
+
+/// The lines that `body` writes into the log.
+pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
+    log::set_sink(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
+    body();
+    LINES.take()
+}
+
+/// The same while there is one.
+pub fn logged_lines_of(body: impl FnOnce()) -> Vec<String> {
+    log::set_enabled(true);
+    let lines = lines_of(body);
+    log::set_enabled(false);
+    lines
 }
 
 /// Records a call, and gives back the error code.
@@ -79,80 +108,49 @@ impl Argument for i64 {
     }
 }
 
+impl Argument for isize {
+    fn words(self) -> Vec<i64> {
+        vec![self as i64]
+    }
+}
+
 impl Argument for *const c_void {
     fn words(self) -> Vec<i64> {
         vec![self as i64]
     }
 }
 
-impl Argument for *mut c_void {
+impl<T> Argument for *mut T {
     fn words(self) -> Vec<i64> {
         vec![self as i64]
     }
 }
 
-/// All lists have two members, as all communicators have two ranks.
-macro_rules! list {
-    ($($member:ty),*) => {
-        $(impl Argument for *const $member {
-            fn words(self) -> Vec<i64> {
-                // SAFETY: what the core passes for a list lives through the call.
-                unsafe { [*self, *self.add(1)] }.into_iter().map(|member| member as i64).collect()
-            }
-        })*
-    };
-}
-
-impl Argument for *mut c_int {
+impl Argument for UserFunction<Recorder> {
     fn words(self) -> Vec<i64> {
-        vec![self as i64]
+        vec![self.map_or(0, |function| function as usize as i64)]
     }
 }
 
-list!(c_int, i64, isize, *mut c_void);
+/// A list, which always has two members, as all communicators have two ranks.
+impl<T: Argument + Copy> Argument for *const T {
+    fn words(self) -> Vec<i64> {
+        // SAFETY: what the core passes for a list lives through the call.
+        let members = unsafe { [*self, *self.add(1)] };
+        members.map(Argument::words).concat()
+    }
+}
 
-/// A C function of as many arguments as there are letters, of the types that its place in the
-/// table gives them.
+/// A C function of so many arguments, of the types that its place in the table gives them.
 macro_rules! recorder {
-    ($name:expr, $($argument:ident)*) => {{
-        #[allow(non_snake_case)]
+    ($symbol:ident($($argument:ident),*)) => {{
         unsafe extern "C" fn called<$($argument: Argument),*>(
             $($argument: $argument),*
         ) -> c_int {
-            record($name, [$($argument.words()),*].concat())
+            record(stringify!($symbol), [$($argument.words()),*].concat())
         }
         called
     }};
-}
-
-/// The functions that take counts, under names that end in `$suffix`.
-macro_rules! counted {
-    ($suffix:literal) => {
-        Counted {
-            allgather: recorder!(concat!("MPI_Allgather", $suffix), A B C D E F G),
-            allgatherv: recorder!(concat!("MPI_Allgatherv", $suffix), A B C D E F G H),
-            allreduce: recorder!(concat!("MPI_Allreduce", $suffix), A B C D E F),
-            alltoall: recorder!(concat!("MPI_Alltoall", $suffix), A B C D E F G),
-            alltoallv: recorder!(concat!("MPI_Alltoallv", $suffix), A B C D E F G H I),
-            bcast: recorder!(concat!("MPI_Bcast", $suffix), A B C D E),
-            exscan: recorder!(concat!("MPI_Exscan", $suffix), A B C D E F),
-            gather: recorder!(concat!("MPI_Gather", $suffix), A B C D E F G H),
-            gatherv: recorder!(concat!("MPI_Gatherv", $suffix), A B C D E F G H I),
-            recv: recorder!(concat!("MPI_Recv", $suffix), A B C D E F G),
-            reduce: recorder!(concat!("MPI_Reduce", $suffix), A B C D E F G),
-            reduce_scatter_block: recorder!(
-                concat!("MPI_Reduce_scatter_block", $suffix), A B C D E F
-            ),
-            scan: recorder!(concat!("MPI_Scan", $suffix), A B C D E F),
-            scatter: recorder!(concat!("MPI_Scatter", $suffix), A B C D E F G H),
-            scatterv: recorder!(concat!("MPI_Scatterv", $suffix), A B C D E F G H I),
-            send: recorder!(concat!("MPI_Send", $suffix), A B C D E F),
-            sendrecv: recorder!(concat!("MPI_Sendrecv", $suffix), A B C D E F G H I J K L),
-            sendrecv_replace: recorder!(
-                concat!("MPI_Sendrecv_replace", $suffix), A B C D E F G H I
-            ),
-        }
-    };
 }
 
 unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c_int) -> c_int {
@@ -258,24 +256,19 @@ unsafe extern "C" fn type_free(datatype: *mut *mut c_void) -> c_int {
     record("MPI_Type_free", vec![unsafe { *datatype } as i64])
 }
 
+/// All functions record their arguments. These also give something, or are asked too often.
 fn functions() -> Functions<Recorder> {
     Functions {
-        abort: recorder!("MPI_Abort", A B),
-        alltoallw: recorder!("MPI_Alltoallw", A B C D E F G H I),
-        barrier: recorder!("MPI_Barrier", A),
         comm_free,
         comm_split,
         error_string,
         finalized,
-        get_count: recorder!("MPI_Get_count", A B C),
         op_create,
-        status_set_elements: recorder!("MPI_Status_set_elements_x", A B C),
         type_commit,
         type_contiguous,
         type_create_struct,
         type_free,
-        int: counted!(""),
-        large: Some(counted!("_c")),
+        ..mpi_functions!(recorder)
     }
 }
 
@@ -285,12 +278,19 @@ pub const RANK_1: i64 = 1;
 pub const COMM: [i64; 2] = [0x440, 0x441];
 pub const FREED: i64 = 2;
 
-pub const SUM: i64 = 3;
-pub const SUM_HANDLE: i64 = 0x58;
+/// The handle of an operator of MPI's own.
+pub const fn handle_of(op: PredefinedOp) -> i64 {
+    0x58 + op.number()
+}
+
+pub const SUM: i64 = PredefinedOp::Sum.number();
+pub const SUM_HANDLE: i64 = handle_of(PredefinedOp::Sum);
 
 /// An operator that is not MPI's own.
-pub const USER_MADE: i64 = 20;
-pub const USER_MADE_HANDLE: i64 = 0x59;
+pub const USER_MADE: i64 = PredefinedOp::ALL.len() as i64;
+pub const USER_MADE_HANDLE: i64 = 0x57;
+/// A number that no operator has.
+pub const NO_OPERATOR: i64 = USER_MADE + 1;
 
 pub const STATUS: i64 = 1;
 pub const STATUS_ADDRESS: i64 = 0x5000;
@@ -299,7 +299,7 @@ pub const FLOAT: i64 = 0xf32;
 pub const SHORT: i64 = 0xf16;
 
 /// Calls an operation. Gives back how it ended and what it called.
-pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
+pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
     Recorder::functions().get_or_init(|| {
         for rank in [0, 1] {
             let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2, 0);
@@ -307,8 +307,8 @@ pub fn run(operation: &str, call: Call) -> (Outcome, Vec<Recorded>) {
         }
         REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2, 0));
         assert_eq!(REGISTRY.free_communicator::<Recorder>(FREED as usize), None);
-        for number in 0..14 {
-            REGISTRY.set_operator(number as usize, (SUM_HANDLE - SUM + number) as usize);
+        for op in PredefinedOp::ALL {
+            REGISTRY.set_operator(op.number() as usize, handle_of(*op) as usize);
         }
         REGISTRY.set_operator(USER_MADE as usize, USER_MADE_HANDLE as usize);
         REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
@@ -342,7 +342,7 @@ pub fn recorded() -> Vec<Recorded> {
 }
 
 /// The one call that an operation made, all being well.
-pub fn called(operation: &str, call: Call) -> Recorded {
+pub fn called(operation: &str, call: CallFrame) -> Recorded {
     let (outcome, mut calls) = run(operation, call);
     assert_eq!(outcome, Ok(()));
     assert_eq!(calls.len(), 1, "{calls:?}");
@@ -350,7 +350,7 @@ pub fn called(operation: &str, call: Call) -> Recorded {
 }
 
 /// The error of an operation that must not have called MPI.
-pub fn refused(operation: &str, call: Call) -> Outcome {
+pub fn refused(operation: &str, call: CallFrame) -> Outcome {
     let (outcome, calls) = run(operation, call);
     assert_eq!(calls, []);
     outcome
@@ -360,12 +360,53 @@ pub fn refused(operation: &str, call: Call) -> Outcome {
 pub const IN: i64 = 0x1000;
 pub const OUT: i64 = 0x2000;
 
-pub fn floats(address: i64, dims: &[i64]) -> Array {
-    array(F32, address as usize, dims)
+pub fn floats(address: i64, dims: &[i64]) -> Buffer {
+    buffer(F32, address as usize, dims)
 }
 
-pub fn on(comm: i64) -> Call {
-    Call::default().ints(&[("comm_number", comm)])
+pub fn on(comm: i64) -> CallFrame {
+    CallFrame::default().ints(&[("comm_number", comm)])
+}
+
+/// Adds an operand and a result of these shapes.
+pub fn in_and_out(call: CallFrame, operand: &[i64], result: &[i64]) -> CallFrame {
+    call.operand(floats(IN, operand))
+        .result(floats(OUT, result))
+}
+
+/// A reduction, which wants arrays.
+pub fn allreduce(comm: i64) -> CallFrame {
+    on(comm).ints(&[("op_number", SUM)])
+}
+
+/// The same for a scan, and for what takes more than it needs.
+pub fn scan(comm: i64) -> CallFrame {
+    allreduce(comm).ints(&[("reverse", 0)])
+}
+
+/// Of five floats, to rank 1.
+pub fn send() -> CallFrame {
+    on(RANK_0)
+        .ints(&[("dest", 1), ("tag", 9)])
+        .operand(floats(IN, &[5]))
+}
+
+/// Of five floats, from any rank.
+pub fn recv(status: i64) -> CallFrame {
+    on(RANK_1)
+        .ints(&[("source", -2), ("tag", -1), ("status_number", status)])
+        .result(floats(OUT, &[5]))
+}
+
+/// To rank 1 and from rank 3, which wants arrays.
+pub fn sendrecv(status: i64) -> CallFrame {
+    on(RANK_0).ints(&[
+        ("dest", 1),
+        ("sendtag", 2),
+        ("source", 3),
+        ("recvtag", 4),
+        ("status_number", status),
+    ])
 }
 
 /// Held while a test changes what holds for the whole process.

@@ -13,19 +13,19 @@ use crate::stream::{self, Command, stream};
 
 /// The context with this number, null when there is none. Does not make it current.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_context(number: usize) -> *mut c_void {
+pub extern "C" fn stand_in_context(number: usize) -> *mut c_void {
     driver::context(number).unwrap_or(0) as *mut c_void
 }
 
 /// Device memory that faults when the host touches it; 0 without memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_alloc(bytes: usize) -> usize {
+pub extern "C" fn stand_in_alloc(bytes: usize) -> usize {
     alloc(bytes, libc::PROT_NONE)
 }
 
 /// Device memory that the host may touch, as a GPU-aware MPI does; 0 without memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_alloc_open(bytes: usize) -> usize {
+pub extern "C" fn stand_in_alloc_open(bytes: usize) -> usize {
     alloc(bytes, libc::PROT_READ | libc::PROT_WRITE)
 }
 
@@ -40,7 +40,7 @@ fn alloc(bytes: usize, protection: c_int) -> usize {
 
 /// Commands that use the memory still do, and then it is unmapped.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_free(address: usize) {
+pub extern "C" fn stand_in_free(address: usize) {
     let mut state = lock();
     if state.allocations.remove(&address).is_none() {
         state.violation(&format!(
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn stand_in_write(device: usize, host: *const c_void, byte
     let to = span(&mut lock(), device, bytes);
     if let (Ok(to), true) = (to, bytes > 0) {
         // SAFETY: the caller gives `bytes` to read at `host`.
-        unsafe { to.write(host.cast()) }
+        unsafe { to.write(host.cast()) };
     }
 }
 
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn stand_in_read(host: *mut c_void, device: usize, bytes: 
     let from = span(&mut lock(), device, bytes);
     if let (Ok(from), true) = (from, bytes > 0) {
         // SAFETY: the caller gives `bytes` to write at `host`.
-        unsafe { from.read(host.cast()) }
+        unsafe { from.read(host.cast()) };
     }
 }
 
 /// A new stream of the context; null when it is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_stream(context: *mut c_void) -> *mut c_void {
+pub extern "C" fn stand_in_stream(context: *mut c_void) -> *mut c_void {
     if !driver::is_context(context as usize) {
         lock().violation("a stream was made in no context");
         return null_mut();
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn stand_in_stream(context: *mut c_void) -> *mut c_void {
 
 /// Waits for the stream's commands and ends its thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_free_stream(stream: *mut c_void) {
+pub extern "C" fn stand_in_free_stream(stream: *mut c_void) {
     stream::free(stream);
 }
 
@@ -103,15 +103,15 @@ pub unsafe extern "C" fn stand_in_write_later(
         // SAFETY: the caller gives `bytes` to read at `host`.
         _ => unsafe { slice::from_raw_parts(host.cast::<u8>(), bytes) }.to_vec(),
     };
-    // SAFETY: `data` is as long as the span.
-    later(&mut lock(), stream, delay_us, move || unsafe {
-        to.write(data.as_ptr())
+    later(&mut lock(), stream, delay_us, move || {
+        // SAFETY: `data` is as long as the span.
+        unsafe { to.write(data.as_ptr()) };
     });
 }
 
 /// Like a kernel that uses a result: copies from device memory to device memory, in stream order.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_copy_later(
+pub extern "C" fn stand_in_copy_later(
     to: usize,
     from: usize,
     bytes: usize,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn stand_in_copy_later(
     };
     let copy = move |to: Span, from: Span| {
         // SAFETY: both spans have the same length.
-        unsafe { to.write(from.pointer()) }
+        unsafe { to.write(from.pointer()) };
     };
     later(&mut state, stream, delay_us, move || copy(to, from));
 }
@@ -140,7 +140,7 @@ fn later(state: &mut State, on: *mut c_void, delay_us: u64, work: impl FnOnce() 
 
 /// Waits until all streams are idle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_idle() {
+pub extern "C" fn stand_in_idle() {
     stream::idle();
 }
 
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn stand_in_count(name: *const c_char) -> u64 {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_reset_counts() {
+pub extern "C" fn stand_in_reset_counts() {
     lock().reset_counts();
 }
 

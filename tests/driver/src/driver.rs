@@ -18,11 +18,12 @@ enum Needs {
     Context,
 }
 
-/// Each line: the name in the tests, CUDA's and HIP's symbol, arguments, what it needs, what does it.
+/// Each line: the name in the tests, whether all arguments are checked (safe) or one is written to
+/// on trust (unsafe), CUDA's and HIP's symbol, arguments, what it needs, what does it.
 macro_rules! driver_functions {
-    ($($name:ident: $cuda:ident, $hip:ident ($($argument:ident: $type:ty),*)
+    ($($name:ident: $safety:ident $cuda:ident, $hip:ident ($($argument:ident: $type:ty),*)
        needs $needs:ident => $body:ident;)*) => {
-        #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "the names are CUDA's")]
+        #[expect(non_camel_case_types, clippy::enum_variant_names, reason = "the names are CUDA's")]
         #[derive(Clone, Copy)]
         enum Function { $($name),* }
 
@@ -34,12 +35,17 @@ macro_rules! driver_functions {
         ),*];
 
         $(
-            driver_functions!(@export $cuda ($($argument: $type),*) $name $needs $body);
-            driver_functions!(@export $hip ($($argument: $type),*) $name $needs $body);
+            driver_functions!(@$safety $cuda ($($argument: $type),*) $name $needs $body);
+            driver_functions!(@$safety $hip ($($argument: $type),*) $name $needs $body);
         )*
     };
-    (@export $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
-        #[allow(non_snake_case, reason = "the names are CUDA's and HIP's")]
+    (@safe $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $symbol($($argument: $type),*) -> c_int {
+            call(Function::$name, Needs::$needs, || $body($($argument),*))
+        }
+    };
+    (@unsafe $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol($($argument: $type),*) -> c_int {
             call(Function::$name, Needs::$needs, || $body($($argument),*))
@@ -48,38 +54,40 @@ macro_rules! driver_functions {
 }
 
 driver_functions! {
-    cuInit: cuInit, hipInit(flags: c_uint) needs Nothing => init;
-    cuDeviceGetCount: cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int)
+    cuInit: safe cuInit, hipInit(flags: c_uint) needs Nothing => init;
+    cuDeviceGetCount: unsafe cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int)
         needs Init => device_count;
-    cuCtxGetCurrent: cuCtxGetCurrent, hipCtxGetCurrent(context: *mut *mut c_void)
+    cuCtxGetCurrent: unsafe cuCtxGetCurrent, hipCtxGetCurrent(context: *mut *mut c_void)
         needs Init => get_current;
-    cuCtxSetCurrent: cuCtxSetCurrent, hipCtxSetCurrent(context: *mut c_void)
+    cuCtxSetCurrent: safe cuCtxSetCurrent, hipCtxSetCurrent(context: *mut c_void)
         needs Init => set_current;
-    cuMemHostAlloc: cuMemHostAlloc, hipHostMalloc(
+    cuMemHostAlloc: unsafe cuMemHostAlloc, hipHostMalloc(
         address: *mut *mut c_void, bytes: usize, flags: c_uint
     ) needs Context => host_alloc;
-    cuMemFreeHost: cuMemFreeHost, hipHostFree(address: *mut c_void) needs Context => host_free;
-    cuMemcpyDtoHAsync: cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync(
+    cuMemFreeHost: safe cuMemFreeHost, hipHostFree(address: *mut c_void) needs Context => host_free;
+    cuMemcpyDtoHAsync: safe cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync(
         host: *mut c_void, device: usize, bytes: usize, stream: *mut c_void
     ) needs Context => copy_down;
-    cuMemcpyHtoDAsync: cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
+    cuMemcpyHtoDAsync: safe cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
         device: usize, host: *const c_void, bytes: usize, stream: *mut c_void
     ) needs Context => copy_up;
-    cuEventCreate: cuEventCreate, hipEventCreateWithFlags(event: *mut *mut c_void, flags: c_uint)
-        needs Context => event_create;
-    cuEventRecord: cuEventRecord, hipEventRecord(event: *mut c_void, stream: *mut c_void)
+    cuEventCreate: unsafe cuEventCreate, hipEventCreateWithFlags(
+        event: *mut *mut c_void, flags: c_uint
+    ) needs Context => event_create;
+    cuEventRecord: safe cuEventRecord, hipEventRecord(event: *mut c_void, stream: *mut c_void)
         needs Context => event_record;
-    cuEventQuery: cuEventQuery, hipEventQuery(event: *mut c_void) needs Context => event_query;
-    cuEventSynchronize: cuEventSynchronize, hipEventSynchronize(event: *mut c_void)
+    cuEventQuery: safe cuEventQuery, hipEventQuery(event: *mut c_void) needs Context => event_query;
+    cuEventSynchronize: safe cuEventSynchronize, hipEventSynchronize(event: *mut c_void)
         needs Context => event_synchronize;
-    cuEventDestroy: cuEventDestroy_v2, hipEventDestroy(event: *mut c_void)
+    cuEventDestroy: safe cuEventDestroy_v2, hipEventDestroy(event: *mut c_void)
         needs Context => event_destroy;
-    cuStreamSynchronize: cuStreamSynchronize, hipStreamSynchronize(stream: *mut c_void)
+    cuStreamSynchronize: safe cuStreamSynchronize, hipStreamSynchronize(stream: *mut c_void)
         needs Context => synchronize;
-    cuGetErrorName: cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char)
+    cuGetErrorName: unsafe cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char)
         needs Nothing => error_name;
-    cuGetErrorString: cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char)
-        needs Nothing => error_string;
+    cuGetErrorString: unsafe cuGetErrorString, hipDrvGetErrorString(
+        code: c_int, text: *mut *const c_char
+    ) needs Nothing => error_string;
 }
 
 pub const FUNCTIONS: usize = NAMES.len();

@@ -22,7 +22,7 @@ pub struct Allocation {
 
 impl Allocation {
     /// `protection` is what the host may do with the memory.
-    pub fn new(bytes: usize, protection: c_int) -> Option<Allocation> {
+    pub fn new(bytes: usize, protection: c_int) -> Option<Self> {
         let length = libc::off_t::try_from(mapped(bytes)).ok()?;
         // SAFETY: the name is a C string.
         let file = unsafe { libc::memfd_create(c"device memory".as_ptr(), libc::MFD_CLOEXEC) };
@@ -48,7 +48,7 @@ impl Allocation {
         };
         // SAFETY: the view was just mapped, for at least `bytes`.
         unsafe { ptr::write_bytes(hidden as *mut u8, NEW_DEVICE_MEMORY, bytes) };
-        Some(Allocation {
+        Some(Self {
             bytes,
             address,
             hidden,

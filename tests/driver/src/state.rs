@@ -33,7 +33,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    const NONE: Counts = Counts {
+    const NONE: Self = Self {
         calls: [0; FUNCTIONS],
         bytes_down: 0,
         bytes_up: 0,

@@ -28,23 +28,23 @@ pub struct Command {
 }
 
 impl Command {
-    pub fn new(work: impl FnOnce() + Send + 'static) -> Command {
-        Command {
+    pub fn new(work: impl FnOnce() + Send + 'static) -> Self {
+        Self {
             work: Some(Box::new(work)),
             delay: Duration::ZERO,
             host: None,
         }
     }
 
-    pub fn uses(self, host: HostAccess) -> Command {
-        Command {
+    pub fn uses(self, host: HostAccess) -> Self {
+        Self {
             host: Some(host),
             ..self
         }
     }
 
-    pub fn after(self, delay: Duration) -> Command {
-        Command { delay, ..self }
+    pub fn after(self, delay: Duration) -> Self {
+        Self { delay, ..self }
     }
 }
 

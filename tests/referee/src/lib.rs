@@ -5,21 +5,38 @@
 //! of its own (`CARGO_TARGET_DIR`).
 
 /// XLA's `xla/ffi/api/c_api.h`.
-#[allow(clippy::all, dead_code)]
-#[allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[allow(
+    clippy::all,
+    clippy::use_self,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    reason = "bindgen writes it"
+)]
 pub mod xla {
     include!(concat!(env!("OUT_DIR"), "/xla.rs"));
 }
 
 /// What mpi-sys does not tell about `mpi.h`.
+#[allow(missing_docs, reason = "bindgen writes it")]
 pub mod mpi {
     include!(concat!(env!("OUT_DIR"), "/mpi.rs"));
 }
 
 /// The header of the standard ABI, `mpi_abi.h`, where the MPI has one.
 #[cfg(standard_abi)]
-#[allow(clippy::all, dead_code)]
-#[allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[allow(
+    clippy::all,
+    clippy::use_self,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    reason = "bindgen writes it"
+)]
 pub mod standard {
     include!(concat!(env!("OUT_DIR"), "/standard.rs"));
 }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 #[cfg(standard_abi)]
 use binding::mpi::Standard;
-use binding::mpi::{Abi, Counted, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
+use binding::mpi::{Abi, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Types};
 use binding::ops::MAX_STATUS;
 use mpi_sys as symbols;
 use referee::mpi as header;
@@ -21,27 +21,20 @@ impl Types for Header {
     type Status = mpi_sys::MPI_Status;
 }
 
-/// The table, filled with the functions of the module that is called `symbols` where this is used.
-macro_rules! table_of_the_header {
-    (
-        plain { $($field:ident = $symbol:ident;)* }
-        counted { $($counted:ident = $int:ident, $large:ident;)* }
-    ) => {
-        Functions::<Header> {
-            $($field: symbols::$symbol,)*
-            int: Counted { $($counted: symbols::$int),* },
-            #[cfg(large_counts)]
-            large: Some(Counted { $($counted: symbols::$large),* }),
-            #[cfg(not(large_counts))]
-            large: None,
-        }
+/// A function of the module that is called `symbols` where this is used.
+macro_rules! function_of_the_header {
+    ($symbol:ident($($argument:ident),*)) => {
+        symbols::$symbol
     };
 }
 
 /// Compiles only if every function of the table has the signature that the header declares.
 #[test]
 fn functions_have_the_signatures_of_the_header() {
-    let functions = binding::for_each_mpi_function!(table_of_the_header);
+    #[cfg(large_counts)]
+    let functions: Functions<Header> = binding::mpi_functions!(function_of_the_header);
+    #[cfg(not(large_counts))]
+    let functions: Functions<Header> = binding::mpi_functions!(function_of_the_header, None);
     assert_eq!(
         functions.int.send as usize,
         mpi_sys::MPI_Send as *const () as usize
@@ -162,7 +155,7 @@ mod standard {
     /// Compiles only if every function of the table has the signature that the header declares.
     #[test]
     fn functions_have_the_signatures_of_the_header() {
-        let functions = binding::for_each_mpi_function!(table_of_the_header);
+        let functions: Functions<Header> = binding::mpi_functions!(function_of_the_header);
         assert_eq!(
             functions.int.send as usize,
             header::MPI_Send as *const () as usize

@@ -136,3 +136,23 @@ fn constants_are_those_of_the_header() {
         XLA_FFI_ExecutionStage_EXECUTE
     }
 }
+
+/// Fails when a struct or a constant was added to the core that is not compared here.
+#[test]
+fn all_of_the_core_is_compared() {
+    let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let compared: Vec<_> = words(include_str!("xla.rs")).collect();
+    let declared = include_str!("../../../rust/src/xla/raw.rs").lines();
+    for line in declared {
+        let declaration = line.strip_prefix("pub struct ");
+        let Some(declaration) = declaration.or_else(|| line.strip_prefix("pub const ")) else {
+            continue;
+        };
+        let name = words(declaration).next().unwrap();
+        // The one that is opaque has nothing to compare.
+        assert!(
+            compared.contains(&name) || name == "XLA_FFI_Error",
+            "{name}"
+        );
+    }
+}

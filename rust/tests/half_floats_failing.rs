@@ -13,14 +13,12 @@ fn an_operator_that_could_not_be_made_is_an_error_of_every_call() {
     ops::set_raise_on_error(true);
     let call = || {
         on(RANK_0)
-            .ints(&[("op_number", 0)])
-            .operand(array(BF16, IN as usize, &[3]))
-            .result(array(BF16, IN as usize, &[3]))
+            .ints(&[("op_number", SUM)])
+            .operand(buffer(BF16, IN as usize, &[3]))
+            .result(buffer(BF16, IN as usize, &[3]))
     };
     let error = internal("r0 | MPI_Op_create returned error code 9: number 9 is wrong");
-    set_error(Some(("MPI_Op_create", 9)));
-    let (outcome, calls) = run("allreduce", call());
-    set_error(None);
+    let (outcome, calls) = failing("MPI_Op_create", 9, || run("allreduce", call()));
     assert_eq!(
         (outcome, calls),
         (error.clone(), vec![("MPI_Op_create", vec![1])])

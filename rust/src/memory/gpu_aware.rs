@@ -1,11 +1,11 @@
-//! Whether MPI takes addresses of device memory.
+//! Whether MPI takes addresses of device memory: whether it is "GPU-aware".
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::library::Library;
-use crate::memory::Vendor;
+use super::driver::Vendor;
+use crate::mpi::Library;
 
 /// The extensions by which an MPI tells, of which most have one or none.
 #[derive(Default)]
@@ -40,8 +40,8 @@ pub fn bind(library: &Library) {
 /// What MPI says, if it can be asked.
 pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     let queries = QUERIES.get()?;
-    // SAFETY: functions without an argument, which may be called at any time.
     if let Some(query) = queries.by_vendor[vendor as usize] {
+        // SAFETY: a function without an argument, which may be called at any time.
         return Some(unsafe { query() } != 0);
     }
     let query = queries.by_number?;
@@ -49,7 +49,7 @@ pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     let number = [0, 2][vendor as usize];
     let mut is_supported = 0;
     // SAFETY: there is room for the answer.
-    let code = unsafe { query(number, &mut is_supported) };
+    let code = unsafe { query(number, &raw mut is_supported) };
     (code == 0).then_some(is_supported != 0)
 }
 

@@ -1,0 +1,71 @@
+//! Why a call fails.
+
+use std::ffi::c_int;
+use std::fmt;
+
+/// Whose fault it is that a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The call itself is wrong: its buffers or attributes are not what the operation takes.
+    Invalid,
+    /// The call is right, but what it refers to is gone or was never there.
+    Precondition,
+    /// The call was made, and failed.
+    Internal,
+}
+
+/// Why a call fails, as XLA is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// What XLA has a code for.
+    pub kind: Kind,
+    /// What the user reads.
+    pub message: String,
+}
+
+impl Error {
+    /// An error of [`Kind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// An error of [`Kind::Precondition`].
+    pub fn precondition(message: impl Into<String>) -> Self {
+        Self::new(Kind::Precondition, message)
+    }
+
+    /// An error of [`Kind::Internal`].
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+}
+
+/// What a call comes to.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A function of MPI's or of the driver's that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its name in C.
+    pub function: &'static str,
+    /// What it returned.
+    pub code: c_int,
+    /// What MPI or the driver says about the code.
+    pub text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self {
+            function,
+            code,
+            text,
+        } = self;
+        write!(f, "{function} returned error code {code}: {text}")
+    }
+}

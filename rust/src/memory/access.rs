@@ -1,0 +1,61 @@
+//! How MPI gets at the bytes of a call.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use crate::error::Failure;
+use crate::xla::Buffer;
+
+/// The memory that the arrays of one call are in.
+pub trait Memory {
+    /// The address at which MPI finds the operand, from [`before`](Self::before) on.
+    fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure>;
+
+    /// The address at which MPI puts the result, until [`after`](Self::after). It is the operand's
+    /// if both are one array.
+    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure>;
+
+    /// Waits until a call of MPI may begin.
+    fn before(&self, access: &Access) -> Result<(), Failure>;
+
+    /// Puts where it belongs what a call of MPI wrote.
+    fn after(&self, access: &Access) -> Result<(), Failure>;
+}
+
+/// What one call of MPI reads and writes.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Bytes of the operand.
+    pub read: Range<usize>,
+    /// Where that ends what the call after this one reads.
+    pub read_next: usize,
+    /// Bytes of the result.
+    pub written: Range<usize>,
+}
+
+impl Access {
+    /// Both arrays, in a call that is the only one.
+    pub const WHOLE: Self = Self {
+        read: 0..usize::MAX,
+        read_next: 0,
+        written: 0..usize::MAX,
+    };
+
+    /// These elements of both arrays, of `size` bytes each, in a row of calls for `length` each.
+    pub fn both(elements: &Range<i64>, length: i64, size: usize) -> Self {
+        let bytes = |count: i64| (count as usize).saturating_mul(size);
+        let read = bytes(elements.start)..bytes(elements.end);
+        Self {
+            read_next: bytes(elements.end.saturating_add(length)),
+            written: read.clone(),
+            read,
+        }
+    }
+
+    /// The same, in an array that begins so many bytes further on.
+    pub fn read_from(mut self, start: usize) -> Self {
+        self.read = self.read.start + start..self.read.end + start;
+        self.read_next = self.read_next.saturating_add(start);
+        self
+    }
+}

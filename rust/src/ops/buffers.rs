@@ -1,0 +1,116 @@
+//! The arrays of a call, as MPI is told about them.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::call::Call;
+use crate::error::{Error, Result};
+use crate::memory::Memory;
+use crate::mpi::{Abi, Datatype, REGISTRY};
+use crate::xla::Buffer;
+
+/// `count` elements of `datatype` at an address (MPI-4.1 §3.2.2).
+#[derive(Clone, Copy)]
+pub struct MpiBuffer<P> {
+    pub address: P,
+    pub count: i64,
+    pub datatype: Datatype,
+}
+
+/// What MPI reads.
+pub type SendBuffer = MpiBuffer<*const c_void>;
+/// What MPI writes.
+pub type RecvBuffer = MpiBuffer<*mut c_void>;
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// An operand as MPI reads it.
+    pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer> {
+        let (datatype, bytes) = measure(operand)?;
+        Ok(MpiBuffer {
+            address: self.in_memory(self.memory.read(operand, bytes))?,
+            count: operand.count,
+            datatype,
+        })
+    }
+
+    /// A result as MPI writes it.
+    pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer> {
+        let (datatype, bytes) = measure(result)?;
+        Ok(MpiBuffer {
+            address: self.in_memory(self.memory.write(result, bytes))?,
+            count: result.count,
+            datatype,
+        })
+    }
+
+    /// The result that only root has, or null where MPI does not look at it (MPI-4.1 §6.5,
+    /// "significant only at root").
+    pub fn result_at_root(
+        &self,
+        root: c_int,
+        check: impl FnOnce(&Buffer) -> Result<()>,
+    ) -> Result<*mut c_void> {
+        if self.communicator.rank != root {
+            let [] = self.results()?;
+            return Ok(ptr::null_mut());
+        }
+        let [result] = self.results()?;
+        check(&result)?;
+        Ok(self.recv_buffer(&result)?.address)
+    }
+
+    /// The operand that only root has, or null where MPI does not look at it.
+    pub fn operand_at_root(
+        &self,
+        root: c_int,
+        check: impl FnOnce(&Buffer) -> Result<()>,
+    ) -> Result<*const c_void> {
+        if self.communicator.rank != root {
+            let [] = self.operands()?;
+            return Ok(ptr::null());
+        }
+        let [operand] = self.operands()?;
+        check(&operand)?;
+        Ok(self.send_buffer(&operand)?.address)
+    }
+
+    /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
+    /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
+    pub fn both_buffers(
+        &self,
+        operand: &Buffer,
+        result: &Buffer,
+    ) -> Result<(SendBuffer, RecvBuffer)> {
+        check_blocks(result, operand, 1)?;
+        let recv = self.recv_buffer(result)?;
+        let mut send = self.send_buffer(operand)?;
+        if send.address == recv.address {
+            send.address = A::IN_PLACE as *const c_void;
+        }
+        Ok((send, recv))
+    }
+}
+
+/// The type of an array's elements, and its bytes.
+fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
+    let datatype = REGISTRY.datatype(array.dtype)?;
+    match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
+        Ok(Some(bytes)) => Ok((datatype, bytes)),
+        _ => Err(Error::invalid(format!(
+            "an array of shape {:?} does not fit into memory",
+            array.dims
+        ))),
+    }
+}
+
+/// Checks that `whole` holds `blocks` times what `block` does, which is what keeps MPI from
+/// writing past the end of a result.
+pub fn check_blocks(whole: &Buffer, block: &Buffer, blocks: c_int) -> Result<()> {
+    if whole.dtype == block.dtype && whole.count == block.count.saturating_mul(i64::from(blocks)) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "arrays do not match: {:?} of XLA type {} is not {blocks} times {:?} of XLA type {}",
+        whole.dims, whole.dtype, block.dims, block.dtype
+    )))
+}

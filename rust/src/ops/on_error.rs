@@ -1,0 +1,32 @@
+//! What becomes of an error code: an error of XLA's, or the end of all ranks.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Failure};
+use crate::mpi::{Abi, Communicator, Functions};
+
+static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
+
+/// Whether an error of MPI's becomes an error of XLA's, or ends all ranks (the default).
+pub fn set_raise_on_error(raise: bool) {
+    RAISE_ON_ERROR.store(raise, Ordering::Relaxed);
+}
+
+/// Ends all ranks of the communicator with a line on stderr, or makes an error of the failure.
+#[cold]
+pub fn failed<A: Abi>(
+    functions: &Functions<A>,
+    communicator: &Communicator,
+    failure: &Failure,
+) -> Error {
+    let message = format!("r{} | {failure}", communicator.rank);
+    if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
+        // Written at once, so that the lines of ranks don't mix, and not by eprintln!, which
+        // panics where stderr is closed: the abort must happen.
+        let _ = io::stderr().write_all(format!("{message} - aborting\n").as_bytes());
+        // SAFETY: a communicator that the registry holds is valid.
+        unsafe { (functions.abort)(communicator.handle::<A>(), failure.code) };
+    }
+    Error::internal(message)
+}
