@@ -19,7 +19,16 @@ napoleon_numpy_docstring = False
 autodoc_typehints = "signature"
 autodoc_type_aliases = {
     name: name
-    for name in ("AnyToken", "Array", "ArrayLike", "Comm", "Counts", "Integer", "Op", "Status")
+    for name in (
+        "AnyToken",
+        "Array",
+        "ArrayLike",
+        "Comm",
+        "Counts",
+        "Integer",
+        "Op",
+        "Status",
+    )
 }
 python_maximum_signature_line_length = 88
 
