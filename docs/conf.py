@@ -1,5 +1,7 @@
 """Configuration of Sphinx: `sphinx-build -W docs build/docs`."""
 
+import re
+
 import mpi4jax
 
 project = "mpi4jax"
@@ -17,6 +19,7 @@ myst_heading_anchors = 3
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_type_aliases = {
     name: name
     for name in (
@@ -34,3 +37,16 @@ python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = f"mpi4jax {release}"
+
+
+def plain_names(app, what, name, obj, options, signature, annotation):
+    """Names of types where Sphinx would show how it refers to them."""
+
+    def plain(text):
+        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+
+    return plain(signature), plain(annotation)
+
+
+def setup(app):
+    app.connect("autodoc-process-signature", plain_names)
