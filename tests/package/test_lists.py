@@ -20,13 +20,14 @@ def test_every_list_has_every_operation(root):
     on_host, on_device = _core.load(mpi4py.MPI.__file__, abi())
     documented = (root / "docs" / "api.md").read_text()
     usage = (root / "docs" / "usage.md").read_text()
+    with_tokens, without = re.split("\n## Operations without tokens\n", documented)
     lists = {
         "notoken.py": OPERATIONS,
         "_tokens.py": _tokens.__all__,
         "the core's handlers": [name for name, _ in on_host],
         "those for devices": [name for name, _ in on_device],
-        "docs/api.md, with tokens": re.findall(r":: mpi4jax\.(\w+)$", documented, re.M),
-        "docs/api.md": re.findall(r":: mpi4jax\.notoken\.(\w+)", documented),
+        "docs/api.md, with tokens": re.findall(r":: mpi4jax\.(\w+)$", with_tokens, re.M),
+        "docs/api.md": re.findall(r":: mpi4jax\.notoken\.(\w+)$", without, re.M),
         "docs/usage.md": re.findall(r"^\| `(\w+)\(", usage, re.MULTILINE),
     }
     for name, listed in lists.items():
@@ -103,7 +104,7 @@ def test_names_of_private_modules_of_jax_stand_in_one_file(root):
     for path in (root / "mpi4jax").rglob("*.py"):
         is_compat = path.relative_to(root).as_posix() == "mpi4jax/_internal/jax_compat.py"
         text = path.read_text()
-        assert is_compat or "jax._src" not in text, path
+        assert is_compat or not re.search(r"(?<!mpi4)jax\._src", text), path
         assert is_compat or "jaxlib" not in text, path
 
 

@@ -1,7 +1,5 @@
 """A program for mpi4jax 0.9: no tokens at the top level."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
 
 
-@partial(jax.jit, static_argnums=1)
 def total(x: jax.Array, comm: mpi4jax.HashableMPIType[MPI.Intracomm]) -> jax.Array:
     return mpi4jax.allreduce(x, op=MPI.SUM, comm=mpi4jax.unpack_hashable(comm))
 
@@ -35,6 +32,7 @@ reveal_type(mpi4jax.reduce_scatter(x, MPI.SUM))  # Array
 reveal_type(notoken.exscan(x, MPI.SUM))  # Array
 reveal_type(shift(x, 1))  # Array
 reveal_type(total(x, mpi4jax.wrap_as_hashable(comm)))  # Array
+reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(MPI.SUM)))  # Op
 reveal_type(extend.communicator_number(comm))  # int
 
 mpi4jax.allreduce("text", op=MPI.SUM)  # error
