@@ -1,33 +1,30 @@
-"""The calls of every operation, and how to make them on the host and on the device."""
+"""The calls of every operation, and how to make them on the host and on the device.
+
+What a handler gets is what it gets from the program of the operation's case in the table
+(tests/mpi/cases.py), apart from the number of the communicator.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import frames
-import jax.numpy as jnp
+import jax
 import numpy as np
+from cases import OPERATIONS, Case
+from compiled import TYPES, CompiledCall, calls_in
 from driver import DeviceArray, Stream, idle
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._internal.dtypes import SUM
 from mpi4jax._internal.handles import NO_STATUS, handle
 
-REDUCTIONS = ("allreduce", "exscan", "reduce", "reduce_scatter", "scan")
 #: What travels in pieces where the communicator says so.
-IN_PIECES = ("allreduce", "bcast", "exscan", "reduce", "scan", "ring", "sendrecv")
-WHOLE = (
-    "allgather allgatherv alltoall alltoallv barrier gather gatherv reduce_scatter "
-    "scatter scatterv"
-).split()
-#: All operations. "ring" is send and recv.
-OPERATIONS = (*IN_PIECES, *WHOLE)
+IN_PIECES = [name for name, case in OPERATIONS.items() if case.goes_in_pieces]
+WHOLE = [name for name, case in OPERATIONS.items() if not case.goes_in_pieces]
 #: Types of 1, 2, 4, 8 and 16 bytes.
-DTYPES = "int8 float16 bfloat16 float32 int64 float64 complex128".split()
+DTYPES = list(TYPES.values())
 
 _numbers = itertools.count(1000)
 
@@ -96,8 +93,13 @@ class Call(NamedTuple):
     is_read: bool = True
     #: Whether the result may be where the operand is.
     in_place: bool = False
+    #: Whether to make the call in place: no, and yes if it may be. Where that is so on some
+    #: ranks only, the others make the call twice, too.
+    ways: tuple[bool, ...] = (False,)
     #: False where MPI leaves open what is in the result.
     is_defined: bool = True
+    #: The result, if it is known.
+    expected: bytes | None = None
 
     @property
     def label(self) -> str:
@@ -131,89 +133,85 @@ def small_numbers(dtype: Any, rank: int, *shape: int) -> np.ndarray:
     return array
 
 
-def counts_of(size: int) -> list[int]:
-    """The rows of each rank."""
-    return [(2 * rank + 1) % 4 for rank in range(size)]
-
-
-def rows_between(sender: int, receiver: int) -> int:
-    return (sender + receiver + 1) % 3
-
-
 def calls(name: str, c: Communicator, dtype: Any, count: int) -> list[Call]:
     """The calls of an operation that this rank makes, with so many elements, or in a row.
 
     All ranks make theirs, in this order.
     """
-    roots = dict.fromkeys((0, c.size - 1))
-    if name in ("bcast", "gather", "gatherv", "reduce", "scatter", "scatterv"):
-        return [_rooted(name, c, jnp.dtype(dtype), count, root) for root in roots]
-    if name in ("exscan", "scan"):
-        return [_scan(name, c, jnp.dtype(dtype), count, reverse) for reverse in (0, 1)]
-    if name == "ring":
-        return _ring(c, jnp.dtype(dtype), count)
-    return [_plain(name, c, jnp.dtype(dtype), count)]
+    case = OPERATIONS[name].but(comm=c.comm)
+    if case.size < case.least_size:
+        return []
+    dtype = np.dtype(dtype)
+    made = [
+        call for root in case.roots for call in _calls(case.but(root=root), dtype, count)
+    ]
+    return made + [_from_the_end(case, call, count) for call in made if _is_scan(call)]
 
 
-def _plain(name: str, c: Communicator, dtype: Any, count: int) -> Call:
-    if name == "barrier":
-        return Call(name, {}, dtype)
-    make = small_numbers if name in REDUCTIONS else any_bytes
-    data = functools.partial(make, dtype, c.rank)
-    if name == "allgather":
-        return Call(name, {}, dtype, data(count), (c.size, count))
-    if name == "allreduce":
-        return Call(name, {"op_number": SUM}, dtype, data(count), (count,), in_place=True)
-    if name == "alltoall":
-        return Call(name, {}, dtype, data(c.size, count), (c.size, count))
-    if name == "reduce_scatter":
-        return Call(name, {"op_number": SUM}, dtype, data(c.size, count), (count,))
-    if name == "sendrecv":
-        return sendrecv(c, data(count), (count,))
-    if name == "allgatherv":
-        counts = counts_of(c.size)
-        shape = (sum(counts), count)
-        return Call(name, {"counts": counts}, dtype, data(counts[c.rank], count), shape)
-    assert name == "alltoallv"
-    sent = [rows_between(c.rank, rank) for rank in range(c.size)]
-    received = [rows_between(rank, c.rank) for rank in range(c.size)]
-    attributes = {"sendcounts": sent, "recvcounts": received}
-    return Call(name, attributes, dtype, data(sum(sent), count), (sum(received), count))
+def _calls(case: Case, dtype: np.dtype, count: int) -> list[Call]:
+    xs, expected = _arrays(case, dtype, count)
+    return [
+        _call(case, found, xs[case.rank], expected) for found in _compiled(case)[dtype.name]
+    ]
 
 
-def _rooted(name: str, c: Communicator, dtype: Any, count: int, root: int) -> Call:
-    is_root, attributes = c.rank == root, {"root": root}
-    make = small_numbers if name in REDUCTIONS else any_bytes
-    data = functools.partial(make, dtype, c.rank)
-    if name == "bcast":
-        if is_root:
-            return Call(name, attributes, dtype, data(count))
-        return Call(name, attributes, dtype, data(count), (count,), False, True)
-    if name == "reduce":
-        attributes["op_number"] = SUM
-        shape = (count,) if is_root else None
-        return Call(name, attributes, dtype, data(count), shape, in_place=is_root)
-    if name in ("gather", "scatter"):
-        mine: tuple[int, ...] = (count,)
-        all_: tuple[int, ...] = (c.size, count)
-    else:
-        attributes["counts"] = counts = counts_of(c.size)
-        mine, all_ = (counts[c.rank], count), (sum(counts), count)
-    if name.startswith("gather"):
-        return Call(name, attributes, dtype, data(*mine), all_ if is_root else None)
-    return Call(name, attributes, dtype, data(*all_) if is_root else None, mine)
+def _arrays(case: Case, dtype: np.dtype, count: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """The arrays of all ranks, and what this one gets."""
+    make = small_numbers if case.is_reduction else any_bytes
+    xs = case.arrays(lambda rank, shape: make(dtype, rank, *shape), (count,))
+    return xs, case.result(xs)
 
 
-def _scan(name: str, c: Communicator, dtype: Any, count: int, reverse: int) -> Call:
-    first = c.size - 1 if reverse else 0
+def _compiled(case: Case) -> dict[str, list[CompiledCall]]:
+    """The calls of handlers that a case makes, for each type."""
+    # The number of elements makes no difference, nor does the communicator.
+    key = case.name, case.rank, case.size, case.root
+    if key not in _compiled_calls:
+        shape = case.shape((3,))
+        types = [jax.ShapeDtypeStruct(shape, dtype) for dtype in DTYPES]
+        found = dict(zip(DTYPES, calls_in(case.call, types), strict=True))
+        for dtype, made in found.items():
+            _, result = _arrays(case, np.dtype(dtype), 3)
+            assert {call.operand for call in made} <= {None, (dtype, shape)}
+            assert {call.result for call in made} <= {None, (dtype, result.shape)}
+        _compiled_calls[key] = found
+    return _compiled_calls[key]
+
+
+_compiled_calls: dict[Any, dict[str, list[CompiledCall]]] = {}
+
+
+def _call(case: Case, found: CompiledCall, x: np.ndarray, expected: np.ndarray) -> Call:
+    # The handler of sendrecv has a way for it, which XLA is not told of.
+    in_place = found.in_place or (found.name == "sendrecv" and x.shape == expected.shape)
+    anywhere = (case.comm or MPI.COMM_WORLD).allreduce(in_place, MPI.LOR)
     return Call(
-        name,
-        {"op_number": SUM, "reverse": reverse},
-        dtype,
-        small_numbers(dtype, c.rank, count),
-        (count,),
-        in_place=True,
-        is_defined=name == "scan" or c.rank != first,
+        found.name,
+        dict(found.attributes),
+        x.dtype,
+        None if found.operand is None else x,
+        None if found.result is None else expected.shape,
+        is_read=case.is_read,
+        in_place=in_place,
+        ways=(False, in_place) if anywhere else (False,),
+        is_defined=found.result is None or found.is_used,
+        expected=expected.tobytes() if found.is_used else None,
+    )
+
+
+def _is_scan(call: Call) -> bool:
+    return "reverse" in call.attributes
+
+
+def _from_the_end(case: Case, call: Call, count: int) -> Call:
+    """A scan from the last rank to the first, to which one is transposed."""
+    mirrored = case.of(case.size - 1 - case.rank)
+    xs, _ = _arrays(case, call.dtype, count)
+    is_defined = call.name != "exscan" or mirrored.rank > 0
+    return call._replace(
+        attributes={**call.attributes, "reverse": 1},
+        is_defined=is_defined,
+        expected=mirrored.result(xs[::-1]).tobytes() if is_defined else None,
     )
 
 
@@ -231,8 +229,7 @@ def sendrecv(
         "recvtag": 5,
         "status_number": status,
     }
-    in_place = operand.shape == result
-    return Call("sendrecv", attributes, operand.dtype, operand, result, in_place=in_place)
+    return Call("sendrecv", attributes, operand.dtype, operand, result)
 
 
 def send(operand: np.ndarray, dest: int, tag: int = 7) -> Call:
@@ -244,25 +241,6 @@ def recv(
 ) -> Call:
     attributes = {"source": source, "tag": tag, "status_number": status}
     return Call("recv", attributes, dtype, None, shape)
-
-
-def _ring(c: Communicator, dtype: Any, count: int) -> list[Call]:
-    """Rank 0 sends first, and the others after they have received. One rank can't."""
-    if c.size == 1:
-        return []
-    sends = send(any_bytes(dtype, c.rank, count), (c.rank + 1) % c.size)
-    receives = recv(dtype, (count,), (c.rank - 1) % c.size)
-    return [sends, receives] if c.rank == 0 else [receives, sends]
-
-
-def ways(call: Call) -> Iterator[bool]:
-    """Whether to make a call in place: no, and yes where it can be.
-
-    Where only some ranks can, the others make it twice, too.
-    """
-    yield False
-    if call.name in ("allreduce", "bcast", "exscan", "reduce", "scan", "sendrecv"):
-        yield call.in_place
 
 
 def on_host(call: Call, c: Communicator, in_place: bool = False) -> bytes | None:

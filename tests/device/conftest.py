@@ -3,6 +3,12 @@
 They run on every rank of an `mpiexec`. `libcuda.so.1` must be the library of tests/driver.
 """
 
+import sys
+from pathlib import Path
+
+# Where the table of operations is.
+sys.path.append(str(Path(__file__).parents[1] / "mpi"))
+
 import calls
 import driver
 import frames

@@ -4,13 +4,11 @@ import driver
 import numpy as np
 import pytest
 from calls import (
-    Call,
     alone,
     calls,
     communicator,
     on_device,
     on_host,
-    small_numbers,
     start_on_device,
 )
 from driver import count, live
@@ -19,7 +17,6 @@ from mpi4py import MPI
 from test_pool import BLOCK, allreduce, receive
 
 from mpi4jax import _core
-from mpi4jax._internal.dtypes import SUM
 
 CODES = (2, 700, 12345)
 
@@ -216,12 +213,8 @@ def test_a_thread_without_a_context(stream):
 def test_an_error_of_mpi(stream):
     """The copy of the operand is over, or waited for, and the memory goes back."""
     for chunk in (0, 48):
-        call = Call(
-            "reduce",
-            {"op_number": SUM, "root": 5},
-            np.dtype("float32"),
-            small_numbers("float32", 0, 40),
-        )
+        (call,) = calls("reduce", alone(), "float32", 40)
+        call = call._replace(attributes={**call.attributes, "root": 5}, result=None)
         found = outcome(call, alone(chunk), stream)
         assert found.startswith("r0 | MPI_Reduce returned error code ")
         check_nothing_is_left()

@@ -5,7 +5,16 @@ import threading
 import driver
 import numpy as np
 import pytest
-from calls import alone, any_bytes, calls, on_device, on_host, recv, start_on_device
+from calls import (
+    alone,
+    any_bytes,
+    calls,
+    on_device,
+    on_host,
+    recv,
+    sendrecv,
+    start_on_device,
+)
 from driver import count, live
 from mpi4py import MPI
 
@@ -171,7 +180,7 @@ def test_new_memory_holds_no_old_data(stream):
     """Of what was never received, nothing is copied up but what was in the operand."""
     check(allreduce(100), stream)
     data = any_bytes("int8", 3, 100)
-    call = calls("sendrecv", alone(), "int8", 100)[0]._replace(operand=data)
+    call = sendrecv(alone(), data, data.shape)
     request = MPI.COMM_SELF.Isend([data[:10], MPI.BYTE], dest=0, tag=6)
     call.attributes["recvtag"] = 6
     received = MPI.COMM_SELF.Irecv([np.empty(100, "int8"), MPI.BYTE], source=0, tag=5)

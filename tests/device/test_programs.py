@@ -11,18 +11,16 @@ import warnings
 import jax
 import jax.numpy as jnp
 import pytest
+from compiled import lowered
+from every import every_operation
 from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import _core, notoken
 from mpi4jax._internal import device
 
+X = jnp.ones(2)
 RANK = MPI.COMM_WORLD.Get_rank()
-
-
-def lowered(function, platform="cuda"):
-    x = jnp.ones((MPI.COMM_WORLD.Get_size(), 2))
-    return jax.jit(function).trace(x).lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.fixture(autouse=True)
@@ -66,25 +64,24 @@ print(core.device(), core.why_no_device())
     assert "libamdhip64.so" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("allreduce", lambda x: notoken.allreduce(x, MPI.SUM)),
-        ("alltoall", notoken.alltoall),
-        ("bcast", lambda x: notoken.bcast(x, 0)),
-        ("sendrecv", lambda x: notoken.sendrecv(x, x, RANK, RANK)),
-        ("barrier", lambda x: (notoken.barrier(), x)[1]),
-        ("allreduce", lambda x: mpi4jax.allreduce(x, MPI.SUM)[0]),
-    ],
-)
-def test_programs_for_gpus_have_the_operations(name, function):
-    assert lowered(function).count(f"@mpi_{name}_ffi(") == 1
-    assert lowered(jax.grad(lambda x: function(x).sum()))
+@every_operation
+def test_programs_for_gpus_have_the_operations(case):
+    x = jnp.ones(case.shape((2,)))
+    text = lowered(case.call, x).as_text()
+    for name in case.operations:
+        assert text.count(f"@mpi_{name}_ffi(") == 1
+    if case.has_derivative:
+        assert lowered(jax.grad(lambda x: case.call(x).sum()), x).as_text()
+
+
+def test_programs_for_gpus_with_tokens():
+    function = lowered(lambda x: mpi4jax.allreduce(x, MPI.SUM)[0], X)
+    assert function.as_text().count("@mpi_allreduce_ffi(") == 1
 
 
 def test_no_device_of_another_vendor():
     with pytest.raises(ImportError) as error:
-        lowered(lambda x: notoken.allreduce(x, MPI.SUM), "rocm")
+        lowered(lambda x: notoken.allreduce(x, MPI.SUM), X, platform="rocm")
     assert str(error.value) == (
         "The mpi4jax GPU extensions could not be imported: there is no driver of a GPU "
         "that could be used (the driver is that of cuda)."
@@ -112,7 +109,7 @@ def test_warnings(monkeypatch, wanted, answer, expected):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            lowered(lambda x: notoken.allreduce(x, MPI.SUM))
+            lowered(lambda x: notoken.allreduce(x, MPI.SUM), X)
     texts = [str(w.message) for w in caught if "CUDA_MPI" in str(w.message)]
     assert len(texts) == (expected is not None)
     assert all(expected in text for text in texts)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from calls import (
     IN_PIECES,
-    OPERATIONS,
     WHOLE,
     alone,
     any_bytes,
@@ -15,8 +14,8 @@ from calls import (
     recv,
     sendrecv,
     start_on_device,
-    ways,
 )
+from cases import OPERATIONS
 from mpi4py import MPI
 
 from mpi4jax import _core
@@ -49,6 +48,9 @@ def test_the_table_of_calls():
         )
         for name in OPERATIONS
         for call in calls(name, c, "float32", COUNT)
+        # The third rank has no rows.
+        if call.operand is None or call.operand.size
+        if call.result is None or 0 not in call.result
     }
     assert found[("barrier", False)] == (False, False)
     assert found[("allreduce", False)] == (True, True)
@@ -69,7 +71,7 @@ def test_bytes(name, stream, expect):
         c = communicator(chunk)
         for count in (0, COUNT):
             for call in calls(name, c, "float32", count):
-                for in_place in ways(call):
+                for in_place in call.ways:
                     given = counted(call, c, stream, in_place=in_place)
                     moved = given["bytes_down"], given["bytes_up"]
                     expect(moved, (call.bytes_read, call.bytes_written), call, chunk=chunk)
@@ -81,7 +83,7 @@ def test_waits_of_a_whole_message(name, stream, expect):
     c = communicator()
     for count in (0, COUNT):
         for call in calls(name, c, "float32", count):
-            for in_place in ways(call):
+            for in_place in call.ways:
                 given = counted(call, c, stream, in_place=in_place)
                 down, up = call.bytes_read > 0, call.bytes_written > 0
                 expect(sum(given[name] for name in WAITS), down, call)
@@ -93,7 +95,7 @@ def test_waits_of_pieces(name, stream, expect):
     """Once for each piece at most."""
     c = communicator(CHUNK)
     for call in calls(name, c, "float32", COUNT):
-        for in_place in ways(call):
+        for in_place in call.ways:
             given = counted(call, c, stream, in_place=in_place)
             down, up = (PIECES if n else 0 for n in (call.bytes_read, call.bytes_written))
             waits = sum(given[name] for name in WAITS)

@@ -55,11 +55,8 @@ def size():
 
 
 @pytest.fixture
-def calls_of(capsys):
-    """Calls a function, and gives its result, and how often it called what of MPI's.
-
-    The latter is a Counter({"Send": 1}), say. It comes from the debug lines.
-    """
+def log_of(capsys):
+    """Calls a function, and gives its result, and the debug lines."""
     import jax
 
     from mpi4jax import notoken as mpi
@@ -70,11 +67,37 @@ def calls_of(capsys):
         set_logging(True)
         try:
             result = jax.block_until_ready(function(*args))
+            jax.effects_barrier()
             mpi.barrier(comm=MPI.COMM_SELF)  # ordered behind the call
         finally:
             set_logging(False)
-        lines = capsys.readouterr().out
-        calls = Counter(re.findall(r"\| MPI_(\w+) done with code 0 ", lines))
-        return result, calls - Counter(Barrier=1)
+        *lines, _, last = capsys.readouterr().out.splitlines()
+        assert "| MPI_Barrier done with code 0 " in last
+        return result, lines
+
+    return call
+
+
+@pytest.fixture
+def sequence_of(log_of):
+    """Calls a function, and gives its result, and what it called of MPI's, in order."""
+
+    def call(function, *args):
+        result, lines = log_of(function, *args)
+        return result, re.findall(r"\| MPI_(\w+) done with code 0 ", "\n".join(lines))
+
+    return call
+
+
+@pytest.fixture
+def calls_of(sequence_of):
+    """Calls a function, and gives its result, and how often it called what of MPI's.
+
+    The latter is a Counter({"Send": 1}), say.
+    """
+
+    def call(function, *args):
+        result, sequence = sequence_of(function, *args)
+        return result, Counter(sequence)
 
     return call

@@ -2,9 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from mpi4py import MPI
 
-from mpi4jax import notoken as mpi
 from mpi4jax.experimental import auto_tokenize
 
 
@@ -52,15 +50,3 @@ MODES = {
     "cond": in_cond,
     "auto_tokenize": tokenized,
 }
-
-
-def ring(x):
-    """Send an array to the right and receive the left one, whatever MPI buffers."""
-    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-    right, left = (rank + 1) % size, (rank - 1) % size
-    if rank == 0:
-        mpi.send(x, right, tag=1)
-        return mpi.recv(x, left, tag=1)
-    y = mpi.recv(x, left, tag=1)
-    mpi.send(x, right, tag=1)
-    return y

@@ -1,6 +1,7 @@
 """Bad arguments are refused at the call, with a text that says what is wrong."""
 
 import functools
+import inspect
 import re
 from collections import Counter
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from every import every_root
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -64,7 +66,11 @@ BY_TYPE = {
 }
 
 
-@pytest.mark.parametrize("name", BY_TYPE)
+def test_every_operation_has_a_bad_argument():
+    assert sorted(BY_TYPE) == sorted(mpi.__all__)
+
+
+@pytest.mark.parametrize("name", mpi.__all__)
 def test_types(name):
     call, argument, text = BY_TYPE[name]
     with pytest.raises(
@@ -88,17 +94,15 @@ def test_tracer_where_a_number_is_needed():
 
 
 @pytest.mark.parametrize("root", [-1, 100])
-@pytest.mark.parametrize(
-    "name", ["bcast", "gather", "gatherv", "scatter", "scatterv", "reduce"]
-)
-def test_root_out_of_range(name, root, size):
-    op = (MPI.SUM,) if name == "reduce" else ([3] * size,) if name.endswith("v") else ()
+@every_root
+def test_root_out_of_range(case, root, size):
+    wrong = case.but(root=root)
     with pytest.raises(
         ValueError,
-        match=f"{name} got {root} for argument `root`, expected a rank of the "
+        match=f"{case.name} got {root} for argument `root`, expected a rank of the "
         rf"communicator \(0 to {size - 1}\)",
     ):
-        getattr(mpi, name)(X, *op, root)
+        wrong.call(jnp.ones(wrong.shape((2,))))
 
 
 def test_numpy_integers_are_accepted(size):
@@ -124,6 +128,15 @@ def test_first_axis(rank, size):
                 mpi.scatter(x, 0)
 
 
+#: The arguments that say how many rows each process has.
+COUNTS = {
+    (name, argument)
+    for name in mpi.__all__
+    for argument in inspect.signature(getattr(mpi, name)).parameters
+    if argument.endswith("counts")
+}
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_counts(transform, size, calls_of):
     right = [3] * size
@@ -134,6 +147,7 @@ def test_counts(transform, size, calls_of):
         ("gatherv", "counts"): lambda x, n: mpi.gatherv(x, n, 0),
         ("scatterv", "counts"): lambda x, n: mpi.scatterv(x, n, 0),
     }
+    assert calls.keys() == COUNTS
 
     def refused():
         for (name, argument), call in calls.items():
@@ -157,6 +171,7 @@ def test_rows_are_what_the_counts_say(rank, size, calls_of):
         "gatherv": (lambda x: mpi.gatherv(x, fours, 0), 4),
         "scatterv": (lambda x: mpi.scatterv(x, fours, 0), 4 if rank else 4 * size),
     }
+    assert calls.keys() == {name for name, _ in COUNTS}
 
     def refused():
         for x in (jnp.ones((5, 3)), jnp.float32(1)):

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import CASES, OPERATIONS, OPERATORS, Exscan
+from every import every_derivative, every_reduction, over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -19,105 +21,26 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
-RIGHT_OR_NULL = RANK + 1 if RANK < LAST else MPI.PROC_NULL
-LEFT_OR_NULL = RANK - 1 if RANK > 0 else MPI.PROC_NULL
+LINEAR = [case for case in CASES.values() if case.has_derivative and case.is_linear]
 
-#: Rows of each process, and rows that process r sends to process s.
-COUNTS = [(rank + 1) % 3 for rank in range(SIZE)]
-TABLE = [[(r + 2 * s) % 3 for s in range(SIZE)] for r in range(SIZE)]
-COLUMN = [row[RANK] for row in TABLE]
+
+def function_of(case):
+    """The call, without what rank 0 gets of exscan for MAX and MIN: infinite constants."""
+    if case.is_linear or not isinstance(case, Exscan):
+        return case.call
+
+    def finite(x):
+        y = case.call(x)
+        return jnp.where(jnp.isfinite(y), y, 0)
+
+    return finite
 
 
 def shift(x):
     return mpi.sendrecv(x, jnp.zeros_like(x), source=LEFT, dest=RIGHT)
 
 
-def shift_with_tags(x):
-    return mpi.sendrecv(x, x, source=LEFT, dest=RIGHT, sendtag=RANK + 5, recvtag=LEFT + 5)
-
-
-def open_chain(x):
-    return mpi.sendrecv(x, 3 * x, source=LEFT_OR_NULL, dest=RIGHT_OR_NULL)
-
-
-def unequal_shift(x):
-    template = jnp.zeros((LEFT + 1, *x.shape[1:]), x.dtype)
-    return mpi.sendrecv(x, template, source=LEFT, dest=RIGHT)
-
-
-def finite_exscan(x, op):
-    # What rank 0 gets for MAX and MIN is infinite, and constant.
-    y = mpi.exscan(x, op)
-    return jnp.where(jnp.isfinite(y), y, 0)
-
-
-def rows(count):
-    return lambda shape: (count, *shape)
-
-
-def same(shape):
-    return shape
-
-
-class Case:
-    """A function of an array, called by all processes with their own one.
-
-    `is_shared` says that its result is one value that all processes have in common, `shape`
-    gives the shape of this process's array from a common one.
-    """
-
-    def __init__(self, function, shape=same, *, is_shared=False):
-        self.function = function
-        self.shape = shape
-        self.is_shared = is_shared
-
-
-def at_root(root):
-    return rows(SIZE) if root == RANK else same
-
-
-CASES = {
-    "allgather": Case(mpi.allgather, is_shared=True),
-    "allgatherv": Case(
-        lambda x: mpi.allgatherv(x, COUNTS), rows(COUNTS[RANK]), is_shared=True
-    ),
-    "allreduce": Case(lambda x: mpi.allreduce(x, MPI.SUM), is_shared=True),
-    "alltoall": Case(mpi.alltoall, rows(SIZE)),
-    "alltoallv": Case(
-        lambda x: mpi.alltoallv(x, TABLE[RANK], COLUMN), rows(sum(TABLE[RANK]))
-    ),
-    "bcast": Case(lambda x: mpi.bcast(x, LAST), is_shared=True),
-    "exscan": Case(lambda x: mpi.exscan(x, MPI.SUM)),
-    "gather": Case(lambda x: mpi.gather(x, LAST)),
-    "gatherv": Case(lambda x: mpi.gatherv(x, COUNTS, 0), rows(COUNTS[RANK])),
-    "reduce": Case(lambda x: mpi.reduce(x, MPI.SUM, LAST)),
-    "reduce_scatter": Case(lambda x: mpi.reduce_scatter(x, MPI.SUM), rows(SIZE)),
-    "scan": Case(lambda x: mpi.scan(x, MPI.SUM)),
-    "scatter": Case(lambda x: mpi.scatter(x, 0), at_root(0)),
-    "scatterv": Case(
-        lambda x: mpi.scatterv(x, COUNTS, LAST),
-        rows(sum(COUNTS) if RANK == LAST else COUNTS[RANK]),
-    ),
-    "sendrecv": Case(shift),
-    "sendrecv-tags": Case(shift_with_tags),
-    "sendrecv-open": Case(open_chain),
-    "sendrecv-unequal": Case(unequal_shift, rows(RANK + 1)),
-}
-LINEAR = dict(CASES)
-OPERATORS = {"PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
-for name, op in OPERATORS.items():
-    CASES |= {
-        f"allreduce-{name}": Case(lambda x, op=op: mpi.allreduce(x, op), is_shared=True),
-        f"reduce-{name}": Case(lambda x, op=op: mpi.reduce(x, op, 0)),
-        f"scan-{name}": Case(lambda x, op=op: mpi.scan(x, op)),
-        f"exscan-{name}": Case(lambda x, op=op: finite_exscan(x, op)),
-        f"reduce_scatter-{name}": Case(
-            lambda x, op=op: mpi.reduce_scatter(x, op), rows(SIZE)
-        ),
-    }
-
-cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-linear_cases = pytest.mark.parametrize("case", LINEAR.values(), ids=LINEAR)
+linear_cases = over(LINEAR)
 dtypes = pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 
 
@@ -185,7 +108,7 @@ def everywhere(value):
 @pytest.mark.parametrize("shape", [(), (2, 2)], ids=str)
 @linear_cases
 def test_linear(case, shape, dtype):
-    f = case.function
+    f = function_of(case)
     x, t = random(case.shape(shape), dtype, 1), random(case.shape(shape), dtype, 2)
     matrices = jacobian(f, x)
     y, tangent = jax.jvp(f, (x,), (t,))
@@ -206,7 +129,7 @@ def test_linear(case, shape, dtype):
 
 @linear_cases
 def test_transposing_twice(case):
-    f = case.function
+    f = function_of(case)
     x = random(case.shape((3,)), seed=1)
 
     def transposed(y):
@@ -216,9 +139,9 @@ def test_transposing_twice(case):
     assert_close(again, f(x), 1e-14)
 
 
-@cases
+@every_derivative
 def test_first_derivatives(case):
-    f = case.function
+    f = function_of(case)
     x, t = random(case.shape((2,)), seed=4), random(case.shape((2,)), seed=5)
     matrices = jacobian(f, x)
     y, tangent = jax.jvp(f, (x,), (t,))
@@ -228,15 +151,16 @@ def test_first_derivatives(case):
     assert_close(gradient, pulled(matrices, cotangent, is_shared=case.is_shared))
 
 
-@cases
+@every_derivative
 def test_second_derivatives(case):
     shape = case.shape((2,))
     x, t, v = (random(shape, seed=seed) for seed in (4, 5, 6))
-    weights = random(case.function(x).shape, seed=7, is_shared=case.is_shared)
+    f = function_of(case)
+    weights = random(f(x).shape, seed=7, is_shared=case.is_shared)
     step = 1e-5
 
     def loss(x):
-        return jnp.sum(weights * jnp.sin(case.function(x)))
+        return jnp.sum(weights * jnp.sin(f(x)))
 
     gradient = jax.jit(jax.grad(loss))
     _, pushed = jax.jvp(gradient, (x,), (t,))
@@ -319,10 +243,9 @@ PLACES = {
 FORWARD_ONLY, REVERSE_ONLY = "while_loop", "custom_vjp"
 
 
-@pytest.mark.parametrize("name", [*LINEAR, "allreduce-MAX", "scan-PROD"])
-def test_places(name):
-    case = CASES[name]
-    f = case.function
+@over([*LINEAR, CASES["allreduce-MAX"], CASES["scan-PROD"]])
+def test_places(case):
+    f = function_of(case)
     x, t = random(case.shape((2,)), seed=8), random(case.shape((2,)), seed=9)
     cotangent = random(f(x).shape, seed=10)
 
@@ -375,22 +298,21 @@ def test_products_with_zeros():
 @pytest.mark.parametrize(
     ("op", "text"),
     [
-        (MPI.LAND, "op=MPI.LAND: logical and bitwise operators have no derivative"),
-        (MPI.BXOR, "op=MPI.BXOR: logical and bitwise operators have no derivative"),
+        ("LAND", "op=MPI.LAND: logical and bitwise operators have no derivative"),
+        ("BXOR", "op=MPI.BXOR: logical and bitwise operators have no derivative"),
     ],
-    ids=["LAND", "BXOR"],
 )
-@pytest.mark.parametrize(
-    "name", ["allreduce", "reduce", "scan", "exscan", "reduce_scatter"]
-)
-def test_operators_without_derivatives(name, op, text):
-    args = (op, 0) if name == "reduce" else (op,)
+@every_reduction
+def test_operators_without_derivatives(case, op, text):
+    x = jnp.ones(case.shape((2,)))
     for transform in (
         lambda f: jax.grad(lambda x: f(x).sum()),
         lambda f: lambda x: jax.jvp(f, (x,), (x,)),
     ):
-        with pytest.raises(NotImplementedError, match=f"^{name} can't be .* with {text}"):
-            transform(lambda x: getattr(mpi, name)(x, *args))(jnp.ones(SIZE))
+        with pytest.raises(
+            NotImplementedError, match=f"^{case.name} can't be .* with {text}"
+        ):
+            transform(case.but(operator=OPERATORS[op]).call)(x)
 
 
 def test_operators_of_users_have_no_derivative():
@@ -410,13 +332,16 @@ def test_transposing_what_is_not_linear():
 
 
 def test_send_and_recv_have_no_derivative():
-    for name, call in {
+    halves = {
         "send": lambda x: mpi.send(x, RIGHT),
         "recv": lambda x: mpi.recv(x, LEFT),
-    }.items():
+    }
+    for name, call in halves.items():
         text = f"{name} can't be differentiated: .* Use sendrecv on both sides"
         with pytest.raises(NotImplementedError, match=text):
             jax.grad(lambda x, call=call: (call(x), x.sum())[1])(jnp.ones(3))
+    others = [case for case in OPERATIONS.values() if not case.has_derivative]
+    assert sorted(halves) == sorted(name for case in others for name in case.operations)
 
 
 @pytest.mark.ranks(2)

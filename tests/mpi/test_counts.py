@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from modes import ring
+from cases import OPERATORS as BUILT_IN
+from cases import SUM, Alltoallv, ReduceScatter
+from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
 from mpi4jax import _core
@@ -22,12 +24,6 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 N = 5
-
-#: Rows of each process, rows that process r sends to process s and gets from it.
-COUNTS = [2 - rank % 3 for rank in range(SIZE)]
-TABLE = [[(r + s + 1) % 3 for s in range(SIZE)] for r in range(SIZE)]
-#: The largest count or displacement in the table.
-ROWS = max(2, *(sum(row[:-1]) for row in TABLE))
 
 LIMITS = [1, 2, 7]
 
@@ -45,196 +41,95 @@ def counting(request):
     _core.set_count_limit(2**31 - 1, True)
 
 
-def part(rank, *shape):
+def part(rank, shape):
     """Small numbers that differ from rank to rank."""
     return np.random.default_rng(rank).integers(-9, 10, shape).astype(np.float32)
 
 
-def everyones(*shape):
-    return np.stack([part(rank, *shape) for rank in range(SIZE)])
-
-
-def rows(rank, count):
-    return part(rank, count, N)
-
-
-def at(root, value, other):
-    return value if root == RANK else other
-
-
-def to_me(rank):
-    """The rows that a process sends to this one."""
-    ends = np.cumsum(TABLE[rank])
-    return rows(rank, ends[-1])[ends[RANK] - TABLE[rank][RANK] : ends[RANK]]
-
-
-def barrier(x):
-    mpi.barrier()
-    return x
-
-
-#: The operations that move arrays: the call, what is sent, what arrives, and the log.
-ALL_ROWS = np.concatenate([rows(rank, count) for rank, count in enumerate(COUNTS)])
-MOVES = {
-    "allgather": (mpi.allgather, part(RANK, N), everyones(N), "Allgather"),
-    "alltoall": (
-        mpi.alltoall,
-        part(RANK, SIZE, N),
-        everyones(SIZE, N)[:, RANK],
-        "Alltoall",
-    ),
-    "barrier": (barrier, part(RANK, N), part(RANK, N), "Barrier"),
-    "bcast": (lambda x: mpi.bcast(x, LAST), part(RANK, N), part(LAST, N), "Bcast"),
-    "gather": (
-        lambda x: mpi.gather(x, 0),
-        part(RANK, N),
-        at(0, everyones(N), part(RANK, N)),
-        "Gather",
-    ),
-    "scatter": (
-        lambda x: mpi.scatter(x, LAST),
-        at(LAST, part(LAST, SIZE, N), part(RANK, N)),
-        part(LAST, SIZE, N)[RANK],
-        "Scatter",
-    ),
-    "sendrecv": (
-        lambda x: mpi.sendrecv(x, x, LEFT, RIGHT),
-        part(RANK, N),
-        part(LEFT, N),
-        "Sendrecv",
-    ),
-    "allgatherv": (
-        lambda x: mpi.allgatherv(x, COUNTS),
-        rows(RANK, COUNTS[RANK]),
-        ALL_ROWS,
-        "Allgatherv",
-    ),
-    "alltoallv": (
-        lambda x: mpi.alltoallv(x, TABLE[RANK], TABLE[RANK]),
-        rows(RANK, sum(TABLE[RANK])),
-        np.concatenate([to_me(rank) for rank in range(SIZE)]),
-        "Alltoallv",
-    ),
-    "gatherv": (
-        lambda x: mpi.gatherv(x, COUNTS, LAST),
-        rows(RANK, COUNTS[RANK]),
-        at(LAST, ALL_ROWS, rows(RANK, COUNTS[RANK])),
-        "Gatherv",
-    ),
-    "scatterv": (
-        lambda x: mpi.scatterv(x, COUNTS, 0),
-        at(0, rows(0, sum(COUNTS)), rows(RANK, COUNTS[RANK])),
-        np.split(rows(0, sum(COUNTS)), np.cumsum(COUNTS))[RANK],
-        "Scatterv",
-    ),
-}
-if LAST:
-    MOVES["send and recv"] = ring, part(RANK, N), part(LEFT, N), "Send", "Recv"
+def least_limit(case):
+    """The lowest limit that an operation takes."""
+    if not isinstance(case, Alltoallv):
+        return 1
+    # It counts rows if there are too many elements, also those before the last part.
+    table = np.array([case.rows_to_each(sender) for sender in range(SIZE)])
+    before = table[:, :-1].sum(1).max(), table[:-1].sum(0).max()
+    return max(table.max(), *before)
 
 
 @functools.cache
-def compiled_move(name):
-    call = MOVES[name][0]
-    return jax.jit(lambda x: (call(x), call(x.astype(jnp.int8))))
+def compiled_move(case, root):
+    one = case.but(root=root)
+    return one, jax.jit(lambda x: (one.call(x), one.call(x.astype(jnp.int8))))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("name", MOVES)
-def test_moves(name, limit, counting, calls_of):
-    _, sent, expected, *names = MOVES[name]
-    # alltoallv counts in rows, if there are too many elements.
-    counting(max(limit, ROWS) if name == "alltoallv" else limit)
-    (wide, narrow), calls = calls_of(compiled_move(name), sent)
-    np.testing.assert_array_equal(wide, expected)
-    np.testing.assert_array_equal(narrow, expected.astype(np.int8))
-    assert calls == Counter(dict.fromkeys(names, 2))
+@every_operation_that(lambda case: not case.is_reduction)
+def test_moves(case, limit, counting, calls_of):
+    counting(max(limit, least_limit(case)))
+    for root in case.roots:
+        one, function = compiled_move(case, root)
+        xs = one.arrays(part, (N,))
+        (wide, narrow), calls = calls_of(function, xs[RANK])
+        expected = one.result(xs)
+        np.testing.assert_array_equal(wide, expected)
+        np.testing.assert_array_equal(narrow, expected.astype(np.int8))
+        assert calls == case.calls + case.calls
 
 
-@functools.cache
-def user_made_sum():
-    def add(a, b, datatype):
-        a, b = np.frombuffer(a, np.float32), np.frombuffer(b, np.float32)
-        b += a
-
-    return MPI.Op.Create(add, commute=True)
+def add(a, b, datatype):
+    a, b = np.frombuffer(a, np.float32), np.frombuffer(b, np.float32)
+    b += a
 
 
-#: A type, an operator, whether it is MPI's own, and what it does.
+#: A type, an operator, and whether it is MPI's own.
 OPERATORS = {
-    "SUM": (jnp.float32, lambda: MPI.SUM, True, np.sum),
-    "MIN": (jnp.int16, lambda: MPI.MIN, True, np.min),
-    "SUM-bfloat16": (jnp.bfloat16, lambda: MPI.SUM, False, np.sum),
-    "SUM-user": (jnp.float32, user_made_sum, False, np.sum),
+    "SUM": (jnp.float32, SUM, True),
+    "MIN": (jnp.int16, BUILT_IN["MIN"], True),
+    "SUM-bfloat16": (jnp.bfloat16, SUM, False),
+    "SUM-user": (jnp.float32, SUM._replace(op=MPI.Op.Create(add, commute=True)), False),
 }
-REDUCTIONS = {
-    "allreduce": (mpi.allreduce, "Allreduce"),
-    "exscan": (mpi.exscan, "Exscan"),
-    "reduce": (lambda x, op: mpi.reduce(x, op, LAST), "Reduce"),
-    "reduce_scatter": (mpi.reduce_scatter, "Reduce_scatter_block"),
-    "scan": (mpi.scan, "Scan"),
-}
-
-
-def sent_for(name):
-    return part(RANK, SIZE, N) if name == "reduce_scatter" else part(RANK, N)
 
 
 @functools.cache
-def compiled_reduction(name, operator):
-    dtype, op, *_ = OPERATORS[operator]
-    call, op = REDUCTIONS[name][0], op()
+def compiled_reduction(case, operator):
+    dtype, op, _ = OPERATORS[operator]
+    call = case.but(operator=op).call
 
     def reduce_twice(x):
         x = x.astype(dtype)
         # The result of the second one takes the memory of its operand.
-        return call(x, op), call(x * 2, op)
+        return call(x), call(x * 2)
 
     return jax.jit(reduce_twice)
 
 
-def reduced(name, function):
-    if name == "reduce_scatter":
-        return function(everyones(SIZE, N)[:, RANK], axis=0)
-    arrays = everyones(N)
-    if name == "reduce" and RANK != LAST:
-        return arrays[RANK]
-    if name == "exscan":
-        lowest = np.iinfo(np.int16).max if function is np.min else 0
-        return function(arrays[:RANK], axis=0, initial=lowest)
-    return function(arrays[: RANK + 1] if name == "scan" else arrays, axis=0)
-
-
-def calls_for(name, limit, *, is_built_in, has_large):
+def calls_for(case, limit, *, is_built_in, has_large):
     """The calls of MPI that reduce N elements."""
+    is_in_blocks = isinstance(case, ReduceScatter)
     # MPI hands an operator that is not its own an int, whatever the call, and may hand it
     # the blocks for all processes at once.
-    longest = N * SIZE if name == "reduce_scatter" and not is_built_in else N
+    longest = N * SIZE if is_in_blocks and not is_built_in else N
     if longest <= limit or (is_built_in and has_large):
-        return Counter({REDUCTIONS[name][1]: 1})
+        return case.calls
     chunks = -(-N // limit)
     # The block for each process is reduced by itself.
-    return Counter(
-        {"Reduce": SIZE * chunks}
-        if name == "reduce_scatter"
-        else {REDUCTIONS[name][1]: chunks}
-    )
+    names = Counter(Reduce=SIZE) if is_in_blocks else case.calls
+    return Counter({name: count * chunks for name, count in names.items()})
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_reductions(name, operator, limit, counting, calls_of):
+@every_reduction
+def test_reductions(case, operator, limit, counting, calls_of):
     has_large = counting(limit)
-    dtype, _, is_built_in, function = OPERATORS[operator]
-    (first, second), calls = calls_of(compiled_reduction(name, operator), sent_for(name))
-    expected = reduced(name, function)
-    assert first.dtype == dtype
-    np.testing.assert_array_equal(first.astype(float), expected)
-    is_identity = name == "exscan" and RANK == 0
-    np.testing.assert_array_equal(
-        second.astype(float), expected * (1 if is_identity else 2)
-    )
-    once = calls_for(name, limit, is_built_in=is_built_in, has_large=has_large)
+    dtype, op, is_built_in = OPERATORS[operator]
+    xs = [x.astype(dtype) for x in case.arrays(part, (N,))]
+    (first, second), calls = calls_of(compiled_reduction(case, operator), xs[RANK])
+    reduction = case.but(operator=op)
+    for found, sent in ((first, xs), (second, [x * 2 for x in xs])):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, reduction.result(sent))
+    once = calls_for(case, limit, is_built_in=is_built_in, has_large=has_large)
     assert calls == once + once
 
 
@@ -242,9 +137,11 @@ def test_reductions(name, operator, limit, counting, calls_of):
 def test_gradient_of_scan(limit, counting):
     """Its transpose is a scan from the other end, on a communicator of its own."""
     counting(limit)
-    weights = part(RANK, N)
+    weights = part(RANK, (N,))
     gradient = compiled_gradient()(jnp.ones(N), weights)
-    np.testing.assert_array_equal(gradient, everyones(N)[RANK:].sum(0))
+    np.testing.assert_array_equal(
+        gradient, sum(part(rank, (N,)) for rank in range(RANK, SIZE))
+    )
 
 
 @functools.cache
@@ -287,16 +184,16 @@ def test_empty_arrays(counting, calls_of):
 def test_rows_of_alltoallv(counting):
     """They are counted by as many at once as all counts are multiples of."""
     has_large = counting(LAST)
-    x = rows(RANK, 6 * SIZE)
+    x = part(RANK, (6 * SIZE, N))
     sixes = [6] * SIZE
     expected = np.concatenate(
-        [rows(r, 6 * SIZE)[6 * RANK : 6 * RANK + 6] for r in range(SIZE)]
+        [part(r, (6 * SIZE, N))[6 * RANK : 6 * RANK + 6] for r in range(SIZE)]
     )
     np.testing.assert_array_equal(mpi.alltoallv(x, sixes, sixes), expected)
 
     # Here it is one, on all ranks alike, or those that have no error would wait.
     counts = [3 if rank == RANK else 2 for rank in range(SIZE)]
-    x = rows(RANK, 2 * SIZE + 1)
+    x = part(RANK, (2 * SIZE + 1, N))
     if has_large:
         received = mpi.alltoallv(x, counts, counts)
         np.testing.assert_array_equal(received[2 * RANK :][:3], x[2 * RANK :][:3])

@@ -1,9 +1,13 @@
 """Every operation, in every mode, against the value that it must give."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from modes import MODES, ring
+from cases import CASES, OPERATIONS
+from every import over
+from modes import MODES
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -11,9 +15,9 @@ from mpi4jax import notoken as mpi
 pytestmark = pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
 
 
-def mine(rank, shape=(3, 2)):
+def mine(rank, shape=(3, 2), dtype=np.float32):
     """An array that differs from rank to rank and within itself."""
-    return jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape) + 10 * rank
+    return np.arange(np.prod(shape), dtype=dtype).reshape(shape) + dtype(20 * rank)
 
 
 def everyones(size, shape=(3, 2)):
@@ -21,179 +25,90 @@ def everyones(size, shape=(3, 2)):
 
 
 def check(actual, expected):
-    assert actual.dtype == np.float32
+    assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(actual, expected)
 
 
-def counts(size):
-    """Rows of each process: 1, 2, 0, 1, ..."""
-    return [(r + 1) % 3 for r in range(size)]
+@over(case for case in CASES.values() if case.is_linear)
+def test_results(case, mode):
+    for root in case.roots:
+        one = case.but(root=root)
+        xs = one.arrays(mine, (3, 2))
+        check(mode(one.call)(jnp.asarray(xs[one.rank])), one.result(xs))
 
 
-def rows_of(rank, count):
-    return mine(rank, (count, 2))
+def together(mode, cases, make, block):
+    """Call several operations in one program, and compare their results."""
+    xs = {case.name: case.arrays(make, block) for case in cases}
+
+    def function(mine):
+        results = [case.call(mine[case.name]) for case in cases]
+        for case, result in zip(cases, results, strict=True):
+            assert result.shape == case.result(xs[case.name]).shape
+        return jnp.concatenate([result.ravel() for result in results])
+
+    mine = {case.name: jnp.asarray(xs[case.name][case.rank]) for case in cases}
+    expected = [case.result(xs[case.name]).ravel() for case in cases]
+    ends = np.cumsum([result.size for result in expected])[:-1]
+    found = np.split(np.asarray(mode(function)(mine)), ends)
+    for case, actual, wanted in zip(cases, found, expected, strict=True):
+        assert actual.dtype == wanted.dtype
+        np.testing.assert_array_equal(actual, wanted, err_msg=case.name)
 
 
-def everyones_rows(size):
-    return np.concatenate([rows_of(r, count) for r, count in enumerate(counts(size))])
+def cases_on(comm):
+    """A case for each operation, on another communicator."""
+    cases = [case.but(comm=comm) for case in OPERATIONS.values()]
+    return [case for case in cases if case.size >= case.least_size]
 
 
-def test_allgather(mode, rank, size):
-    check(mode(mpi.allgather)(mine(rank)), everyones(size))
+def test_other_operators(mode):
+    together(mode, [case for case in CASES.values() if not case.is_linear], mine, (3, 2))
 
 
-def test_allgatherv(mode, rank, size):
-    x = rows_of(rank, counts(size)[rank])
-    check(mode(lambda x: mpi.allgatherv(x, counts(size)))(x), everyones_rows(size))
+def test_scalars(mode):
+    for dtype in (np.float32, np.int32):
+        make = functools.partial(mine, dtype=dtype)
+        together(mode, cases_on(None), make, ())
 
 
-@pytest.mark.parametrize(
-    ("op", "reduced"),
-    [
-        (MPI.SUM, np.sum),
-        (MPI.PROD, np.prod),
-        (MPI.MAX, np.max),
-        (MPI.MIN, np.min),
-    ],
-    ids=["SUM", "PROD", "MAX", "MIN"],
-)
-def test_allreduce(mode, rank, size, op, reduced):
-    result = mode(lambda x: mpi.allreduce(x, op=op))(mine(rank))
-    check(result, reduced(everyones(size), axis=0))
+def test_empty_arrays(mode, size):
+    together(mode, cases_on(None), mine, (0, 3))
+    # Here what is sent has no rows, where above they have no elements.
+    none = [0] * size
 
-
-def test_alltoall(mode, rank, size):
-    # Element [i] on rank r says who sends it and to whom: 10 r + i.
-    x = jnp.arange(size, dtype=jnp.float32) + 10 * rank
-    check(mode(mpi.alltoall)(x), 10 * np.arange(size) + rank)
-
-
-def test_alltoall_of_blocks(mode, rank, size):
-    x = jnp.broadcast_to(
-        (jnp.arange(size, dtype=jnp.float32) + 10 * rank)[:, None, None], (size, 3, 2)
-    )
-    expected = (10 * np.arange(size) + rank)[:, None, None] * np.ones((size, 3, 2))
-    check(mode(mpi.alltoall)(x), expected)
-
-
-def test_alltoallv(mode, rank, size):
-    # Rank r sends 0, 1 or 2 rows to rank s. A row says who sends it, and to whom.
-    table = [[(r - s + 1) % 3 for s in range(size)] for r in range(size)]
-    sent, received = table[rank], [row[rank] for row in table]
-    x = jnp.repeat(10 * rank + jnp.arange(size, dtype=jnp.float32), np.array(sent))
-    expected = np.repeat(10 * np.arange(size) + rank, received)
-    check(mode(lambda x: mpi.alltoallv(x, sent, received))(x), expected)
-    blocks = jnp.stack([x, -x], axis=1)
-    result = mode(lambda x: mpi.alltoallv(x, np.array(sent), tuple(received)))(blocks)
-    check(result, np.stack([expected, -expected], axis=1))
-
-
-def test_barrier(mode, rank):
     def function(x):
-        mpi.barrier()
-        return x + 1
+        results = (
+            mpi.allgatherv(x, none),
+            mpi.alltoallv(x, none, none),
+            mpi.gatherv(x, none, 0),
+            mpi.scatterv(x, none, 0),
+        )
+        assert all(y.shape == (0, 3) for y in results)
+        return jnp.concatenate(results)
 
-    check(mode(function)(mine(rank)), mine(rank) + 1)
-
-
-def roots(size):
-    return {0, size - 1}
-
-
-def test_bcast(mode, rank, size):
-    for root in roots(size):
-        result = mode(lambda x, root=root: mpi.bcast(x, root))(mine(rank))
-        check(result, mine(root))
+    assert mode(function)(jnp.zeros((0, 3), jnp.float32)).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("op", "reduced", "of_nothing"),
-    [
-        (MPI.SUM, np.sum, 0),
-        (MPI.PROD, np.prod, 1),
-        (MPI.MAX, np.max, -np.inf),
-        (MPI.MIN, np.min, np.inf),
-    ],
-    ids=["SUM", "PROD", "MAX", "MIN"],
-)
-def test_exscan(mode, rank, size, op, reduced, of_nothing):
-    expected = reduced(everyones(size)[:rank], axis=0, initial=of_nothing)
-    check(mode(lambda x: mpi.exscan(x, op))(mine(rank)), expected)
+def test_other_communicators(mode, rank, comm):
+    half = comm.Split(rank % 2)
+
+    def of_this_half(member, shape):
+        return mine(member, shape) + 10 * (rank % 2)
+
+    together(mode, cases_on(half), of_this_half, (3, 2))
+    half.Free()
+    together(mode, cases_on(MPI.COMM_SELF), lambda _, shape: mine(rank, shape), (2,))
 
 
-def test_gather(mode, rank, size):
-    for root in roots(size):
-        result = mode(lambda x, root=root: mpi.gather(x, root))(mine(rank))
-        check(result, everyones(size) if rank == root else mine(rank))
-
-
-def test_gatherv(mode, rank, size):
-    x = rows_of(rank, counts(size)[rank])
-    for root in roots(size):
-        result = mode(lambda x, root=root: mpi.gatherv(x, counts(size), root))(x)
-        check(result, everyones_rows(size) if rank == root else x)
-
-
-def test_reduce(mode, rank, size):
-    for root in roots(size):
-        result = mode(lambda x, root=root: mpi.reduce(x, MPI.SUM, root))(mine(rank))
-        check(result, everyones(size).sum(0) if rank == root else mine(rank))
-
-
-def test_reduce_scatter(mode, rank, size):
-    x = mine(rank, (size, 3, 2))
-    result = mode(lambda x: mpi.reduce_scatter(x, MPI.SUM))(x)
-    check(result, everyones(size, (size, 3, 2)).sum(0)[rank])
-    check(
-        mode(lambda x: mpi.reduce_scatter(x, MPI.MAX))(x),
-        mine(size - 1, (size, 3, 2))[rank],
-    )
-
-
-def test_scan(mode, rank, size):
-    result = mode(lambda x: mpi.scan(x, MPI.SUM))(mine(rank))
-    check(result, everyones(size)[: rank + 1].sum(0))
-
-
-def test_scatter(mode, rank, size):
-    for root in roots(size):
-        x = mine(7, (size, 3, 2)) if rank == root else jnp.zeros((3, 2), jnp.float32)
-        result = mode(lambda x, root=root: mpi.scatter(x, root))(x)
-        check(result, mine(7, (size, 3, 2))[rank])
-
-
-def test_scatterv(mode, rank, size):
-    sent = mine(7, (sum(counts(size)), 2))
-    expected = np.split(sent, np.cumsum(counts(size)))[rank]
-    for root in roots(size):
-        x = sent if rank == root else jnp.zeros_like(expected)
-        result = mode(lambda x, root=root: mpi.scatterv(x, counts(size), root))(x)
-        check(result, expected)
-
-
-def test_sendrecv(mode, rank, size):
-    right, left = (rank + 1) % size, (rank - 1) % size
-
-    def shift(x):
-        return mpi.sendrecv(x, jnp.zeros_like(x), source=left, dest=right)
-
-    check(mode(shift)(mine(rank)), mine(left))
-
-
-def test_sendrecv_of_unequal_shapes(mode, rank, size):
-    # Rank r sends r + 1 elements.
-    right, left = (rank + 1) % size, (rank - 1) % size
-    template = jnp.zeros(left + 1, jnp.float32)
-
-    def shift(x):
-        return mpi.sendrecv(x, template, left, right, sendtag=3, recvtag=3)
-
-    check(mode(shift)(jnp.arange(rank + 1.0)), np.arange(left + 1.0))
-
-
-@pytest.mark.ranks(2)
-def test_send_and_recv(mode, rank, size):
-    check(mode(ring)(mine(rank)), mine((rank - 1) % size))
+def test_counts_of_any_type(mode, rank, size):
+    """Rank r sends r + 1 rows to each."""
+    sent, received = [rank + 1] * size, np.arange(1, size + 1)
+    x = jnp.full((sum(sent), 2), rank, jnp.float32)
+    expected = np.repeat(np.arange(size, dtype=np.float32), received)[:, None] * [1, 1]
+    expected = expected.astype(np.float32)
+    for counts in ((sent, tuple(received)), (np.array(sent), received)):
+        check(mode(lambda x, counts=counts: mpi.alltoallv(x, *counts))(x), expected)
 
 
 @pytest.mark.ranks(2)
@@ -203,11 +118,11 @@ def test_recv_from_any_source_with_any_tag(mode, rank, size):
             mpi.send(x, 0, tag=17)
         return mpi.recv(x) if rank == 0 else x
 
-    check(mode(function)(mine(rank)), mine(1 if rank == 0 else rank))
+    check(mode(function)(jnp.asarray(mine(rank))), mine(1 if rank == 0 else rank))
 
 
 def test_nothing_comes_from_nowhere(mode, rank):
-    x, template = mine(rank), jnp.full((4,), 5.0, jnp.float32)
+    x, template = jnp.asarray(mine(rank)), jnp.full((4,), 5.0, jnp.float32)
     received = mode(lambda x: mpi.recv(x, MPI.PROC_NULL))(template)
     check(received, template)
     received = mode(lambda x: mpi.sendrecv(x, template, MPI.PROC_NULL, MPI.PROC_NULL))(x)
@@ -216,44 +131,13 @@ def test_nothing_comes_from_nowhere(mode, rank):
 
 def test_operand_is_left_alone(mode, rank, size):
     # The result may take the operand's memory, but only if nobody needs that any more.
-    x = mine(rank)
+    x = jnp.asarray(mine(rank))
 
     def function(x):
         return mpi.allreduce(x, MPI.SUM) + 1000 * x
 
-    check(mode(function)(x), everyones(size).sum(0) + 1000 * np.asarray(mine(rank)))
+    check(mode(function)(x), everyones(size).sum(0) + 1000 * mine(rank))
     check(x, mine(rank))
-
-
-def test_empty_arrays(mode, rank, size):
-    none = [0] * size
-
-    def function(x):
-        assert mpi.allgather(x).shape == (size, 0, 3)
-        results = (
-            mpi.allgatherv(x, none),
-            mpi.allreduce(x, MPI.SUM),
-            mpi.alltoallv(x, none, none),
-            mpi.bcast(x, 0),
-            mpi.exscan(x, MPI.SUM),
-            mpi.gatherv(x, none, 0),
-            mpi.reduce_scatter(jnp.stack([x] * size), MPI.SUM),
-            mpi.scatterv(x, none, 0),
-            mpi.sendrecv(x, x, rank, rank),
-        )
-        assert all(y.shape == (0, 3) for y in results)
-        return jnp.concatenate(results)
-
-    assert mode(function)(jnp.zeros((0, 3), jnp.float32)).shape == (0, 3)
-
-
-def test_scalars(mode, rank, size):
-    assert mode(lambda x: mpi.allreduce(x, MPI.SUM))(jnp.float32(rank)) == sum(range(size))
-    gathered = mode(mpi.allgather)(jnp.int32(rank))
-    np.testing.assert_array_equal(gathered, np.arange(size))
-    assert mode(lambda x: mpi.exscan(x, MPI.SUM))(jnp.int32(1)) == rank
-    total = mode(lambda x: mpi.reduce_scatter(x, MPI.SUM))(jnp.arange(size))
-    assert total == rank * size
 
 
 def test_user_made_operator(mode, rank, size):
@@ -262,27 +146,15 @@ def test_user_made_operator(mode, rank, size):
         b[...] = np.where(abs(a) > abs(b), a, b)
 
     op = MPI.Op.Create(largest_by_magnitude, commute=True)
-    x = mine(rank) * (-1) ** rank
+    x = jnp.asarray(mine(rank) * (-1) ** rank)
     result = mode(lambda x: mpi.allreduce(x, op))(x).block_until_ready()
     check(result, mine(size - 1) * (-1) ** (size - 1))
     op.Free()
 
 
-def test_other_communicators(mode, rank, size, comm):
-    half = comm.Split(rank % 2)
-    members = range(rank % 2, size, 2)
-    result = mode(lambda x: mpi.allreduce(x, MPI.SUM, comm=half))(mine(rank))
-    check(result, sum(np.asarray(mine(r)) for r in members))
-    assert (
-        mode(lambda x: mpi.allreduce(x, MPI.SUM, comm=MPI.COMM_SELF))(jnp.float32(rank))
-        == rank
-    )
-    half.Free()
-
-
 def test_row_major_layout(mode, rank, size):
     # XLA may want to keep a transposed array in column-major order.
-    x = mine(rank, (2, 3))
+    x = jnp.asarray(mine(rank, (2, 3)))
     expected = everyones(size, (2, 3)).transpose(0, 2, 1) * 2
     check(mode(lambda x: mpi.allgather(x.T * 2))(x), expected)
 

@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import Sendrecv
+from every import every_operation
+from modes import MODES
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -64,6 +67,30 @@ def expected_of_conversation(rank):
 def test_hot_potato(mode, rank):
     result = mode(conversation(rank))(jnp.zeros(2))
     np.testing.assert_array_equal(result, np.full(2, expected_of_conversation(rank)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@every_operation
+def test_between_messages(case, mode, sequence_of):
+    """Every operation waits for the message before it, and the next one waits for it.
+
+    They have nothing to do with each other but their order in the program. A wrong one
+    shows in the debug lines, if it does not make processes wait for ever.
+    """
+    message = Sendrecv()
+    xs = case.arrays(lambda rank, shape: np.full(shape, rank, np.float32), (2,))
+
+    def talk(x):
+        before = message.call(jnp.ones(1) * case.rank)
+        y = case.call(x)
+        after = message.call(jnp.ones(1) * -case.rank)
+        return jnp.concatenate([before, y.ravel(), after])
+
+    result, sequence = sequence_of(MODES[mode](talk), jnp.asarray(xs[case.rank]))
+    parts = [case.left], case.result(xs).ravel(), [-case.left]
+    np.testing.assert_array_equal(result, np.concatenate(parts))
+    around, between = list(message.calls), list(case.calls)
+    assert sequence == [*around, *between, *around] * (3 if mode == "loop" else 1)
 
 
 @pytest.mark.ranks(2)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from modes import ring
+from cases import OPERATIONS, OPERATORS, Operator
+from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax import wrap_as_hashable
 from mpi4jax._internal.dtypes import CARRIERS, DATATYPES
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
@@ -20,16 +20,10 @@ pytestmark = pytest.mark.usefixtures("enable_x64")
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
-RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 TYPES = (*DATATYPES, *CARRIERS)
 
 #: Elements of an array: odd, as XLA packs several of the smallest types into a byte.
 N = 21
-#: Rows of each process, and rows that process r sends to process s.
-COUNTS = [3 * rank + 1 for rank in range(SIZE)]
-TABLE = [[r + s for s in range(SIZE)] for r in range(SIZE)]
-#: Where the part for each process begins, in what process r sends.
-STARTS = [np.cumsum([0, *row]) for row in TABLE]
 
 
 def is_packed(dtype):
@@ -63,7 +57,7 @@ def special(dtype):
     return np.array([limits.max, *least, 0.0, -0.0, np.inf, -np.inf, np.nan]).astype(dtype)
 
 
-def values(dtype, rank, *shape):
+def values(dtype, rank, shape):
     """The special values of a type, and then any bits, on a rank."""
     array = np.zeros(shape, dtype)
     if dtype == "bool":
@@ -77,155 +71,76 @@ def values(dtype, rank, *shape):
     return np.roll(array, rank)
 
 
-def slice_of(rank, x, starts):
-    return x[starts[rank] : starts[rank + 1]]
-
-
-#: Each operation, the shape of what this process sends, and what it gets: from what a rank
-#: sends, in an array of a shape.
-MOVES = {
-    "allgather": (mpi.allgather, (N,), lambda x: np.stack([x(r, N) for r in range(SIZE)])),
-    "allgatherv": (
-        lambda x: mpi.allgatherv(x, COUNTS),
-        (COUNTS[RANK], 3),
-        lambda x: np.concatenate([x(r, n, 3) for r, n in enumerate(COUNTS)]),
-    ),
-    "alltoall": (
-        mpi.alltoall,
-        (SIZE, N),
-        lambda x: np.stack([x(r, SIZE, N)[RANK] for r in range(SIZE)]),
-    ),
-    "alltoallv": (
-        lambda x: mpi.alltoallv(x, TABLE[RANK], TABLE[RANK]),
-        (sum(TABLE[RANK]), 3),
-        lambda x: np.concatenate(
-            [slice_of(RANK, x(r, sum(TABLE[r]), 3), STARTS[r]) for r in range(SIZE)]
-        ),
-    ),
-    "bcast": (lambda x: mpi.bcast(x, LAST), (N,), lambda x: x(LAST, N)),
-    "gather": (
-        lambda x: mpi.gather(x, LAST),
-        (N,),
-        lambda x: np.stack([x(r, N) for r in range(SIZE)]) if RANK == LAST else x(RANK, N),
-    ),
-    "gatherv": (
-        lambda x: mpi.gatherv(x, COUNTS, 0),
-        (COUNTS[RANK], 3),
-        lambda x: (
-            np.concatenate([x(r, n, 3) for r, n in enumerate(COUNTS)])
-            if RANK == 0
-            else x(RANK, COUNTS[RANK], 3)
-        ),
-    ),
-    "scatter": (
-        lambda x: mpi.scatter(x, 0),
-        (SIZE, N) if RANK == 0 else (N,),
-        lambda x: x(0, SIZE, N)[RANK],
-    ),
-    "scatterv": (
-        lambda x: mpi.scatterv(x, COUNTS, LAST),
-        (sum(COUNTS) if RANK == LAST else COUNTS[RANK], 3),
-        lambda x: slice_of(RANK, x(LAST, sum(COUNTS), 3), np.cumsum([0, *COUNTS])),
-    ),
-    "sendrecv": (lambda x: mpi.sendrecv(x, x, LEFT, RIGHT), (N,), lambda x: x(LEFT, N)),
-}
-if LAST:
-    MOVES["send and recv"] = (ring, (N,), lambda x: x(LEFT, N))
-
-
 def receive_all(call, sent):
     return {dtype: call(x) for dtype, x in sent.items()}
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("name", MOVES)
-def test_all_bits_arrive(name, compiled):
-    call, shape, expected = MOVES[name]
+@every_operation_that(
+    lambda case: not case.is_reduction and "barrier" not in case.operations
+)
+def test_all_bits_arrive(case, compiled):
+    move = functools.partial(receive_all, case.call)
     if compiled:
-        dtypes = TYPES
         # No argument of the program, so that the result may take its memory.
-        move = jax.jit(lambda sent: receive_all(call, jax.lax.optimization_barrier(sent)))
-    else:
-        # Each of these is a program of its own, so a few types for each operation must do.
-        dtypes = TYPES[list(MOVES).index(name) % 6 :: 6]
-        move = functools.partial(receive_all, call)
-    sent = {dtype: jnp.asarray(values(dtype, RANK, *shape)) for dtype in dtypes}
+        move = jax.jit(
+            lambda sent: receive_all(case.call, jax.lax.optimization_barrier(sent))
+        )
+    everyones = {
+        dtype: case.arrays(functools.partial(values, dtype), (N,)) for dtype in TYPES
+    }
+    sent = {dtype: jnp.asarray(xs[RANK]) for dtype, xs in everyones.items()}
     received = move(sent)
-    for dtype in dtypes:
+    for dtype, xs in everyones.items():
         assert received[dtype].dtype == dtype
-        wanted = expected(functools.partial(values, dtype))
+        wanted = case.result(xs)
         np.testing.assert_array_equal(bits(received[dtype]), bits(wanted), err_msg=dtype)
-        np.testing.assert_array_equal(bits(sent[dtype]), bits(values(dtype, RANK, *shape)))
+        np.testing.assert_array_equal(bits(sent[dtype]), bits(xs[RANK]), err_msg=dtype)
 
 
-#: The operators with what NumPy does, and the types that they are for.
+#: The types that the operators are for.
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
 REALS = [*INTEGERS, "float16", "bfloat16", "float32", "float64"]
 NUMBERS = [*REALS, "complex64", "complex128"]
-OPERATORS = {
-    "SUM": (np.add, NUMBERS),
-    "PROD": (np.multiply, NUMBERS),
-    "MAX": (np.maximum, REALS),
-    "MIN": (np.minimum, REALS),
-    "LAND": (np.logical_and, ["bool", *INTEGERS]),
-    "LOR": (np.logical_or, ["bool", *INTEGERS]),
-    "LXOR": (np.logical_xor, ["bool", *INTEGERS]),
-    "BAND": (np.bitwise_and, INTEGERS),
-    "BOR": (np.bitwise_or, INTEGERS),
-    "BXOR": (np.bitwise_xor, INTEGERS),
+LOGICAL = ["bool", *INTEGERS]
+REDUCED = {
+    **dict.fromkeys(["SUM", "PROD"], NUMBERS),
+    **dict.fromkeys(["MAX", "MIN"], REALS),
+    **dict.fromkeys(["LAND", "LOR", "LXOR"], LOGICAL),
+    **dict.fromkeys(["BAND", "BOR", "BXOR"], INTEGERS),
 }
+REDUCTIONS = [case for case in OPERATIONS.values() if case.is_reduction]
 
 
-def reduce_all(x, op):
-    """What each of the reductions gives."""
-    parts = jnp.stack([jnp.roll(x, rank) for rank in range(SIZE)])
-    return {
-        "allreduce": mpi.allreduce(x, op),
-        "reduce": mpi.reduce(x, op, LAST),
-        "scan": mpi.scan(x, op),
-        "exscan": mpi.exscan(x, op),
-        "reduce_scatter": mpi.reduce_scatter(parts, op),
-    }
+def operand(case, x):
+    """An array as an operation takes it: as it is, or a block for each process."""
+    if case.shape(x.shape) == x.shape:
+        return x
+    return np.stack([np.roll(x, rank) for rank in range(SIZE)])
 
 
-def reduced(function, arrays, identity):
-    """The same from the arrays of all ranks, one pair after the other."""
+def check_reductions(*reductions, transform=jax.jit):
+    """Compare all reductions with NumPy, by operators and the arrays of all processes."""
+    xs, cases = {}, {}
+    for operator, everyones in reductions:
+        for case in REDUCTIONS:
+            key = case.operations[0], operator.name
+            cases[key] = case.but(operator=operator)
+            xs[key] = [operand(case, x) for x in everyones]
 
-    @np.errstate(all="ignore")
-    def fold(arrays):
-        # Arrays of 16-bit floats are added in single precision and rounded, in NumPy, too.
-        return functools.reduce(lambda a, b: function(a, b).astype(a.dtype), arrays)
+    @transform
+    def function(mine):
+        return {key: case.call(mine[key]) for key, case in cases.items()}
 
-    total = fold(arrays)
-    return {
-        "allreduce": total,
-        "reduce": total if RANK == LAST else arrays[RANK],
-        "scan": fold(arrays[: RANK + 1]),
-        "exscan": fold(arrays[:RANK]) if RANK > 0 else np.full_like(total, identity),
-        "reduce_scatter": np.roll(total, RANK),
-    }
-
-
-def check_all(actual, expected):
-    for name, wanted in expected.items():
-        found = np.asarray(actual[name])
+    mine = {key: jnp.asarray(arrays[RANK]) for key, arrays in xs.items()}
+    results = jax.block_until_ready(function(mine))
+    for key, case in cases.items():
+        found, wanted = np.asarray(results[key]), case.result(xs[key])
         assert found.dtype == wanted.dtype
         if wanted.dtype == jnp.bfloat16:
             # NumPy does not know that a NaN may be in their place.
             found, wanted = found.astype(float), wanted.astype(float)
-        np.testing.assert_array_equal(found, wanted, err_msg=name)
-
-
-def identity(name, dtype):
-    """What is reduced on rank 0 by exscan: nothing."""
-    limits = jnp.iinfo(dtype) if "int" in dtype else None
-    return {
-        "PROD": 1,
-        "LAND": 1,
-        "BAND": limits and (-1 if limits.min < 0 else limits.max),
-        "MAX": limits.min if limits else -np.inf,
-        "MIN": limits.max if limits else np.inf,
-    }.get(name, 0)
+        np.testing.assert_array_equal(found, wanted, err_msg=str(key))
 
 
 def compares_as_signed(dtype):
@@ -239,14 +154,14 @@ def compares_as_signed(dtype):
 
 @pytest.mark.parametrize("dtype", ["bool", *NUMBERS])
 def test_reductions(dtype):
-    names = [name for name, (_, dtypes) in OPERATORS.items() if dtype in dtypes]
+    names = [name for name, dtypes in REDUCED.items() if dtype in dtypes]
     if compares_as_signed(dtype):
         names = [name for name in names if name not in ("MAX", "MIN")]
 
     def mine(rank):
         """Integers of any bits, and other numbers of which every product is exact."""
         if "int" in dtype or dtype == "bool":
-            return values(dtype, rank, N)
+            return values(dtype, rank, (N,))
         numbers = np.random.default_rng(rank).integers(-3, 4, (2, N))
         return (numbers[0] + 1j * numbers[1] if "complex" in dtype else numbers[0]).astype(
             dtype
@@ -256,14 +171,11 @@ def test_reductions(dtype):
         # Sums of short integers may stop at their limits, as Open MPI's do.
         return x % 4 if name in ("SUM", "PROD") and x.dtype.itemsize < 4 else x
 
-    @jax.jit
-    def function(x):
-        return {name: reduce_all(taken(name, x), getattr(MPI, name)) for name in names}
-
     arrays = list(map(mine, range(SIZE)))
-    for name, results in function(arrays[RANK]).items():
-        wanted = [taken(name, array) for array in arrays]
-        check_all(results, reduced(OPERATORS[name][0], wanted, identity(name, dtype)))
+    pairs = [(OPERATORS[name], [taken(name, x) for x in arrays]) for name in names]
+    check_reductions(*pairs)
+    # Eagerly, each is a program of its own, so one operator must do.
+    check_reductions(pairs[0], transform=lambda function: function)
 
 
 short_floats = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -277,10 +189,8 @@ def test_short_floats_are_rounded_to_even(dtype):
     sums = [first, first + 4, -first, first + 4]
     arrays = [np.array(parts[min(rank, 2)], dtype) for rank in range(SIZE)]
     if SIZE > 1:
-        assert reduced(np.add, arrays, 0)["allreduce"].tolist() == sums
-    check_all(
-        jax.jit(lambda x: reduce_all(x, MPI.SUM))(arrays[RANK]), reduced(np.add, arrays, 0)
-    )
+        assert OPERATIONS["allreduce"].result(arrays).tolist() == sums
+    check_reductions((OPERATORS["SUM"], arrays))
 
 
 @short_floats
@@ -294,16 +204,9 @@ def test_short_floats_that_are_not_finite(dtype):
             [np.nan, np.inf, opposite, zero, limits.max, -limits.max, limits.tiny]
         ).astype(dtype)
 
-    @jax.jit
-    def function(x):
-        return {
-            name: reduce_all(x, getattr(MPI, name))
-            for name in ("SUM", "PROD", "MAX", "MIN")
-        }
-
     arrays = list(map(mine, range(SIZE)))
-    for name, results in function(arrays[RANK]).items():
-        check_all(results, reduced(OPERATORS[name][0], arrays, identity(name, dtype)))
+    names = ("SUM", "PROD", "MAX", "MIN")
+    check_reductions(*((OPERATORS[name], arrays) for name in names))
     # A NaN of one process makes the sum one.
     x = jnp.asarray(np.nan if RANK == LAST else 1, dtype)
     assert np.isnan(mpi.allreduce(x, MPI.SUM))
@@ -320,11 +223,7 @@ def test_many_short_floats(dtype):
     # MPI takes other ways with many elements, which hand an operator parts of the array.
     arrays = [np.arange(100_003) % 64 + rank for rank in range(SIZE)]
     arrays = [array.astype(dtype) for array in arrays]
-    for name in ("SUM", "MAX"):
-        results = jax.jit(reduce_all, static_argnums=1)(
-            arrays[RANK], wrap_as_hashable(getattr(MPI, name))
-        )
-        check_all(results, reduced(OPERATORS[name][0], arrays, identity(name, dtype)))
+    check_reductions(*((OPERATORS[name], arrays) for name in ("SUM", "MAX")))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int16"])
@@ -336,8 +235,8 @@ def test_user_made_operator(dtype):
     op = MPI.Op.Create(larger_magnitude, commute=True)
     arrays = [(np.arange(N) + r) * (-1) ** r for r in range(SIZE)]
     arrays = [array.astype(dtype) for array in arrays]
-    results = jax.block_until_ready(jax.jit(lambda x: reduce_all(x, op))(arrays[RANK]))
-    check_all(results, reduced(lambda a, b: np.where(abs(a) > abs(b), a, b), arrays, 0))
+    operator = Operator("user", op, lambda a, b: np.where(abs(a) > abs(b), a, b))
+    check_reductions((operator, arrays))
     op.Free()
 
 
@@ -363,20 +262,15 @@ MEANINGLESS = [
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize(
-    "name", ["allreduce", "reduce", "scan", "exscan", "reduce_scatter"]
-)
-def test_reductions_without_a_meaning(name, transform, calls_of):
-    root = (0,) if name == "reduce" else ()
-
+@every_reduction
+def test_reductions_without_a_meaning(case, transform, calls_of):
     def refused():
         for dtype, op, allowed in MEANINGLESS:
             given = f"an array of type {dtype} for op=MPI.{op}"
-            text = rf"^{name} got {given}, which is for {allowed}(\n|$)"
+            text = rf"^{case.name} got {given}, which is for {allowed}(\n|$)"
+            operator = Operator(op, getattr(MPI, op), None)
             with pytest.raises(TypeError, match=text):
-                transform(lambda x, op=op: getattr(mpi, name)(x, getattr(MPI, op), *root))(
-                    jnp.zeros((SIZE, 2), dtype)
-                )
+                transform(case.but(operator=operator).call)(jnp.zeros((SIZE, 2), dtype))
 
     assert calls_of(refused) == (None, Counter())
 

@@ -1,12 +1,14 @@
 """vmap of every operation: what a loop over the batch gives, in one message."""
 
+import inspect
 from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from modes import ring
+from cases import CASES
+from every import every_reduction, over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -19,76 +21,9 @@ RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 NULL = MPI.PROC_NULL
 BATCH = 3
 
-#: Rows of each process, and rows that process r sends to process s.
-COUNTS = [(rank + 1) % 3 for rank in range(SIZE)]
-TABLE = [[(r + 2 * s) % 3 for s in range(SIZE)] for r in range(SIZE)]
-COLUMN = [row[RANK] for row in TABLE]
-
-
-class Case:
-    """A function that calls MPI, of an array with a shape, and what it calls."""
-
-    def __init__(self, function, shape, *calls):
-        self.function = function
-        self.shape = shape
-        self.calls = Counter(calls)
-
 
 def shift(x):
     return mpi.sendrecv(x, x, LEFT, RIGHT, sendtag=RANK, recvtag=LEFT)
-
-
-def open_chain(x):
-    left, right = RANK - 1 if RANK > 0 else NULL, RANK + 1 if RANK < LAST else NULL
-    return mpi.sendrecv(x, -x, left, right)
-
-
-def unequal_shift(x):
-    return mpi.sendrecv(x, jnp.zeros((LEFT + 1, 2)), LEFT, RIGHT)
-
-
-CASES = {
-    "allgather": Case(mpi.allgather, (2, 2), "Allgather"),
-    "allgatherv": Case(
-        lambda x: mpi.allgatherv(x, COUNTS), (COUNTS[RANK], 2), "Allgatherv"
-    ),
-    "allreduce": Case(lambda x: mpi.allreduce(x, MPI.SUM), (2, 2), "Allreduce"),
-    "allreduce-MAX": Case(lambda x: mpi.allreduce(x, MPI.MAX), (2, 2), "Allreduce"),
-    "alltoall": Case(mpi.alltoall, (SIZE, 2), "Alltoall"),
-    "alltoallv": Case(
-        lambda x: mpi.alltoallv(x, TABLE[RANK], COLUMN), (sum(TABLE[RANK]), 2), "Alltoallv"
-    ),
-    "bcast": Case(lambda x: mpi.bcast(x, LAST), (2, 2), "Bcast"),
-    "exscan": Case(lambda x: mpi.exscan(x, MPI.SUM), (2, 2), "Exscan"),
-    "exscan-PROD": Case(lambda x: mpi.exscan(x, MPI.PROD), (2, 2), "Exscan"),
-    "gather": Case(lambda x: mpi.gather(x, LAST), (2, 2), "Gather"),
-    "gatherv": Case(lambda x: mpi.gatherv(x, COUNTS, 0), (COUNTS[RANK], 2), "Gatherv"),
-    "reduce": Case(lambda x: mpi.reduce(x, MPI.SUM, 0), (2, 2), "Reduce"),
-    "reduce-PROD": Case(lambda x: mpi.reduce(x, MPI.PROD, LAST), (2, 2), "Reduce"),
-    "reduce_scatter": Case(
-        lambda x: mpi.reduce_scatter(x, MPI.SUM), (SIZE, 2), "Reduce_scatter_block"
-    ),
-    "reduce_scatter-MIN": Case(
-        lambda x: mpi.reduce_scatter(x, MPI.MIN), (SIZE, 2), "Reduce_scatter_block"
-    ),
-    "scan": Case(lambda x: mpi.scan(x, MPI.SUM), (2, 2), "Scan"),
-    "scatter": Case(
-        lambda x: mpi.scatter(x, 0), (SIZE, 2, 2) if RANK == 0 else (2, 2), "Scatter"
-    ),
-    "scatterv": Case(
-        lambda x: mpi.scatterv(x, COUNTS, LAST),
-        (sum(COUNTS) if RANK == LAST else COUNTS[RANK], 2),
-        "Scatterv",
-    ),
-    "sendrecv": Case(shift, (2, 2), "Sendrecv"),
-    "sendrecv-open": Case(open_chain, (2, 2), "Sendrecv"),
-    "sendrecv-unequal": Case(unequal_shift, (RANK + 1, 2), "Sendrecv"),
-}
-differentiable = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-MESSAGES = {"send and recv": Case(ring, (2, 2), "Send", "Recv")} if LAST else {}
-cases = pytest.mark.parametrize(
-    "case", [*CASES.values(), *MESSAGES.values()], ids=[*CASES, *MESSAGES]
-)
 
 
 def batch(shape, *sizes):
@@ -105,13 +40,35 @@ def times(n, calls):
     return Counter({name: n * count for name, count in calls.items()})
 
 
-@cases
+def with_other_operators(case):
+    """A reduction with each of the operators that have a derivative, apart from the sum."""
+    same = (c for c in CASES.values() if c.operations == case.operations)
+    return [c for c in same if not c.is_linear]
+
+
+@over(case for case in CASES.values() if case.is_linear)
 def test_axes(case, calls_of):
-    f, xs, xss = case.function, batch(case.shape, BATCH), batch(case.shape, 2, BATCH)
+    check_axes(case.call, case.shape((2, 2)), case.calls, calls_of)
+
+
+@every_reduction
+def test_axes_with_other_operators(case, calls_of):
+    cases = with_other_operators(case)
+    calls = sum((case.calls for case in cases), Counter())
+    check_axes(together(cases), case.shape((2, 2)), calls, calls_of)
+
+
+def together(cases):
+    """Several calls in one function, as many programs take long to compile."""
+    return lambda x: jnp.stack([case.call(x) for case in cases])
+
+
+def check_axes(f, shape, calls_of_f, calls_of):
+    xs, xss = batch(shape, BATCH), batch(shape, 2, BATCH)
     expected, nested = loop(f, xs), np.stack([loop(f, xs) for xs in xss])
     eager, calls = calls_of(jax.vmap(f, in_axes=1, out_axes=-1), np.moveaxis(xs, 0, 1))
     np.testing.assert_array_equal(np.moveaxis(eager, -1, 0), expected)
-    assert calls == case.calls
+    assert calls == calls_of_f
 
     def mapped(xs, xss):
         # Each rank has its batch at axes of its own.
@@ -128,7 +85,7 @@ def test_axes(case, calls_of):
 
     for transform in (jax.jit, auto_tokenize):
         results, calls = calls_of(transform(mapped), xs, xss)
-        assert calls == times(7, case.calls)
+        assert calls == times(7, calls_of_f)
         zero, last, one, own, tokenized, first_twice, last_twice = map(np.asarray, results)
         np.testing.assert_array_equal(zero, expected)
         np.testing.assert_array_equal(np.moveaxis(last, -1, 0), expected)
@@ -139,9 +96,22 @@ def test_axes(case, calls_of):
         np.testing.assert_array_equal(np.moveaxis(last_twice, 2, 1), nested)
 
 
-@differentiable
+@over(case for case in CASES.values() if case.is_linear and case.has_derivative)
 def test_gradients(case, calls_of):
-    f, xs = case.function, batch(case.shape, BATCH)
+    calls = check_gradients(case.call, case.shape((2, 2)), case.calls, calls_of)
+    assert calls.total() <= 2  # there, and back
+
+
+@every_reduction
+def test_gradients_with_other_operators(case, calls_of):
+    cases = with_other_operators(case)
+    calls = sum((case.calls for case in cases), Counter())
+    check_gradients(together(cases), case.shape((2, 2)), calls, calls_of)
+
+
+def check_gradients(f, shape, calls_of_f, calls_of):
+    """Gives the calls of one gradient."""
+    xs = batch(shape, BATCH)
 
     def loss(x):
         y = f(x)
@@ -151,9 +121,7 @@ def test_gradients(case, calls_of):
     gradient = jax.jit(jax.grad(loss))
     expected = loop(gradient, xs)
     _, calls = calls_of(gradient, xs[0])
-    assert case.calls <= calls
-    if case.function in LINEAR:
-        assert calls.total() <= 2  # there, and back
+    assert calls_of_f <= calls
 
     @jax.jit
     def gradients(xs):
@@ -164,9 +132,7 @@ def test_gradients(case, calls_of):
     np.testing.assert_array_equal(map_of_gradients, expected)
     np.testing.assert_array_equal(np.moveaxis(gradient_of_map, 1, 0), expected)
     assert both == times(2, calls)
-
-
-LINEAR = [case.function for name, case in CASES.items() if "-" not in name]
+    return calls
 
 
 def test_operands_of_sendrecv(calls_of):
@@ -263,14 +229,18 @@ def test_conditions_that_differ_within_a_batch(calls_of):
     assert calls == Counter(Allreduce=1 + BATCH, Sendrecv=1)
 
 
+ONES = [1] * SIZE
+
+
 def counts_of(n):
     return [n] * SIZE
 
 
+#: The arguments that are numbers, and a call with each.
 STATIC = {
     "allgatherv": ("counts", lambda x, n: mpi.allgatherv(x, counts_of(n))),
-    "alltoallv-send": ("sendcounts", lambda x, n: mpi.alltoallv(x, n, COLUMN)),
-    "alltoallv-recv": ("recvcounts", lambda x, n: mpi.alltoallv(x, COLUMN, counts_of(n))),
+    "alltoallv-send": ("sendcounts", lambda x, n: mpi.alltoallv(x, n, ONES)),
+    "alltoallv-recv": ("recvcounts", lambda x, n: mpi.alltoallv(x, ONES, counts_of(n))),
     "bcast": ("root", lambda x, n: mpi.bcast(x, n)),
     "gather": ("root", lambda x, n: mpi.gather(x, n)),
     "gatherv": ("root", lambda x, n: mpi.gatherv(x, [2] * SIZE, n)),
@@ -288,6 +258,18 @@ STATIC = {
     "sendrecv-sendtag": ("sendtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, sendtag=n)),
     "sendrecv-recvtag": ("recvtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, recvtag=n)),
 }
+
+
+def test_all_numbers_are_in_the_list():
+    others = {"x", "sendbuf", "recvbuf", "op", "comm", "status", "token"}
+    arguments = {
+        (name, argument)
+        for name in mpi.__all__
+        for argument in inspect.signature(getattr(mpi, name)).parameters
+        if argument not in others
+    }
+    listed = {(key.partition("-")[0], argument) for key, (argument, _) in STATIC.items()}
+    assert listed == arguments
 
 
 @pytest.mark.parametrize("name", STATIC)

@@ -1,0 +1,649 @@
+"""The table of operations: how to call each one, what it gives, and what it calls of MPI.
+
+Each class below with `operations` is an entry. It stands for a call that every process of a
+communicator makes with an array of its own, so an instance is the part of one process:
+
+    case.call(x)        the call, with an array of the shape `case.shape(block)`
+    case.result(xs)     what it has to give here, if `xs` are the arrays of all processes
+    case.log(n, m)      the functions of MPI that it calls, with what the debug lines say
+
+The tests take their cases from here (every.py), so that an operation with an entry is
+tested with every type, transformation and kind of memory. test_cases.py fails if a public
+operation has none. What is special about an operation is tested in the files themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+
+Shape = tuple[int, ...]
+
+
+class Operator(NamedTuple):
+    """A reduction operator, and what NumPy has for it."""
+
+    name: str
+    op: MPI.Op
+    function: Callable[[Any, Any], Any]
+    #: What is left of no arrays at all, by their type.
+    nothing: Callable[[Any], Any] = lambda dtype: 0
+
+    @np.errstate(all="ignore")
+    def reduce(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        # NumPy, too, adds short floats in single precision and rounds after every sum.
+        return functools.reduce(lambda a, b: self.function(a, b).astype(a.dtype), arrays)
+
+
+def _one(dtype: Any) -> int:
+    return 1
+
+
+def _all_bits(dtype: Any) -> Any:
+    return ~np.zeros((), dtype)
+
+
+def _lowest(dtype: Any) -> Any:
+    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else -np.inf
+
+
+def _highest(dtype: Any) -> Any:
+    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else np.inf
+
+
+OPERATORS = {
+    operator.name: operator
+    for operator in (
+        Operator("SUM", MPI.SUM, np.add),
+        Operator("PROD", MPI.PROD, np.multiply, _one),
+        Operator("MAX", MPI.MAX, np.maximum, _lowest),
+        Operator("MIN", MPI.MIN, np.minimum, _highest),
+        Operator("LAND", MPI.LAND, np.logical_and, _one),
+        Operator("LOR", MPI.LOR, np.logical_or),
+        Operator("LXOR", MPI.LXOR, np.logical_xor),
+        Operator("BAND", MPI.BAND, np.bitwise_and, _all_bits),
+        Operator("BOR", MPI.BOR, np.bitwise_or),
+        Operator("BXOR", MPI.BXOR, np.bitwise_xor),
+    )
+}
+SUM = OPERATORS["SUM"]
+
+_entries: list[type[Case]] = []
+
+
+class Case:
+    """One process's part in a call. The classes below say what differs.
+
+    Arguments:
+        comm: The communicator; by default that of calls without one.
+        root: The root of a rooted operation; by default its `usual_root`.
+        operator: The operator of a reduction.
+        status: What a receiving operation fills.
+
+    """
+
+    #: The public functions that are called.
+    operations: tuple[str, ...] = ()
+    #: What tells a further case of an operation from the first one.
+    variant = ""
+    #: Which process is the root where a test does not say so (-1: the last one).
+    usual_root: int | None = None
+    is_reduction = False
+    #: Whether the result is one value that all processes share (docs/autodiff.md).
+    is_shared = False
+    has_derivative = True
+    #: Whether the core may split a long array into several messages.
+    goes_in_pieces = False
+    #: How many processes it takes.
+    least_size = 1
+
+    def __init_subclass__(cls) -> None:
+        if cls.operations:
+            _entries.append(cls)
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        root: int | None = None,
+        operator: Operator = SUM,
+        status: MPI.Status | None = None,
+    ) -> None:
+        group = MPI.COMM_WORLD if comm is None else comm
+        self.comm = comm
+        self.rank, self.size = group.Get_rank(), group.Get_size()
+        self.given_root = self.root = root
+        if root is None and self.usual_root is not None:
+            self.root = self.usual_root % self.size
+        self.operator = operator
+        self.status = status
+
+    def call(self, x: Any) -> Any:
+        """Call the operation, in a program or outside."""
+        raise NotImplementedError
+
+    def shape(self, block: Shape) -> Shape:
+        """The shape of this process's array, made of blocks (or rows) of one shape."""
+        return block
+
+    def result(self, xs: Sequence[np.ndarray]) -> np.ndarray:
+        """What this process gets, bit by bit, from the arrays of all in rank order."""
+        raise NotImplementedError
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        """The functions of MPI that are called, in order, and their debug lines.
+
+        Arguments:
+            sent: The number of elements of the array.
+            received: That of the result.
+
+        """
+        raise NotImplementedError
+
+    @property
+    def is_read(self) -> bool:
+        """Whether this process's array is read. If not, it lends its shape and type."""
+        return True
+
+    def but(self, **changes: Any) -> Case:
+        """The same call with other arguments."""
+        arguments = {
+            "comm": self.comm,
+            "root": self.given_root,
+            "operator": self.operator,
+            "status": self.status,
+        }
+        return type(self)(**{**arguments, **changes})
+
+    def of(self, rank: int) -> Case:
+        """The part of another process."""
+        other = copy.copy(self)
+        other.rank = rank
+        return other
+
+    def arrays(
+        self, make: Callable[[int, Shape], np.ndarray], block: Shape
+    ) -> list[np.ndarray]:
+        """The arrays of all processes, by a function of the rank and the shape."""
+        return [make(rank, self.of(rank).shape(block)) for rank in range(self.size)]
+
+    @property
+    def name(self) -> str:
+        operator = "" if self.operator.name == "SUM" else self.operator.name
+        parts = " and ".join(self.operations), self.variant, operator
+        return "-".join(filter(None, parts))
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often it calls what of MPI."""
+        return Counter(self.log(0, 0).keys())
+
+    @property
+    def roots(self) -> list[int | None]:
+        """The roots to test with: the first process, and the last one."""
+        return [None] if self.root is None else sorted({0, self.size - 1})
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.root
+
+    @property
+    def is_linear(self) -> bool:
+        return not self.is_reduction or self.operator.name == "SUM"
+
+    @property
+    def left(self) -> int:
+        return (self.rank - 1) % self.size
+
+    @property
+    def right(self) -> int:
+        return (self.rank + 1) % self.size
+
+    @property
+    def counts(self) -> list[int]:
+        """The rows of each process: unequal, and none on the third."""
+        return [(1, 3, 0, 2)[rank % 4] for rank in range(self.size)]
+
+    def rows_to_each(self, sender: int) -> list[int]:
+        """The rows that a process sends to each: none to some, and not what it gets."""
+        return [(sender - receiver + 1) % 3 for receiver in range(self.size)]
+
+
+def _split(x: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+    """The rows of each process, of which there are so many."""
+    return np.split(x, np.cumsum(counts)[:-1])
+
+
+class Allgather(Case):
+    """Everyone gets the arrays of all, stacked."""
+
+    operations = ("allgather",)
+    is_shared = True
+
+    def call(self, x):
+        return mpi.allgather(x, comm=self.comm)
+
+    def result(self, xs):
+        return np.stack(xs)
+
+    def log(self, sent, received):
+        return {"Allgather": f"({sent} items)"}
+
+
+class Allgatherv(Case):
+    """Everyone gets the rows of all, one after the other."""
+
+    operations = ("allgatherv",)
+    is_shared = True
+
+    def call(self, x):
+        return mpi.allgatherv(x, self.counts, comm=self.comm)
+
+    def shape(self, block):
+        return (self.counts[self.rank], *block)
+
+    def result(self, xs):
+        return np.concatenate(xs)
+
+    def log(self, sent, received):
+        return {"Allgatherv": f"({sent} items)"}
+
+
+class Allreduce(Case):
+    """Everyone gets the arrays of all, reduced to one."""
+
+    operations = ("allreduce",)
+    is_reduction = True
+    is_shared = True
+    goes_in_pieces = True
+
+    def call(self, x):
+        return mpi.allreduce(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs):
+        return self.operator.reduce(xs)
+
+    def log(self, sent, received):
+        return {"Allreduce": f"with {sent} items"}
+
+
+class Alltoall(Case):
+    """Everyone has a block for each process, and gets one from each."""
+
+    operations = ("alltoall",)
+
+    def call(self, x):
+        return mpi.alltoall(x, comm=self.comm)
+
+    def shape(self, block):
+        return (self.size, *block)
+
+    def result(self, xs):
+        return np.stack([x[self.rank] for x in xs])
+
+    def log(self, sent, received):
+        return {"Alltoall": f"({sent // self.size} items)"}
+
+
+class Alltoallv(Case):
+    """Everyone has some rows for each process, and gets some from each."""
+
+    operations = ("alltoallv",)
+
+    def call(self, x):
+        received = [self.rows_to_each(sender)[self.rank] for sender in range(self.size)]
+        return mpi.alltoallv(x, self.rows_to_each(self.rank), received, comm=self.comm)
+
+    def shape(self, block):
+        return (sum(self.rows_to_each(self.rank)), *block)
+
+    def result(self, xs):
+        return np.concatenate(
+            [_split(x, self.rows_to_each(sender))[self.rank] for sender, x in enumerate(xs)]
+        )
+
+    def log(self, sent, received):
+        return {"Alltoallv": f"({sent} items sent, {received} items received)"}
+
+
+class Barrier(Case):
+    """Nothing moves."""
+
+    operations = ("barrier",)
+
+    def call(self, x):
+        mpi.barrier(comm=self.comm)
+        return x
+
+    def result(self, xs):
+        return xs[self.rank]
+
+    def log(self, sent, received):
+        return {"Barrier": ""}
+
+
+class Bcast(Case):
+    """Everyone gets root's array."""
+
+    operations = ("bcast",)
+    usual_root = -1
+    is_shared = True
+    goes_in_pieces = True
+
+    def call(self, x):
+        return mpi.bcast(x, self.root, comm=self.comm)
+
+    def result(self, xs):
+        return xs[self.root]
+
+    def log(self, sent, received):
+        return {"Bcast": f"({sent} items, root={self.root})"}
+
+    @property
+    def is_read(self):
+        return self.is_root
+
+
+class Exscan(Case):
+    """Everyone gets the arrays of those before, reduced to one."""
+
+    operations = ("exscan",)
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x):
+        return mpi.exscan(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs):
+        if self.rank == 0:
+            return np.full_like(xs[0], self.operator.nothing(xs[0].dtype))
+        return self.operator.reduce(xs[: self.rank])
+
+    def log(self, sent, received):
+        return {"Exscan": f"({sent} items)"}
+
+
+class Gather(Case):
+    """Root gets the arrays of all, stacked. The others keep theirs."""
+
+    operations = ("gather",)
+    usual_root = -1
+
+    def call(self, x):
+        return mpi.gather(x, self.root, comm=self.comm)
+
+    def result(self, xs):
+        return np.stack(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent, received):
+        return {"Gather": f"({sent} items, root={self.root})"}
+
+
+class Gatherv(Case):
+    """Root gets the rows of all, one after the other. The others keep theirs."""
+
+    operations = ("gatherv",)
+    usual_root = 0
+
+    def call(self, x):
+        return mpi.gatherv(x, self.counts, self.root, comm=self.comm)
+
+    def shape(self, block):
+        return (self.counts[self.rank], *block)
+
+    def result(self, xs):
+        return np.concatenate(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent, received):
+        return {"Gatherv": f"({sent} items, root={self.root})"}
+
+
+class Reduce(Case):
+    """Root gets the arrays of all, reduced to one. The others keep theirs."""
+
+    operations = ("reduce",)
+    usual_root = -1
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x):
+        return mpi.reduce(x, self.operator.op, self.root, comm=self.comm)
+
+    def result(self, xs):
+        return self.operator.reduce(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent, received):
+        return {"Reduce": f"({sent} items, root={self.root})"}
+
+
+class ReduceScatter(Case):
+    """Everyone has a block for each process, and gets those for it, reduced to one."""
+
+    operations = ("reduce_scatter",)
+    is_reduction = True
+
+    def call(self, x):
+        return mpi.reduce_scatter(x, self.operator.op, comm=self.comm)
+
+    def shape(self, block):
+        return (self.size, *block)
+
+    def result(self, xs):
+        return self.operator.reduce([x[self.rank] for x in xs])
+
+    def log(self, sent, received):
+        return {"Reduce_scatter_block": f"({received} items)"}
+
+
+class Scan(Case):
+    """Everyone gets its own array and those of all before, reduced to one."""
+
+    operations = ("scan",)
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x):
+        return mpi.scan(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs):
+        return self.operator.reduce(xs[: self.rank + 1])
+
+    def log(self, sent, received):
+        return {"Scan": f"({sent} items)"}
+
+
+class Scatter(Case):
+    """Root has a block for each process. The arrays of the others have a block's shape."""
+
+    operations = ("scatter",)
+    usual_root = 0
+
+    def call(self, x):
+        return mpi.scatter(x, self.root, comm=self.comm)
+
+    def shape(self, block):
+        return (self.size, *block) if self.is_root else block
+
+    def result(self, xs):
+        return xs[self.root][self.rank]
+
+    def log(self, sent, received):
+        return {"Scatter": f"({received} items, root={self.root})"}
+
+    @property
+    def is_read(self):
+        return self.is_root
+
+
+class Scatterv(Case):
+    """Root has some rows for each process. The arrays of the others have as many."""
+
+    operations = ("scatterv",)
+    usual_root = -1
+
+    def call(self, x):
+        return mpi.scatterv(x, self.counts, self.root, comm=self.comm)
+
+    def shape(self, block):
+        rows = sum(self.counts) if self.is_root else self.counts[self.rank]
+        return (rows, *block)
+
+    def result(self, xs):
+        return _split(xs[self.root], self.counts)[self.rank]
+
+    def log(self, sent, received):
+        return {"Scatterv": f"({received} items, root={self.root})"}
+
+    @property
+    def is_read(self):
+        return self.is_root
+
+
+class SendAndRecv(Case):
+    """Everyone sends to the right and receives from the left, whatever MPI buffers."""
+
+    operations = ("send", "recv")
+    has_derivative = False  # JAX does not follow a message from one process to another.
+    goes_in_pieces = True
+    least_size = 2  # MPI need not buffer a message, so none goes to its own sender.
+
+    def call(self, x):
+        if self.rank == 0:
+            self._send(x)
+            return self._recv(x)
+        y = self._recv(x)
+        self._send(x)
+        return y
+
+    def _send(self, x):
+        mpi.send(x, self.right, tag=1, comm=self.comm)
+
+    def _recv(self, x):
+        return mpi.recv(x, self.left, tag=1, comm=self.comm, status=self.status)
+
+    def result(self, xs):
+        return xs[self.left]
+
+    def log(self, sent, received):
+        send = {"Send": f"-> {self.right} (tag 1, {sent} items)"}
+        recv = {"Recv": f"<- {self.left} (tag 1, {received} items)"}
+        return send | recv if self.rank == 0 else recv | send
+
+
+class Sendrecv(Case):
+    """Everyone sends to the right and receives from the left, in one call."""
+
+    operations = ("sendrecv",)
+    goes_in_pieces = True
+
+    @property
+    def source(self):
+        return self.left
+
+    @property
+    def dest(self):
+        return self.right
+
+    @property
+    def tags(self):
+        """The tag to send with, and the one to receive."""
+        return 0, MPI.ANY_TAG
+
+    def buffer(self, x):
+        """An array like what is received."""
+        return x
+
+    def call(self, x):
+        sendtag, recvtag = self.tags
+        return mpi.sendrecv(
+            x,
+            self.buffer(x),
+            self.source,
+            self.dest,
+            sendtag=sendtag,
+            recvtag=recvtag,
+            comm=self.comm,
+            status=self.status,
+        )
+
+    def result(self, xs):
+        return xs[self.left]
+
+    def log(self, sent, received):
+        sendtag, recvtag = self.tags
+        return {
+            "Sendrecv": f"<- {self.source} (tag {recvtag}, {received} items) / "
+            f"-> {self.dest} (tag {sendtag}, {sent} items)"
+        }
+
+
+class SendrecvWithTags(Sendrecv):
+    """Every message has a tag of its own, and the buffer an array of its own."""
+
+    variant = "tags"
+
+    @property
+    def tags(self):
+        return self.rank + 5, self.left + 5
+
+    def buffer(self, x):
+        return jnp.zeros_like(x)
+
+
+class SendrecvInLine(Sendrecv):
+    """The last process sends to nobody, and the first one gets its buffer back."""
+
+    variant = "line"
+
+    @property
+    def source(self):
+        return self.left if self.rank > 0 else MPI.PROC_NULL
+
+    @property
+    def dest(self):
+        return self.right if self.rank < self.size - 1 else MPI.PROC_NULL
+
+    def buffer(self, x):
+        return 3 * x
+
+    def result(self, xs):
+        return xs[self.left] if self.rank > 0 else 3 * xs[0]
+
+
+class SendrecvOfUnequal(Sendrecv):
+    """What is received has another shape than what is sent."""
+
+    variant = "unequal"
+
+    def shape(self, block):
+        return (self.rank + 1, *block)
+
+    def buffer(self, x):
+        return jnp.zeros((self.left + 1, *x.shape[1:]), x.dtype)
+
+
+def _table(cases: Sequence[Case]) -> dict[str, Case]:
+    return {case.name: case for case in cases}
+
+
+#: One case for each operation.
+OPERATIONS = _table([entry() for entry in _entries if not entry.variant])
+#: These, their variants, and reductions with the other operators that have a derivative.
+CASES = OPERATIONS | _table(
+    [entry() for entry in _entries if entry.variant]
+    + [
+        # Also with another root.
+        entry(operator=OPERATORS[name], root=None if entry.usual_root is None else 0)
+        for entry in _entries
+        if entry.is_reduction
+        for name in ("PROD", "MAX", "MIN")
+    ]
+)

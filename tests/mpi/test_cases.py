@@ -1,0 +1,95 @@
+"""The table of cases has every operation, and no test file leaves one out by accident."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import OPERATIONS, Case
+from every import every_case
+
+from mpi4jax import notoken as mpi
+
+#: The files that test every operation, with those that they leave out, and why.
+FILES = {
+    "test_arguments": {},
+    "test_autodiff": {
+        "send": "has no derivative, which is tested there",
+        "recv": "has no derivative, which is tested there",
+    },
+    "test_counts": {},
+    "test_growth": {},
+    "test_logging": {},
+    "test_operations": {},
+    "test_order": {},
+    "test_tokens": {
+        "allgatherv": "the original has none",
+        "alltoallv": "the original has none",
+        "exscan": "the original has none",
+        "gatherv": "the original has none",
+        "reduce_scatter": "the original has none",
+        "scatterv": "the original has none",
+    },
+    "test_types": {"barrier": "moves nothing of any type"},
+    "test_vmap": {},
+}
+
+
+def operations_of(file):
+    """The operations that the tests of a file run with, as cases or by their names."""
+    module = importlib.import_module(file)
+    marks = [m for f in vars(module).values() for m in getattr(f, "pytestmark", ())]
+    values = [v for m in marks if m.name == "parametrize" for v in m.args[1]]
+    # pytest.param() gives a tuple with a tuple of the values.
+    values = [v.values[0] if isinstance(v, type(pytest.param())) else v for v in values]
+    names = {v for v in values if isinstance(v, str)} & set(mpi.__all__)
+    return names.union(*(v.operations for v in values if isinstance(v, Case)))
+
+
+OTHERS = {path.stem for path in Path(__file__).parent.glob("test_*.py")} - {__name__}
+
+
+@pytest.mark.parametrize("file", sorted({*FILES, *OTHERS}))
+def test_files_have_every_operation(file):
+    left_out = FILES.get(file, dict.fromkeys(mpi.__all__, "is no file for all"))
+    assert operations_of(file) | left_out.keys() == set(mpi.__all__)
+    assert operations_of(file) & left_out.keys() == set()
+
+
+def test_every_operation_has_a_case():
+    named = [name for case in OPERATIONS.values() for name in case.operations]
+    assert sorted(named) == sorted(mpi.__all__)
+
+
+def test_roots_and_operators():
+    """Where a function has them, the case has."""
+    for case in OPERATIONS.values():
+        for name in case.operations:
+            arguments = inspect.signature(getattr(mpi, name)).parameters
+            assert ("root" in arguments) == (case.root is not None)
+            assert ("op" in arguments) == case.is_reduction
+
+
+def random(rank, shape):
+    return np.random.default_rng(rank).integers(1, 1000, shape)
+
+
+@every_case
+def test_who_gets_the_same(case):
+    xs = case.arrays(random, (50,))
+    results = [case.of(rank).result(xs) for rank in range(case.size)]
+    alike = all(np.array_equal(result, results[0]) for result in results)
+    assert alike == (case.is_shared or case.size == 1)
+
+
+@every_case
+def test_who_is_read(case):
+    """Nobody's result depends on an array that is not."""
+    for root in case.roots:
+        one = case.but(root=root)
+        xs = one.arrays(random, (50,))
+        changed = [x if one.of(rank).is_read else -x for rank, x in enumerate(xs)]
+        for rank in range(case.size):
+            part = one.of(rank)
+            np.testing.assert_array_equal(part.result(xs), part.result(changed))
