@@ -101,10 +101,8 @@ def test_no_device_of_another_vendor():
     ],
 )
 def test_warnings(monkeypatch, wanted, answer, expected):
-    if wanted is None:
-        monkeypatch.delenv("MPI4JAX_USE_CUDA_MPI", raising=False)
-    else:
-        monkeypatch.setenv("MPI4JAX_USE_CUDA_MPI", wanted)
+    setting = {None: None, "0": False, "1": True}[wanted]
+    use(monkeypatch, use_cuda_mpi=setting)
     monkeypatch.setattr(device._core, "mpi_takes_device_memory", lambda: answer)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -123,12 +121,17 @@ def test_the_mpis_of_pypi_say_that_they_take_no_device_memory():
     assert _core.is_direct()
 
 
+def use(monkeypatch, **settings):
+    """Have the environment say something else."""
+    monkeypatch.setattr(device, "settings", device.settings._replace(**settings))
+
+
 class TestChunks:
     """By how many bytes messages travel on a communicator."""
 
     @pytest.fixture(autouse=True)
     def no_setting(self, monkeypatch):
-        monkeypatch.delenv("MPI4JAX_STAGING_CHUNK", raising=False)
+        use(monkeypatch, staging_chunk=None)
 
     def test_none_where_arrays_are_on_cpus(self):
         assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == 0
@@ -147,14 +150,14 @@ class TestChunks:
 
     @pytest.mark.parametrize("is_private", [True, False])
     @pytest.mark.parametrize(
-        ("value", "expected"), [("0", 0), ("1", 16), ("48", 48), ("4000000000", 1 << 30)]
+        ("value", "expected"), [(0, 0), (1, 16), (48, 48), (4000000000, 1 << 30)]
     )
     def test_what_is_set(self, monkeypatch, is_private, value, expected):
         monkeypatch.setattr(device, "_uses_copies", lambda: True)
-        monkeypatch.setenv("MPI4JAX_STAGING_CHUNK", value)
+        use(monkeypatch, staging_chunk=value)
         assert device.chunk_of(MPI.COMM_WORLD, is_private=is_private) == expected
 
     @pytest.mark.ranks(2)
     def test_none_where_not_all_set_the_same(self, monkeypatch):
-        monkeypatch.setenv("MPI4JAX_STAGING_CHUNK", str(16 * (1 + RANK)))
+        use(monkeypatch, staging_chunk=16 * (1 + RANK))
         assert device.chunk_of(MPI.COMM_WORLD, is_private=True) == 0
