@@ -138,6 +138,13 @@ class Case:
         """What this process gets, bit by bit, from the arrays of all in rank order."""
         raise NotImplementedError
 
+    def parts(self, length: int) -> list[int] | None:
+        """The elements that each process gets of a reduction, for blocks of so many.
+
+        None where all get the whole of it, or one process does.
+        """
+        return None
+
     def log(self, sent: int, received: int) -> dict[str, str]:
         """The functions of MPI that are called, in order, and their debug lines.
 
@@ -438,6 +445,9 @@ class ReduceScatter(Case):
 
     def result(self, xs):
         return self.operator.reduce([x[self.rank] for x in xs])
+
+    def parts(self, length):
+        return [length] * self.size
 
     def log(self, sent, received):
         return {"Reduce_scatter_block": f"({received} items)"}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import OPERATORS as BUILT_IN
-from cases import SUM, Alltoallv, ReduceScatter
+from cases import SUM, Alltoallv
 from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
@@ -104,17 +104,17 @@ def compiled_reduction(case, operator):
 
 
 def calls_for(case, limit, *, is_built_in, has_large):
-    """The calls of MPI that reduce N elements."""
-    is_in_blocks = isinstance(case, ReduceScatter)
+    """The calls of MPI that reduce blocks of N elements."""
+    parts = case.parts(N)
+    lengths = [N] if parts is None else parts
     # MPI hands an operator that is not its own an int, whatever the call, and may hand it
-    # the blocks for all processes at once.
-    longest = N * SIZE if is_in_blocks and not is_built_in else N
+    # the parts for all processes at once.
+    longest = max(lengths) if is_built_in else sum(lengths)
     if longest <= limit or (is_built_in and has_large):
         return case.calls
-    chunks = -(-N // limit)
-    # The block for each process is reduced by itself.
-    names = Counter(Reduce=SIZE) if is_in_blocks else case.calls
-    return Counter({name: count * chunks for name, count in names.items()})
+    # The part for each process is reduced by itself, in chunks.
+    (name,) = case.calls if parts is None else ["Reduce"]
+    return Counter({name: sum(max(1, -(-length // limit)) for length in lengths)})
 
 
 @pytest.mark.parametrize("limit", LIMITS)
