@@ -13,6 +13,9 @@ from ._internal.operations.gatherv import gatherv_with_token as gatherv
 from ._internal.operations.recv import recv_with_token as recv
 from ._internal.operations.reduce import reduce_with_token as reduce
 from ._internal.operations.reduce_scatter import reduce_scatter_with_token as reduce_scatter
+from ._internal.operations.reduce_scatterv import (
+    reduce_scatterv_with_token as reduce_scatterv,
+)
 from ._internal.operations.scan import scan_with_token as scan
 from ._internal.operations.scatter import scatter_with_token as scatter
 from ._internal.operations.scatterv import scatterv_with_token as scatterv
@@ -33,6 +36,7 @@ __all__ = [
     "recv",
     "reduce",
     "reduce_scatter",
+    "reduce_scatterv",
     "scan",
     "scatter",
     "scatterv",

@@ -13,6 +13,7 @@ from ._internal.operations.gatherv import gatherv
 from ._internal.operations.recv import recv
 from ._internal.operations.reduce import reduce
 from ._internal.operations.reduce_scatter import reduce_scatter
+from ._internal.operations.reduce_scatterv import reduce_scatterv
 from ._internal.operations.scan import scan
 from ._internal.operations.scatter import scatter
 from ._internal.operations.scatterv import scatterv
@@ -33,6 +34,7 @@ __all__ = [
     "recv",
     "reduce",
     "reduce_scatter",
+    "reduce_scatterv",
     "scan",
     "scatter",
     "scatterv",

@@ -460,6 +460,52 @@ fn reduce_scatter_counts_all_blocks_for_an_operator_of_a_user() {
     assert_eq!(roots, [("MPI_Reduce", 6, 0), ("MPI_Reduce", 6, 1)]);
 }
 
+/// One row of five floats for rank 0, and three for rank 1.
+fn reduce_scatterv(op: i64) -> CallFrame {
+    let call = on(RANK_1)
+        .list("counts", &[1, 3])
+        .ints(&[("op_number", op)]);
+    in_and_out(call, &[4, 5], &[3, 5])
+}
+
+#[test]
+fn reduce_scatterv_counts_rows() {
+    let all = |op| vec![IN, OUT, 5, 15, FLOAT, op, COMM[1]];
+    for (limit, op, handle, function) in [
+        (15, SUM, SUM_HANDLE, "MPI_Reduce_scatter"),
+        (14, SUM, SUM_HANDLE, "MPI_Reduce_scatter_c"),
+        (20, USER_MADE, USER_MADE_HANDLE, "MPI_Reduce_scatter"),
+    ] {
+        assert_eq!(
+            calls(limit, true, "reduce_scatterv", reduce_scatterv(op)),
+            [(function, all(handle))]
+        );
+    }
+}
+
+#[test]
+fn reduce_scatterv_is_a_reduction_for_each_rank_otherwise() {
+    let reduced = |handle| {
+        [
+            (IN, 0, 5, 0),
+            (IN + 20, OUT, 14, 1),
+            (IN + 76, OUT + 56, 1, 1),
+        ]
+        .map(|(send, recv, count, root)| {
+            let arguments = vec![send, recv, count, FLOAT, handle, root, COMM[1]];
+            ("MPI_Reduce", arguments)
+        })
+    };
+    assert_eq!(
+        calls(14, false, "reduce_scatterv", reduce_scatterv(SUM)),
+        reduced(SUM_HANDLE)
+    );
+    assert_eq!(
+        calls(14, true, "reduce_scatterv", reduce_scatterv(USER_MADE)),
+        reduced(USER_MADE_HANDLE)
+    );
+}
+
 /// An operation that deals out rows of five floats, one and three of them: its arguments, where a
 /// row has so many elements and these are counts and displacements.
 struct Rows {
@@ -867,7 +913,7 @@ fn the_lists_here_have_every_operation_that_counts() {
     let moves = MOVES.map(|case| case.operation);
     let reductions = REDUCTIONS.map(|case| case.operation);
     let rows = ROWS.map(|case| case.operation);
-    let others = ["reduce_scatter", "barrier"];
+    let others = ["reduce_scatter", "reduce_scatterv", "barrier"];
     let lists = [&moves[..], &reductions, &rows, &others].concat();
     for (operation, _) in ops::host_handlers::<Recorder>() {
         assert!(lists.contains(&operation), "{operation}");

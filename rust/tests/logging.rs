@@ -129,6 +129,12 @@ fn logged_calls() -> Vec<(&'static str, CallFrame, &'static str, &'static str)> 
             " (3 items)",
         ),
         (
+            "reduce_scatterv",
+            in_and_out(counts(allreduce(RANK_1)), &[3, 3], &[2, 3]),
+            "r1 | ID | MPI_Reduce_scatter",
+            " (6 items)",
+        ),
+        (
             "scan",
             in_and_out(scan(RANK_0), &[3], &[3]),
             "r0 | ID | MPI_Scan",

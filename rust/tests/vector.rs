@@ -84,6 +84,33 @@ fn gatherv_receives_on_root_only() {
 }
 
 #[test]
+fn reduce_scatterv_receives_rows_of_the_reduction() {
+    let call = on(RANK_1)
+        .list("counts", &[1, 2])
+        .ints(&[("op_number", SUM)]);
+    assert_eq!(
+        called("reduce_scatterv", in_and_out(call, &[3, 5], &[2, 5])),
+        (
+            "MPI_Reduce_scatter",
+            vec![IN, OUT, 5, 10, FLOAT, SUM_HANDLE, COMM[1]]
+        )
+    );
+}
+
+/// MPICH looks at the addresses where there is nothing to receive, too.
+#[test]
+fn reduce_scatterv_of_no_rows_is_not_in_place() {
+    let call = on(RANK_1)
+        .list("counts", &[1, 0])
+        .ints(&[("op_number", SUM)])
+        .operand(floats(IN, &[1, 5]))
+        .result(floats(IN, &[0, 5]));
+    let (function, arguments) = called("reduce_scatterv", call);
+    assert_eq!((function, arguments[0]), ("MPI_Reduce_scatter", IN));
+    assert!(![0, IN].contains(&arguments[1]));
+}
+
+#[test]
 fn scatterv_sends_on_root_only() {
     let scatterv = |comm| on(comm).list("counts", &[1, 2]).ints(&[("root", 0)]);
     let on_root = scatterv(RANK_0)
@@ -119,13 +146,21 @@ fn vector_call(
             .list("recvcounts", &[0, 1])
             .operand(all)
             .result(own),
-        "scatterv" => on(RANK_0).list("counts", counts).operand(all).result(own),
+        "reduce_scatterv" | "scatterv" => {
+            on(RANK_0).list("counts", counts).operand(all).result(own)
+        }
         _ => on(RANK_0).list("counts", counts).operand(own).result(all),
     };
-    run(operation, call.ints(&[("root", 0)]))
+    run(operation, call.ints(&[("op_number", SUM), ("root", 0)]))
 }
 
-const VECTOR_OPERATIONS: [&str; 4] = ["allgatherv", "alltoallv", "gatherv", "scatterv"];
+const VECTOR_OPERATIONS: [&str; 5] = [
+    "allgatherv",
+    "alltoallv",
+    "gatherv",
+    "reduce_scatterv",
+    "scatterv",
+];
 
 #[test]
 fn counts_must_be_one_for_each_rank() {
@@ -181,7 +216,7 @@ fn rows_must_be_alike() {
             let own = floats(IN, &[1, 5]);
             let (outcome, calls) = vector_call(operation, &[1, 2], own, all);
             let (first, second) = match operation {
-                "alltoallv" => (text, "[1, 5] of XLA type 11"),
+                "alltoallv" | "reduce_scatterv" => (text, "[1, 5] of XLA type 11"),
                 _ => ("[1, 5] of XLA type 11", text),
             };
             let text = format!("arrays do not match: rows of {first} are not those of {second}");

@@ -453,6 +453,28 @@ class ReduceScatter(Case):
         return {"Reduce_scatter_block": f"({received} items)"}
 
 
+class ReduceScatterv(Case):
+    """Everyone has some rows for each process, and gets those for it, reduced to one."""
+
+    operations = ("reduce_scatterv",)
+    is_reduction = True
+
+    def call(self, x):
+        return mpi.reduce_scatterv(x, self.operator.op, self.counts, comm=self.comm)
+
+    def shape(self, block):
+        return (sum(self.counts), *block)
+
+    def result(self, xs):
+        return self.operator.reduce([_split(x, self.counts)[self.rank] for x in xs])
+
+    def parts(self, length):
+        return [length * rows for rows in self.counts]
+
+    def log(self, sent, received):
+        return {"Reduce_scatter": f"({received} items)"}
+
+
 class Scan(Case):
     """Everyone gets its own array and those of all before, reduced to one."""
 

@@ -45,6 +45,11 @@ BY_TYPE = {
     ),
     "recv": (lambda: mpi.recv(X, "a"), "source", r"expected: integer, got.*str"),
     "reduce": (lambda: mpi.reduce(X, MPI.SUM, True), "root", r"expected: integer.*bool"),
+    "reduce_scatterv": (
+        lambda: mpi.reduce_scatterv(X, MPI.SUM, 3),
+        "counts",
+        r"\['Sequence', 'ndarray'\], got.*int",
+    ),
     "reduce_scatter": (
         lambda: mpi.reduce_scatter(jnp.ones(MPI.COMM_WORLD.Get_size()), None),
         "op",

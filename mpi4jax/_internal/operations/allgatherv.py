@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import handles
 from ..annotations import Array, ArrayLike, Comm, Counts
-from ..operation import Operation, SharedTranspose
+from ..dtypes import SUM
+from ..handles import Communicator
+from ..operation import Operation, SharedTranspose, named
 from ..token import AnyToken, with_tokens, without_tokens
 from ._arguments import check_rows, like, own_rows, row_counts
 
@@ -12,6 +16,7 @@ operation = Operation(
     "allgatherv",
     result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
+    not_lowered=("shared",),
 )
 
 
@@ -34,7 +39,7 @@ def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array:
     communicator = handles.communicator("allgatherv", comm)
     counts = row_counts("allgatherv", "counts", counts, communicator)
     check_rows("allgatherv", "x", x, counts[communicator.rank])
-    return operation(communicator, x, counts=counts)
+    return operation(communicator, x, counts=counts, shared=True)
 
 
 @with_tokens(allgatherv)
@@ -43,8 +48,26 @@ def allgatherv_with_token(
 ) -> tuple[Array, AnyToken]: ...
 
 
-operation.def_linear(
-    SharedTranspose(
-        operation, lambda y, *, counts, communicator: y[own_rows(counts, communicator)]
-    )
+rows_of_this = SharedTranspose(
+    operation, lambda y, *, counts, communicator, **_: y[own_rows(counts, communicator)]
 )
+
+
+def _transpose(
+    cotangent: Any,
+    x: Any,
+    *,
+    counts: tuple[int, ...],
+    shared: bool,
+    communicator: Communicator,
+) -> Any:
+    if shared:
+        return rows_of_this(
+            cotangent, counts=counts, shared=shared, communicator=communicator
+        )
+    return named("reduce_scatterv").apply(
+        cotangent, counts=counts, op_number=SUM, communicator=communicator
+    )
+
+
+operation.def_linear(_transpose)

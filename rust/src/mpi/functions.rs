@@ -196,6 +196,10 @@ functions! {
             send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
             op: A::Op, root: c_int, comm: A::Comm,
         );
+        reduce_scatter = MPI_Reduce_scatter, MPI_Reduce_scatter_c(
+            send: *const c_void, recv: *mut c_void, recv_counts: *const N,
+            datatype: A::Datatype, op: A::Op, comm: A::Comm,
+        );
         reduce_scatter_block = MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c(
             send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
             op: A::Op, comm: A::Comm,

@@ -89,5 +89,6 @@ handlers! {
     vector::allgatherv,
     vector::alltoallv,
     vector::gatherv,
+    vector::reduce_scatterv,
     vector::scatterv,
 }

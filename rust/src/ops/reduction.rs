@@ -159,7 +159,7 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         send.count
     };
     if !call.reduces(longest, &op) {
-        return reduce_each(call, send, recv, &op);
+        return reduce_each(call, send, recv, &op, |_| recv.count);
     }
     let count = Count(recv.count);
     call.counted(
@@ -180,19 +180,19 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     )
 }
 
-/// The same, as a reduction for each rank.
-fn reduce_each<A: Abi, M: Memory>(
+/// The same, as a reduction for each rank, of as many elements as `count_of` says.
+pub(super) fn reduce_each<A: Abi, M: Memory>(
     call: &Call<A, M>,
     send: SendBuffer,
     recv: RecvBuffer,
     op: &Operator<A>,
+    count_of: impl Fn(c_int) -> i64,
 ) -> Result<()> {
-    let bytes = recv.count as usize * recv.datatype.size;
+    let mut start = 0;
     for root in 0..call.communicator.size {
-        let start = root as usize * bytes;
         let block = SendBuffer {
             address: send.address.wrapping_byte_add(start),
-            count: recv.count,
+            count: count_of(root),
             datatype: recv.datatype,
         };
         let is_root = call.communicator.rank == root;
@@ -208,6 +208,7 @@ fn reduce_each<A: Abi, M: Memory>(
             }
             reduce_piece(call, &piece, op, root)?;
         }
+        start += block.count as usize * send.datatype.size;
     }
     Ok(())
 }

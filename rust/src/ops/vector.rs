@@ -1,5 +1,5 @@
 //! Collective operations that deal out the rows of an array, as many to each rank as the call
-//! says (MPI-4.1 §6.5 to §6.8).
+//! says (MPI-4.1 §6.5 to §6.8 and §6.10.2).
 //!
 //! Where MPI can't count the elements, most of these become an `MPI_Alltoallw`. All ranks have to
 //! call the same function (MPI-4.1 §6.1), so that has to follow from what all of them know: the
@@ -14,6 +14,7 @@ use super::call::Call;
 use super::counts::{Count, CountList, invoke};
 use super::derived::TypedCount;
 use super::log_text::{items, items_and_root};
+use super::reduction::reduce_each;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype};
@@ -337,6 +338,49 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                 &layout.displacements,
                 datatype,
                 root,
+                comm,
+            ))
+        },
+    )
+}
+
+/// MPI-4.1 §6.10.2: some rows of the reduction over all ranks, on each rank.
+pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let shares = Shares::new(call, "counts")?;
+    let [operand] = call.operands()?;
+    let [result] = call.results()?;
+    let op = call.operator(operand.dtype)?;
+    let row = row_of(&operand, shares.total())?;
+    check_rows(&operand, &result, shares.own(call))?;
+    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+    let counts = CountList::new(shares.0.iter().map(|rows| rows.saturating_mul(row)));
+    // MPI may hand the rows of all ranks to an operator at once.
+    let longest = if op.is_predefined {
+        shares.0.iter().fold(0, |n, m| n.max(*m)) * row
+    } else {
+        send.count
+    };
+    if !call.reduces(longest, &op) {
+        return reduce_each(call, send, recv, &op, |rank| counts.of(rank));
+    }
+    // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
+    let mut nothing = 0u8;
+    let address = match recv.count {
+        0 => (&raw mut nothing).cast(),
+        _ => recv.address,
+    };
+    call.counted(
+        "MPI_Reduce_scatter",
+        Count(longest),
+        || items(recv.count),
+        // SAFETY: `send` has the rows of all ranks, and `recv` those of this one.
+        |mpi, comm| unsafe {
+            invoke!(mpi.reduce_scatter(
+                send.address,
+                address,
+                &counts,
+                recv.datatype.handle::<A>(),
+                op.handle,
                 comm,
             ))
         },

@@ -1,0 +1,85 @@
+"""MPI_Reduce_scatter (MPI-4.1 §6.10.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import handles
+from ..annotations import Array, ArrayLike, Comm, Counts, Op
+from ..handles import Communicator
+from ..jax_compat import ShapedArray
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ._arguments import check_rows, like, row_counts
+from ._reductions import def_derivatives, reducer
+
+
+def _result(
+    x: ShapedArray, *, counts: tuple[int, ...], communicator: Communicator, **_: Any
+) -> ShapedArray:
+    return like(x, (counts[communicator.rank], *x.shape[1:]))
+
+
+operation = Operation("reduce_scatterv", result=_result, batch_axes=lambda **_: (1, 1))
+
+
+@without_tokens
+def reduce_scatterv(x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None) -> Array:
+    """Reduce an array over all processes, with some rows of the result on each process.
+
+    Arguments:
+        x: Array input: the rows for all processes, one after the other in rank order, with
+            shape ``(sum(counts), ...)``.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        counts (Sequence[int]): The number of rows for each process. It must be the same on
+            all processes.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    Returns:
+        The rows of this process, reduced over all processes: shape ``(counts[rank], ...)``.
+
+    """
+    communicator = handles.communicator("reduce_scatterv", comm)
+    counts = row_counts("reduce_scatterv", "counts", counts, communicator)
+    check_rows("reduce_scatterv", "x", x, sum(counts))
+    op_number = handles.operator_number("reduce_scatterv", op)
+    return operation(communicator, x, op_number=op_number, counts=counts)
+
+
+@with_tokens(reduce_scatterv)
+def reduce_scatterv_with_token(
+    x: ArrayLike,
+    op: Op,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+def _transpose(cotangent: Any, x: Any, *, op_number: int, **params: Any) -> Any:
+    return named("allgatherv").apply(cotangent, **params, shared=False)
+
+
+def _definition(
+    op_number: int,
+    result: Any,
+    x: Any,
+    *,
+    counts: tuple[int, ...],
+    communicator: Communicator,
+) -> Any:
+    own = counts[communicator.rank]
+    # What all processes have for the rows of this one.
+    received = named("alltoallv").apply(
+        x,
+        sendcounts=counts,
+        recvcounts=(own,) * communicator.size,
+        communicator=communicator,
+    )
+    parts = received.reshape(communicator.size, own, *received.shape[1:])
+    return reducer(op_number)(parts, axis=0)
+
+
+def_derivatives(operation, _transpose, _definition)
