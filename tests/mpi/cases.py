@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import unittest.mock
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -154,6 +157,26 @@ class Case:
 
         """
         raise NotImplementedError
+
+    def arguments(self, x: Any) -> dict[str, dict[str, Any]]:
+        """Call the operation, and say what each of its functions was given."""
+        given = {}
+
+        def recorded(name: str) -> Callable[..., Any]:
+            function = getattr(mpi, name)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                bound = inspect.signature(function).bind(*args, **kwargs)
+                bound.apply_defaults()
+                given[name] = dict(bound.arguments)
+                return function(*args, **kwargs)
+
+            return call
+
+        functions = SimpleNamespace(**{name: recorded(name) for name in self.operations})
+        with unittest.mock.patch(f"{__name__}.mpi", functions):
+            self.call(x)
+        return given
 
     @property
     def is_read(self) -> bool:

@@ -1,7 +1,6 @@
 """Bad arguments are refused at the call, with a text that says what is wrong."""
 
 import functools
-import inspect
 import re
 from collections import Counter
 
@@ -9,79 +8,56 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every import every_root
+from every import ARRAYS, every_argument, every_operation, every_root
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
 
 X = jnp.ones(3)
 
-BY_TYPE = {
-    "allgather": (lambda: mpi.allgather(X, comm=3), "comm", r"\['NoneType', 'Intra.*int"),
-    "allgatherv": (
-        lambda: mpi.allgatherv(X, 3),
-        "counts",
-        r"\['Sequence', 'ndarray'\], got.*int",
+INTEGER = "expected: integer, got: {}"
+WRONG_INTEGERS = [(value, INTEGER) for value in (1.5, "a", None, True, [0])]
+WRONG_COUNTS = [
+    (value, r"expected: \['Sequence', 'ndarray'\], got: {}")
+    for value in (3, "3", {0: 3}, None)
+]
+#: Values of a wrong type for each argument that is no array, and the end of the error.
+WRONG = {
+    "comm": [
+        (value, r"expected: \['NoneType', 'Intracomm', .*, got: {}")
+        for value in (3, "world", 1.0, [])
+    ],
+    "op": [
+        (value, r"expected: \['Op', 'HashableMPIType'\], got: {}")
+        for value in (np.sum, max, None, "+")
+    ],
+    "status": [(0, r"expected: \['NoneType', 'Status', 'HashableMPIType'\], got: {}")],
+    **dict.fromkeys(
+        ["root", "source", "dest", "tag", "sendtag", "recvtag"], WRONG_INTEGERS
     ),
-    "allreduce": (lambda: mpi.allreduce(X, op=np.sum), "op", r"\['Op', 'Hashable.*got"),
-    "alltoall": (lambda: mpi.alltoall(X, comm="world"), "comm", r".*got: <class 'str'>"),
-    "alltoallv": (
-        lambda: mpi.alltoallv(X, [3] * MPI.COMM_WORLD.Get_size(), "3"),
-        "recvcounts",
-        r"\['Sequence', 'ndarray'\], got.*str",
-    ),
-    "barrier": (lambda: mpi.barrier(comm=1.0), "comm", r".*got: <class 'float'>"),
-    "bcast": (lambda: mpi.bcast(X, 1.5), "root", r"expected: integer, got.*float"),
-    "exscan": (
-        lambda: mpi.exscan(X, max),
-        "op",
-        r"\['Op', 'HashableMPIType'\], got.*built",
-    ),
-    "gather": (lambda: mpi.gather(X, None), "root", r"expected: integer, got.*None"),
-    "gatherv": (
-        lambda: mpi.gatherv(X, [1.5] * MPI.COMM_WORLD.Get_size(), 0),
-        "counts",
-        r"expected: integer, got.*float",
-    ),
-    "recv": (lambda: mpi.recv(X, "a"), "source", r"expected: integer, got.*str"),
-    "reduce": (lambda: mpi.reduce(X, MPI.SUM, True), "root", r"expected: integer.*bool"),
-    "reduce_scatterv": (
-        lambda: mpi.reduce_scatterv(X, MPI.SUM, 3),
-        "counts",
-        r"\['Sequence', 'ndarray'\], got.*int",
-    ),
-    "reduce_scatter": (
-        lambda: mpi.reduce_scatter(jnp.ones(MPI.COMM_WORLD.Get_size()), None),
-        "op",
-        r"\['Op', 'HashableMPIType'\], got.*None",
-    ),
-    "scan": (lambda: mpi.scan(X, "+"), "op", r"\['Op', 'HashableMPIType'\], got.*str"),
-    "scatter": (lambda: mpi.scatter(X, 0, comm=[]), "comm", r".*got: <class 'list'>"),
-    "scatterv": (
-        lambda: mpi.scatterv(X, {0: 3}, 0),
-        "counts",
-        r"\['Sequence', 'ndarray'\], got.*dict",
-    ),
-    "send": (lambda: mpi.send(X, 0, tag="t"), "tag", r"expected: integer, got.*str"),
-    "sendrecv": (
-        lambda: mpi.sendrecv(X, X, 0, 0, status=0),
-        "status",
-        r"\['NoneType', 'Status', 'HashableMPIType'\], got.*int",
-    ),
+    **dict.fromkeys(["counts", "sendcounts", "recvcounts"], WRONG_COUNTS),
 }
+EAGER_AND_JITTED = pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
+)
 
 
-def test_every_operation_has_a_bad_argument():
-    assert sorted(BY_TYPE) == sorted(mpi.__all__)
+@every_operation
+def test_types(case, calls_of):
+    arguments = list(every_argument(case, lambda name: name not in ARRAYS))
 
+    def refused():
+        for name, argument, call in arguments:
+            for value, text in WRONG[argument]:
+                with pytest.raises(
+                    TypeError,
+                    match=f'{name} got unexpected type for argument "{argument}" '
+                    rf"\({text.format(re.escape(str(type(value))))}",
+                ):
+                    call(value)
 
-@pytest.mark.parametrize("name", mpi.__all__)
-def test_types(name):
-    call, argument, text = BY_TYPE[name]
-    with pytest.raises(
-        TypeError, match=f'{name} got unexpected type for argument "{argument}" .*{text}'
-    ):
-        call()
+    assert arguments
+    assert calls_of(refused) == (None, Counter())
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], "text", None, {"a": X}], ids=repr)
@@ -133,29 +109,14 @@ def test_first_axis(rank, size):
                 mpi.scatter(x, 0)
 
 
-#: The arguments that say how many rows each process has.
-COUNTS = {
-    (name, argument)
-    for name in mpi.__all__
-    for argument in inspect.signature(getattr(mpi, name)).parameters
-    if argument.endswith("counts")
-}
-
-
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_counts(transform, size, calls_of):
+@EAGER_AND_JITTED
+@every_operation
+def test_counts(case, transform, size, calls_of):
+    arguments = list(every_argument(case, lambda name: name.endswith("counts")))
     right = [3] * size
-    calls = {
-        ("allgatherv", "counts"): lambda x, n: mpi.allgatherv(x, n),
-        ("alltoallv", "sendcounts"): lambda x, n: mpi.alltoallv(x, n, right),
-        ("alltoallv", "recvcounts"): lambda x, n: mpi.alltoallv(x, right, n),
-        ("gatherv", "counts"): lambda x, n: mpi.gatherv(x, n, 0),
-        ("scatterv", "counts"): lambda x, n: mpi.scatterv(x, n, 0),
-    }
-    assert calls.keys() == COUNTS
 
     def refused():
-        for (name, argument), call in calls.items():
+        for name, argument, call in arguments:
             for counts in ([], [*right, 3], np.array([-1, *right[1:]])):
                 given = re.escape(str(list(map(int, counts))))
                 text = (
@@ -163,32 +124,30 @@ def test_counts(transform, size, calls_of):
                     f"rows, not negative, for each of the {size} processes"
                 )
                 with pytest.raises(ValueError, match=text):
-                    transform(functools.partial(call, n=counts))(X)
+                    transform(functools.partial(call, counts))()
+            with pytest.raises(TypeError, match=rf'"{argument}" \({INTEGER.format(float)}'):
+                transform(functools.partial(call, [1.5] * size))()
 
     assert calls_of(refused) == (None, Counter())
 
 
-def test_rows_are_what_the_counts_say(rank, size, calls_of):
-    fours = [4] * size
-    calls = {
-        "allgatherv": (lambda x: mpi.allgatherv(x, fours), 4),
-        "alltoallv": (lambda x: mpi.alltoallv(x, fours, fours), 4 * size),
-        "gatherv": (lambda x: mpi.gatherv(x, fours, 0), 4),
-        "scatterv": (lambda x: mpi.scatterv(x, fours, 0), 4 if rank else 4 * size),
-    }
-    assert calls.keys() == {name for name, _ in COUNTS}
+@every_operation
+def test_rows_are_what_the_counts_say(case, calls_of):
+    has_counts = any(every_argument(case, lambda name: name.endswith("counts")))
+    rows, *_ = case.shape((3,))
+    [name, *_] = case.operations
 
     def refused():
-        for x in (jnp.ones((5, 3)), jnp.float32(1)):
-            for name, (call, rows) in calls.items():
-                text = (
-                    f"{name} got an array of shape {re.escape(str(x.shape))} for argument "
-                    rf"`x`, expected \({rows}, \.\.\.\), as the counts say"
-                )
-                with pytest.raises(ValueError, match=text):
-                    call(x)
+        for x in (jnp.ones((rows + 1, 3)), jnp.float32(1)):
+            text = (
+                f"{name} got an array of shape {re.escape(str(x.shape))} for argument "
+                rf"`x`, expected \({rows}, \.\.\.\), as the counts say"
+            )
+            with pytest.raises(ValueError, match=text):
+                case.call(x)
 
-    assert calls_of(refused) == (None, Counter())
+    if has_counts:
+        assert calls_of(refused) == (None, Counter())
 
 
 def test_rows_that_stay(rank, size):

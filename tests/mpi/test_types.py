@@ -113,10 +113,11 @@ REDUCTIONS = [case for case in OPERATIONS.values() if case.is_reduction]
 
 
 def operand(case, x):
-    """An array as an operation takes it: as it is, or a block for each process."""
-    if case.shape(x.shape) == x.shape:
+    """An array as an operation takes it: as it is, or with rows for each process."""
+    shape = case.shape(x.shape)
+    if shape == x.shape:
         return x
-    return np.stack([np.roll(x, rank) for rank in range(SIZE)])
+    return np.stack([np.roll(x, row) for row in range(shape[0])])
 
 
 def check_reductions(*reductions, transform=jax.jit):

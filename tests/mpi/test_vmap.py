@@ -1,6 +1,5 @@
 """vmap of every operation: what a loop over the batch gives, in one message."""
 
-import inspect
 from collections import Counter
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES
-from every import every_reduction, over
+from every import NO_NUMBERS, every_argument, every_operation, every_reduction, over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -229,60 +228,23 @@ def test_conditions_that_differ_within_a_batch(calls_of):
     assert calls == Counter(Allreduce=1 + BATCH, Sendrecv=1)
 
 
-ONES = [1] * SIZE
+def map_number(call, argument):
+    """Call with a number that is traced, or such numbers for all processes."""
+    is_list = argument.endswith("counts")
+    jax.vmap(lambda n: call([n] * SIZE if is_list else n))(jnp.arange(SIZE))
 
 
-def counts_of(n):
-    return [n] * SIZE
-
-
-#: The arguments that are numbers, and a call with each.
-STATIC = {
-    "allgatherv": ("counts", lambda x, n: mpi.allgatherv(x, counts_of(n))),
-    "alltoallv-send": ("sendcounts", lambda x, n: mpi.alltoallv(x, n, ONES)),
-    "alltoallv-recv": ("recvcounts", lambda x, n: mpi.alltoallv(x, ONES, counts_of(n))),
-    "bcast": ("root", lambda x, n: mpi.bcast(x, n)),
-    "gather": ("root", lambda x, n: mpi.gather(x, n)),
-    "gatherv": ("root", lambda x, n: mpi.gatherv(x, [2] * SIZE, n)),
-    "gatherv-counts": ("counts", lambda x, n: mpi.gatherv(x, n, 0)),
-    "recv": ("source", lambda x, n: mpi.recv(x, n)),
-    "recv-tag": ("tag", lambda x, n: mpi.recv(x, 0, tag=n)),
-    "reduce": ("root", lambda x, n: mpi.reduce(x, MPI.SUM, n)),
-    "scatter": ("root", lambda x, n: mpi.scatter(x, n)),
-    "scatterv": ("root", lambda x, n: mpi.scatterv(x, [2] * SIZE, n)),
-    "scatterv-counts": ("counts", lambda x, n: mpi.scatterv(x, counts_of(n), 0)),
-    "send": ("dest", lambda x, n: mpi.send(x, n)),
-    "send-tag": ("tag", lambda x, n: mpi.send(x, 0, tag=n)),
-    "sendrecv": ("source", lambda x, n: mpi.sendrecv(x, x, n, 0)),
-    "sendrecv-dest": ("dest", lambda x, n: mpi.sendrecv(x, x, 0, n)),
-    "sendrecv-sendtag": ("sendtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, sendtag=n)),
-    "sendrecv-recvtag": ("recvtag", lambda x, n: mpi.sendrecv(x, x, 0, 0, recvtag=n)),
-}
-
-
-def test_all_numbers_are_in_the_list():
-    others = {"x", "sendbuf", "recvbuf", "op", "comm", "status", "token"}
-    arguments = {
-        (name, argument)
-        for name in mpi.__all__
-        for argument in inspect.signature(getattr(mpi, name)).parameters
-        if argument not in others
-    }
-    listed = {(key.partition("-")[0], argument) for key, (argument, _) in STATIC.items()}
-    assert listed == arguments
-
-
-@pytest.mark.parametrize("name", STATIC)
-def test_what_is_no_array_is_not_mapped(name, calls_of):
-    argument, call = STATIC[name]
-    function = name.partition("-")[0]
+@every_operation
+def test_what_is_no_array_is_not_mapped(case, calls_of):
+    numbers = list(every_argument(case, lambda name: name not in NO_NUMBERS))
 
     def refused():
-        with pytest.raises(
-            TypeError,
-            match=f'{function} got unexpected type for argument "{argument}" '
-            r"\(expected: (.|\n)*An abstract tracer was passed where a concrete value",
-        ):
-            jax.vmap(call)(jnp.ones((SIZE, 2)), jnp.arange(SIZE))
+        for name, argument, call in numbers:
+            with pytest.raises(
+                TypeError,
+                match=f'{name} got unexpected type for argument "{argument}" '
+                r"\(expected: (.|\n)*An abstract tracer was passed where a concrete value",
+            ):
+                map_number(call, argument)
 
     assert calls_of(refused) == (None, Counter())
