@@ -1,5 +1,8 @@
 """Operations run in program order, within a program and from one program to the next."""
 
+import itertools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,28 +72,47 @@ def test_hot_potato(mode, rank):
     np.testing.assert_array_equal(result, np.full(2, expected_of_conversation(rank)))
 
 
+MESSAGE = Sendrecv()
+
+
+def between_messages(case):
+    """An operation that has nothing to do with its neighbours but the order."""
+
+    def talk(x):
+        before = MESSAGE.call(jnp.ones(1) * case.rank)
+        y = case.call(x)
+        after = MESSAGE.call(jnp.ones(1) * -case.rank)
+        return jnp.concatenate([before, y.ravel(), after])
+
+    return talk
+
+
 @pytest.mark.parametrize("mode", MODES)
 @every_operation
 def test_between_messages(case, mode, sequence_of):
-    """Every operation waits for the message before it, and the next one waits for it.
-
-    They have nothing to do with each other but their order in the program. A wrong one
-    shows in the debug lines, if it does not make processes wait for ever.
-    """
-    message = Sendrecv()
+    """A wrong order shows in the debug lines, or as processes that wait for ever."""
     xs = case.arrays(lambda rank, shape: np.full(shape, rank, np.float32), (2,))
-
-    def talk(x):
-        before = message.call(jnp.ones(1) * case.rank)
-        y = case.call(x)
-        after = message.call(jnp.ones(1) * -case.rank)
-        return jnp.concatenate([before, y.ravel(), after])
-
-    result, sequence = sequence_of(MODES[mode](talk), jnp.asarray(xs[case.rank]))
+    function = MODES[mode](between_messages(case))
+    result, sequence = sequence_of(function, jnp.asarray(xs[case.rank]))
     parts = [case.left], case.result(xs).ravel(), [-case.left]
     np.testing.assert_array_equal(result, np.concatenate(parts))
-    around, between = list(message.calls), list(case.calls)
+    around, between = list(MESSAGE.calls), list(case.calls)
     assert sequence == [*around, *between, *around] * (3 if mode == "loop" else 1)
+
+
+@every_operation
+def test_calls_are_chained(case):
+    """Each call takes the token that the one before it returns.
+
+    A backend may run calls in program order without, so the tests above could pass by luck.
+    """
+    x = jnp.ones(case.shape((2,)))
+    text = jax.jit(between_messages(case)).lower(x).as_text()
+    calls = re.findall(r"%(\w+)\S* = stablehlo.custom_call @mpi_\w+_ffi\((.*?)\)", text)
+    assert len(calls) == 2 * MESSAGE.calls.total() + case.calls.total()
+    for (result, _), (_, operands) in itertools.pairwise(calls):
+        # The token is the last of the results, and the last of the operands.
+        assert re.fullmatch(rf"%{result}(#\d)?", operands.split(", ")[-1])
 
 
 @pytest.mark.ranks(2)
