@@ -94,8 +94,9 @@ def _handler(pointer):
         extension = MetadataExtension.from_address(frame.extension_start)
         if extension.base.type == METADATA:
             version = extension.metadata.contents.version
-            version.major = frame.api.contents.version.major
-            version.minor = frame.api.contents.version.minor
+            # jaxlib < 0.7 asks without its functions, and thus its version.
+            found = frame.api.contents.version if frame.api else Version(major=0, minor=1)
+            version.major, version.minor = found.major, found.minor
             return None
     try:
         (sent,), (received,) = arrays(frame.operands), arrays(frame.results)
