@@ -19,6 +19,22 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
 
+def describe_communicator(number: int, name: str, members: list[int]) -> None:
+    """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`."""
+
+def set_call_site(site: int, line: str) -> None:
+    """Say which line calls with this `call_site` come from: none if they are eager."""
+
+def recent_calls() -> list[
+    tuple[str, int, str, list[str], str | None, float, float | None]
+]:
+    """The last calls of this process, the oldest first.
+
+    The operation of each, its place among the collective calls on the communicator
+    (or 0), the name of that, its arguments, its line, the seconds since it began, and those
+    that it took if it is over.
+    """
+
 def free_communicator(number: int) -> None:
     """Make calls on the communicator at `number` an error, and free what was made of it."""
 

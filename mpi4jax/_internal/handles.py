@@ -96,8 +96,28 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     _core.set_communicator(
         number, handle(comm), communicator.rank, communicator.size, chunk
     )
+    _core.describe_communicator(number, _name_of(comm, number), _members_of(comm))
     comm.Set_attr(_keyval(), communicator)
     return communicator
+
+
+def _name_of(comm: MPI.Intracomm, number: int) -> str:
+    """What users call a communicator: its name if they gave it one."""
+    known = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
+    # Some MPIs name the copies that they make after the original.
+    name = comm.Get_name()
+    is_given = bool(name) and not name.startswith("MPI")
+    return known.get(number) or (name if is_given else f"communicator {number}")
+
+
+def _members_of(comm: MPI.Intracomm) -> list[int]:
+    """The ranks in COMM_WORLD of a communicator's processes."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    try:
+        return list(group.Translate_ranks(None, world))
+    finally:
+        group.Free()
+        world.Free()
 
 
 def communicator(function: str, comm: Any) -> Communicator:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
 
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
 import numpy as np
-from jax._src import dispatch, xla_bridge
+from jax._src import dispatch, source_info_util, xla_bridge
 from jax._src.core import Primitive, Token, abstract_token, trace_state_clean
 from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
@@ -59,14 +60,19 @@ __all__ = [
     "hlo",
     "ir",
     "is_kept_argument",
+    "is_user_file",
     "lower_function",
+    "map_call_attribute",
     "on_lowering",
+    "program_of",
     "register_effect_type",
     "register_ffi_target",
     "register_lowering",
     "set_token",
+    "text_of",
     "token_type",
     "trace_state_clean",
+    "traceback_of",
 ]
 
 LATEST_TESTED_JAX = "0.12.0"
@@ -150,6 +156,21 @@ def set_token(ctx: Any, effect: Effect, token: Any) -> None:
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
 
+def program_of(ctx: Any) -> Any:
+    """The program that is being lowered: what its `module.operation` is when it is done."""
+    return ctx.module_context.module.operation
+
+
+def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
+    """The functions that called what is being lowered, with the offsets of instructions."""
+    # JAX < 0.8 has it elsewhere.
+    traceback: Any = getattr(ctx, "traceback", None) or source_info_util.current().traceback
+    return zip(*traceback.raw_frames(), strict=True)
+
+
+is_user_file: Callable[[str], bool] = source_info_util.is_user_filename
+
+
 #: The attribute by which an argument of a program lends its memory to a result.
 ALIAS = "tf.aliasing_output"
 
@@ -188,6 +209,33 @@ class LoweredProgram(NamedTuple):
     #: JAX's own list of the effects for which it will pass tokens to every call.
     ordered_effects: list[Effect]
     is_for_export: bool
+
+
+def text_of(program: LoweredProgram) -> str:
+    """A program without its lines, and without the elements of large arrays in it."""
+    operation: Any = program.module.operation
+    text: str = operation.get_asm(enable_debug_info=False, large_elements_limit=16)
+    return text
+
+
+def map_call_attribute(
+    program: LoweredProgram, name: str, function: Callable[[int], int]
+) -> None:
+    """Change an attribute of all custom calls that have it, as their handlers get it."""
+
+    def change(operation: Any) -> Any:
+        if "mhlo.backend_config" in operation.attributes:
+            config: Any = operation.attributes["mhlo.backend_config"]
+            # An untyped custom call has a string.
+            if not isinstance(config, ir.StringAttr) and name in config:
+                found: Any = {entry.name: entry.attr for entry in config}
+                attribute = found[name]
+                found[name] = ir.IntegerAttr.get(attribute.type, function(attribute.value))
+                operation.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
+        return ir.WalkResult.ADVANCE
+
+    with program.module.context, ir.Location.unknown():
+        program.module.operation.walk(change)
 
 
 def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:

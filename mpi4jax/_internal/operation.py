@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import device, handles
+from . import device, handles, lines
 from .bridge import custom_call_target
 from .dtypes import carried, check_dtype, check_reduction
 from .effects import lower_in_order, ordered_effect
@@ -204,6 +204,7 @@ class Operation:
             has_result = result is not None and kept is None
             return result if has_result else (jnp.zeros((), bool),)
 
+        lines.leave_out(run)
         run.__name__ = self.name  # for profiles and compilation caches
         compiled = jax.jit(run), kept
         communicator.programs[(self, frozenset(params.items()))] = compiled
@@ -236,7 +237,7 @@ class Operation:
             ctx,
             custom_call_target(self.name),
             list(map(convert, operands, carriers)),
-            self._attributes(**params),
+            {lines.CALL_SITE: np.int64(lines.note(ctx)), **self._attributes(**params)},
             avals_in=carriers,
             avals_out=list(map(carried, written)),
             aliases={0: 0} if in_place else None,

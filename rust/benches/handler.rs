@@ -23,6 +23,7 @@ impl Types for Idle {
     type Comm = c_int;
     type Datatype = c_int;
     type Op = c_int;
+    type Request = c_int;
     type Status = c_void;
 }
 

@@ -7,6 +7,7 @@
 //! - [`log`]: the debug lines.
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
 //! - [`xla`]: the frames in which XLA hands a call over.
+//! - [`recorder`]: what was called last, and when.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`c_interface`]: the registry for handlers that other packages write.
@@ -21,6 +22,7 @@ pub mod log;
 pub mod memory;
 pub mod mpi;
 pub mod ops;
+pub mod recorder;
 pub mod xla;
 
 #[cfg(feature = "python")]
@@ -33,10 +35,10 @@ mod _core {
 
     #[pymodule_export]
     use super::python::{
-        device, free_communicator, free_staging, get_logging, is_direct, load,
-        mpi_takes_device_memory, registry, set_communicator, set_count_limit, set_datatype,
-        set_direct, set_logging, set_operator, set_raise_on_error, set_staging_limit, set_status,
-        status_ignore, why_no_device,
+        describe_communicator, device, free_communicator, free_staging, get_logging, is_direct,
+        load, mpi_takes_device_memory, recent_calls, registry, set_call_site, set_communicator,
+        set_count_limit, set_datatype, set_direct, set_logging, set_operator, set_raise_on_error,
+        set_staging_limit, set_status, status_ignore, why_no_device,
     };
 
     #[pymodule_init]

@@ -14,8 +14,9 @@ use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
     Standard,
 };
+use crate::recorder::CommunicatorFacts;
 use crate::xla::Handler;
-use crate::{log, ops};
+use crate::{log, ops, recorder};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -66,6 +67,7 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     let library = Library::open(path).map_err(PyImportError::new_err)?;
     let functions = Functions::<A>::load(&library).map_err(PyImportError::new_err)?;
     gpu_aware::bind(&library);
+    recorder::set_proc_null(A::PROC_NULL);
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
@@ -210,6 +212,52 @@ pub fn free_staging(py: Python<'_>) {
     // It waits for copies, and a stream may be waiting for a function in Python.
     py.detach(|| POOL.clear());
 }
+
+/// Says what users call the communicator with this number, and which ranks it has in
+/// `MPI_COMM_WORLD`.
+#[pyfunction]
+pub fn describe_communicator(number: i64, name: String, members: Vec<i32>) {
+    let facts = CommunicatorFacts { name, members };
+    recorder::set_communicator_facts(number, facts);
+}
+
+/// Says which Python line the calls with this `call_site` come from: none (an empty one) if they
+/// are eager.
+#[pyfunction]
+pub fn set_call_site(site: i64, line: &str) {
+    recorder::set_call_site(site, line);
+}
+
+/// The last calls of this process, the oldest first: the operation of each, its place among the collective calls on the communicator (or 0), the name of that, its arguments,
+/// its line, the seconds since it began, and those that it took if it is over.
+#[pyfunction]
+pub fn recent_calls() -> Vec<RecentCall> {
+    let now = recorder::exactly_now();
+    recorder::recorded()
+        .filter_map(recorder::record)
+        .map(|call| {
+            (
+                call.operation.name,
+                call.sequence,
+                call.communicator_name(),
+                call.arguments(),
+                call.line(),
+                now.seconds_since(call.begin),
+                call.end.map(|end| end.seconds_since(call.begin)),
+            )
+        })
+        .collect()
+}
+
+type RecentCall = (
+    &'static str,
+    u64,
+    String,
+    Vec<String>,
+    Option<String>,
+    f64,
+    Option<f64>,
+);
 
 /// Turns the debug lines on or off.
 #[pyfunction]

@@ -10,7 +10,9 @@ use super::functions::Functions;
 use super::types::{Handle, Types};
 
 /// The C types and special values of one family of MPI libraries.
-pub trait Abi: Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle> + Sized {
+pub trait Abi:
+    Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle, Request: Handle> + Sized
+{
     /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
     const IN_PLACE: usize;
     /// `MPI_PROC_NULL` (MPI-4.1 §3.10).
@@ -35,6 +37,7 @@ macro_rules! abi {
             type Comm = $handle;
             type Datatype = $handle;
             type Op = $handle;
+            type Request = $handle;
             type Status = c_void;
         }
 

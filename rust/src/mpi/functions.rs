@@ -112,6 +112,28 @@ pub type UserFunction<A> = Option<
     ),
 >;
 
+/// What MPI calls to copy an attribute of a communicator (MPI-4.1 §7.7.2).
+pub type CopyAttribute<A> = Option<
+    unsafe extern "C" fn(
+        comm: <A as Types>::Comm,
+        keyval: c_int,
+        extra_state: *mut c_void,
+        value: *mut c_void,
+        copied: *mut c_void,
+        flag: *mut c_int,
+    ) -> c_int,
+>;
+
+/// What MPI calls to delete an attribute of a communicator (MPI-4.1 §7.7.2).
+pub type DeleteAttribute<A> = Option<
+    unsafe extern "C" fn(
+        comm: <A as Types>::Comm,
+        keyval: c_int,
+        value: *mut c_void,
+        extra_state: *mut c_void,
+    ) -> c_int,
+>;
+
 functions! {
     plain {
         abort = MPI_Abort(comm: A::Comm, code: c_int);
@@ -122,7 +144,12 @@ functions! {
             recv_types: *const A::Datatype, comm: A::Comm,
         );
         barrier = MPI_Barrier(comm: A::Comm);
+        comm_create_keyval = MPI_Comm_create_keyval(
+            copy: CopyAttribute<A>, delete: DeleteAttribute<A>, keyval: *mut c_int,
+            extra_state: *mut c_void,
+        );
         comm_free = MPI_Comm_free(comm: *mut A::Comm);
+        comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
         comm_split = MPI_Comm_split(
             comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
         );
@@ -131,11 +158,22 @@ functions! {
         get_count = MPI_Get_count(
             status: *const A::Status, datatype: A::Datatype, count: *mut c_int,
         );
+        ibarrier = MPI_Ibarrier(comm: A::Comm, request: *mut A::Request);
+        iprobe = MPI_Iprobe(
+            source: c_int, tag: c_int, comm: A::Comm, flag: *mut c_int, status: *mut A::Status,
+        );
+        isend = MPI_Isend(
+            buffer: *const c_void, count: c_int, datatype: A::Datatype, dest: c_int, tag: c_int,
+            comm: A::Comm, request: *mut A::Request,
+        );
         op_create = MPI_Op_create(
             function: UserFunction<A>, commute: c_int, op: *mut A::Op,
         );
         status_set_elements = MPI_Status_set_elements_x(
             status: *mut A::Status, datatype: A::Datatype, count: i64,
+        );
+        test = MPI_Test(
+            request: *mut A::Request, flag: *mut c_int, status: *mut A::Status,
         );
         type_commit = MPI_Type_commit(datatype: *mut A::Datatype);
         type_contiguous = MPI_Type_contiguous(

@@ -7,6 +7,12 @@ use std::sync::OnceLock;
 /// Bucket number n has 2^n slots. A bucket never moves, nor does a slot.
 pub struct GrowingList<T>([OnceLock<Box<[T]>>; 32]);
 
+impl<T: Default> Default for GrowingList<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Default> GrowingList<T> {
     /// A list without slots.
     pub const fn new() -> Self {

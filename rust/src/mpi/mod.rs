@@ -10,7 +10,10 @@ mod registry;
 mod types;
 
 pub use abi::{Abi, Mpich, OpenMpi, Standard};
-pub use functions::{Counted, Functions, MAX_ERROR_STRING, UserFunction};
+pub use functions::{
+    CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
+};
+pub use growing_list::GrowingList;
 pub use library::Library;
 pub use operators::PredefinedOp;
 pub use registry::{Communicator, Datatype, REGISTRY, Registry};

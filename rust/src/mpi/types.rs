@@ -42,6 +42,8 @@ pub trait Types: 'static {
     type Datatype;
     /// `MPI_Op`.
     type Op;
+    /// `MPI_Request`.
+    type Request;
     /// `MPI_Status`, which is only ever pointed to.
     type Status;
 }

@@ -17,6 +17,8 @@ pub struct Call<'a, A: Abi, M> {
     pub(super) functions: &'static Functions<A>,
     pub(super) counting: Counting<A>,
     pub(super) memory: M,
+    /// The number of the communicator.
+    pub(super) comm_number: i64,
     pub communicator: Communicator,
 }
 
@@ -25,12 +27,14 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         let functions = A::functions()
             .get()
             .ok_or_else(|| Error::precondition("no MPI library is loaded"))?;
+        let comm_number = frame.attribute("comm_number")?;
         Ok(Self {
             frame,
             functions,
             counting: Counting::new(functions),
             memory,
-            communicator: REGISTRY.communicator(frame.attribute("comm_number")?)?,
+            comm_number,
+            communicator: REGISTRY.communicator(comm_number)?,
         })
     }
 

@@ -5,12 +5,27 @@ use super::{collective, point_to_point, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
+use crate::recorder::{self, Operation};
 use crate::xla::{self, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
 /// the frame and call it.
 macro_rules! handlers {
     ($($file:ident :: $name:ident),* $(,)?) => {
+        /// The operations, as their records refer to them.
+        #[expect(non_upper_case_globals, reason = "each is called as its operation")]
+        mod recorded {
+            use crate::recorder::Operation;
+
+            $(pub static $name: Operation =
+                Operation::new(stringify!($name), is_collective(stringify!($file)));)*
+
+            /// Whether the operations of a file are collective.
+            const fn is_collective(file: &str) -> bool {
+                !matches!(file.as_bytes(), b"point_to_point")
+            }
+        }
+
         /// The handlers for host memory, by the name of their operation.
         pub fn host_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
             $(
@@ -18,7 +33,11 @@ macro_rules! handlers {
                     frame: *mut xla::raw::XLA_FFI_CallFrame,
                 ) -> *mut xla::raw::XLA_FFI_Error {
                     // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe { xla::enter(frame, |frame| run(frame, Host, $file::$name::<A, Host>)) }
+                    unsafe {
+                        xla::enter(frame, |frame| {
+                            run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
+                        })
+                    }
                 }
             )*
             vec![$((stringify!($name), $name::<A> as Handler)),*]
@@ -34,6 +53,7 @@ macro_rules! handlers {
                     unsafe {
                         xla::enter(frame, |frame| {
                             run_on_device(
+                                &recorded::$name,
                                 frame,
                                 $file::$name::<A, Direct>,
                                 $file::$name::<A, Staged>,
@@ -49,14 +69,18 @@ macro_rules! handlers {
 
 #[inline(always)]
 fn run<A: Abi, M: Memory>(
+    operation: &'static Operation,
     frame: &Frame,
     memory: M,
-    operation: impl FnOnce(&Call<A, M>) -> Result<()>,
+    body: impl FnOnce(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    operation(&Call::new(frame, memory)?)
+    let call = Call::new(frame, memory)?;
+    let _recording = recorder::begin(operation, frame, call.comm_number);
+    body(&call)
 }
 
 fn run_on_device<A: Abi>(
+    operation: &'static Operation,
     frame: &Frame,
     direct: fn(&Call<A, Direct>) -> Result<()>,
     staged: fn(&Call<A, Staged>) -> Result<()>,
@@ -65,9 +89,9 @@ fn run_on_device<A: Abi>(
         .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
     let stream = frame.stream()?;
     if gpu_aware::is_direct(driver.vendor) {
-        run(frame, Direct::new(driver, stream), direct)
+        run(operation, frame, Direct::new(driver, stream), direct)
     } else {
-        run(frame, Staged::new(driver, stream), staged)
+        run(operation, frame, Staged::new(driver, stream), staged)
     }
 }
 

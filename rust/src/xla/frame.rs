@@ -143,6 +143,86 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// The data type and the number of elements of the first operand, if there is one.
+    #[inline(always)]
+    pub fn first_operand(&self) -> Option<(XLA_FFI_DataType, i64)> {
+        let args = &self.raw.args;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe { first_array(args.types, XLA_FFI_ArgType_BUFFER, args.args, args.size) }
+    }
+
+    /// The data type and the number of elements of the first result, if there is one.
+    #[inline(always)]
+    pub fn first_result(&self) -> Option<(XLA_FFI_DataType, i64)> {
+        let rets = &self.raw.rets;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe { first_array(rets.types, XLA_FFI_RetType_BUFFER, rets.rets, rets.size) }
+    }
+
+    /// Shows all attributes as integers, with their places in the order of their names: an array
+    /// as a hash of its elements, and what is neither as 0.
+    #[inline(always)]
+    pub fn integers(&self, mut see: impl FnMut(usize, i64)) {
+        let attrs = &self.raw.attrs;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        let (Ok(types), Ok(values)) = (unsafe {
+            (
+                slice(attrs.types, attrs.size, ""),
+                slice(attrs.attrs, attrs.size, ""),
+            )
+        }) else {
+            return;
+        };
+        for (index, (kind, value)) in types.iter().zip(values).enumerate() {
+            // SAFETY: null, or a struct for its kind, of which the one for scalars is the smallest.
+            let scalar = unsafe { value.cast::<XLA_FFI_Scalar>().as_ref() };
+            let value = match scalar {
+                Some(found)
+                    if *kind == XLA_FFI_AttrType_SCALAR && found.dtype == XLA_FFI_DataType_S64 =>
+                {
+                    // SAFETY: the type says that it is an i64. XLA promises no alignment.
+                    unsafe { found.value.cast::<i64>().read_unaligned() }
+                }
+                _ if *kind == XLA_FFI_AttrType_ARRAY => self.hash_of_array(index),
+                _ => 0,
+            };
+            see(index, value);
+        }
+    }
+
+    /// The names of all attributes, in their order.
+    pub fn attribute_names(&self) -> Vec<String> {
+        let attrs = &self.raw.attrs;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        let spans = unsafe { slice(attrs.names, attrs.size, "attribute names") };
+        let name = |span: &*mut XLA_FFI_ByteSpan| {
+            // SAFETY: null, or a span of `len` bytes of XLA's.
+            unsafe {
+                let span = span.as_ref()?;
+                let bytes = slice(span.ptr.cast::<u8>(), span.len as i64, "a name").ok()?;
+                Some(String::from_utf8_lossy(bytes).into_owned())
+            }
+        };
+        let spans = spans.unwrap_or_default();
+        spans
+            .iter()
+            .map(|span| name(span).unwrap_or_default())
+            .collect()
+    }
+
+    /// A hash of the array that an attribute is, the same in all processes.
+    fn hash_of_array(&self, index: usize) -> i64 {
+        let name = self.attribute_names().swap_remove(index);
+        let elements = self.ints_attribute(&name).unwrap_or_default();
+        // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/), of whole elements.
+        let hash = elements
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, element| {
+                (hash ^ *element as u64).wrapping_mul(0x0100_0000_01b3)
+            });
+        hash as i64
+    }
+
     /// The attribute called `name`, which must be of this kind, as XLA's struct for the kind.
     ///
     /// # Safety
@@ -297,6 +377,33 @@ unsafe fn buffers<'a, const N: usize>(
     Err(Error::invalid(format!(
         "expected {N} {what}{plural}, got {count}"
     )))
+}
+
+/// The data type and the number of elements of the first array that is no token.
+///
+/// # Safety
+/// Both arrays have `size` elements, and each pointer of kind `buffer` points to a buffer.
+#[inline(always)]
+unsafe fn first_array(
+    kinds: *const c_int,
+    buffer: c_int,
+    pointers: *const *mut c_void,
+    size: i64,
+) -> Option<(XLA_FFI_DataType, i64)> {
+    // SAFETY: the caller vouches for all of it.
+    unsafe {
+        let kind = *slice(kinds, size, "").ok()?.first()?;
+        let pointer = *slice(pointers, size, "").ok()?.first()?;
+        let raw = pointer.cast::<XLA_FFI_Buffer>().as_ref()?;
+        if kind != buffer || raw.dtype == XLA_FFI_DataType_TOKEN {
+            return None;
+        }
+        let dims: &[i64] = slice(raw.dims, raw.rank, "").ok()?;
+        let count = dims
+            .iter()
+            .fold(1, |count, dim| i64::saturating_mul(count, *dim));
+        Some((raw.dtype, count))
+    }
 }
 
 /// Answers XLA's question for the handler's metadata, if that is what this call is.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use _core::mpi::{
-    Abi, Communicator, Datatype, Functions, PredefinedOp, REGISTRY, Types, UserFunction,
+    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Functions, PredefinedOp, REGISTRY,
+    Types, UserFunction,
 };
 use _core::{log, mpi_functions, ops};
 
@@ -21,6 +22,7 @@ impl Types for Recorder {
     type Comm = c_int;
     type Datatype = *mut c_void;
     type Op = c_int;
+    type Request = c_int;
     type Status = c_void;
 }
 
@@ -126,11 +128,20 @@ impl<T> Argument for *mut T {
     }
 }
 
-impl Argument for UserFunction<Recorder> {
-    fn words(self) -> Vec<i64> {
-        vec![self.map_or(0, |function| function as usize as i64)]
-    }
+macro_rules! callbacks {
+    ($($callback:ty),*) => {
+        $(impl Argument for $callback {
+            fn words(self) -> Vec<i64> {
+                vec![self.map_or(0, |function| function as usize as i64)]
+            }
+        })*
+    };
 }
+callbacks!(
+    CopyAttribute<Recorder>,
+    DeleteAttribute<Recorder>,
+    UserFunction<Recorder>
+);
 
 /// A list, which always has two members, as all communicators have two ranks.
 impl<T: Argument + Copy> Argument for *const T {

@@ -18,6 +18,7 @@ impl Types for Header {
     type Comm = mpi_sys::MPI_Comm;
     type Datatype = mpi_sys::MPI_Datatype;
     type Op = mpi_sys::MPI_Op;
+    type Request = mpi_sys::MPI_Request;
     type Status = mpi_sys::MPI_Status;
 }
 
@@ -69,7 +70,7 @@ fn kind_within<Wrapper, T: HasKind>(_inner: impl Fn(Wrapper) -> T) -> Kind {
 
 fn check<A>()
 where
-    A: Abi<Comm: HasKind, Datatype: HasKind, Op: HasKind>,
+    A: Abi<Comm: HasKind, Datatype: HasKind, Op: HasKind, Request: HasKind>,
 {
     assert_eq!(
         A::Comm::KIND,
@@ -80,6 +81,10 @@ where
         kind_within(|handle: mpi_sys::MPI_Datatype| handle.0)
     );
     assert_eq!(A::Op::KIND, kind_within(|handle: mpi_sys::MPI_Op| handle.0));
+    assert_eq!(
+        A::Request::KIND,
+        kind_within(|handle: mpi_sys::MPI_Request| handle.0)
+    );
     assert_eq!(A::IN_PLACE as isize, header::IN_PLACE);
     assert_eq!(A::STATUS_IGNORE as isize, header::STATUS_IGNORE);
     assert_eq!(A::PROC_NULL, header::PROC_NULL);
@@ -149,6 +154,7 @@ mod standard {
         type Comm = header::MPI_Comm;
         type Datatype = header::MPI_Datatype;
         type Op = header::MPI_Op;
+        type Request = header::MPI_Request;
         type Status = header::MPI_Status;
     }
 

@@ -1,0 +1,155 @@
+"""The Python lines of the operations in compiled programs.
+
+The call of a handler says by an attribute which operation of which program it is: by a hash
+of the program without its lines, and of the operation's place in it. So programs stay equal
+on all processes, and JAX's cache of compiled programs finds them when lines have moved.
+What stands behind the hash is told to the core whenever a program is lowered, which happens
+also when it then comes from the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Callable, Iterable
+from itertools import starmap
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, cast
+
+from mpi4jax import _core
+
+from .jax_compat import (
+    LoweredProgram,
+    is_user_file,
+    map_call_attribute,
+    on_lowering,
+    program_of,
+    text_of,
+    traceback_of,
+)
+
+#: The attribute by which a call says which operation of which program it is.
+CALL_SITE = "call_site"
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class Frame(NamedTuple):
+    """A function that was called, and where it is."""
+
+    code: CodeType
+    #: The offset of the instruction.
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        for start, end, line in self.code.co_lines():
+            if start <= self.instruction < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+
+class Line(NamedTuple):
+    """A line of a user's, and the function that it is in."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        where = f"{shortened(self.file)}:{self.number}"
+        return where if self.function == "<module>" else f"{where} in {self.function}"
+
+
+def shortened(file: str) -> str:
+    """The path of a file from the working directory, if it is below that."""
+    try:
+        relative = os.path.relpath(file)
+    except (OSError, ValueError):
+        return file
+    return file if relative.startswith(os.pardir) else relative
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is a user's: not JAX's, Python's or ours."""
+    if file.startswith((_PACKAGE, "<frozen ")) or not is_user_file(file):
+        return False
+    return not file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
+
+
+def users(frames: Iterable[Frame]) -> list[Line]:
+    """The lines of a user's in a stack, the innermost first."""
+    return [
+        Line(frame.code.co_filename, frame.line, name_of(frame.code))
+        for frame in frames
+        if is_users(frame.code.co_filename)
+    ]
+
+
+def name_of(code: CodeType) -> str:
+    """The name of a function, with its class if it has one."""
+    qualified: str = getattr(code, "co_qualname", code.co_name)  # Python >= 3.11
+    return qualified.rpartition("<locals>.")[2]
+
+
+def described(lines: list[Line], scope: str = "") -> str:
+    """A line, and the one that called it from another file, in which a helper may be."""
+    if not lines:
+        return ""
+    callers = (line for line in lines if line.file != lines[0].file)
+    text = str(lines[0])
+    if scope:
+        text += f" ({scope})"
+    caller = next(callers, None)
+    return text if caller is None else f"{text}, from {caller}"
+
+
+#: The functions that stand for a call outside of any program. Their lines tell nothing.
+_eager: set[CodeType] = set()
+
+
+def leave_out(function: Callable[..., Any]) -> None:
+    """Say that a program is an eager call, if this function is what was compiled."""
+    _eager.add(cast(FunctionType, function).__code__)
+
+
+#: What the calls that were lowered so far are, in words, by the program that is being
+#: lowered.
+_unfinished: dict[Any, list[str]] = {}
+#: Programs whose lowering failed stay there, but not more than so many.
+_MOST_UNFINISHED = 16
+
+
+def note(ctx: Any) -> int:
+    """Note which line the call comes from that is being lowered, and give its place."""
+    frames = list(starmap(Frame, traceback_of(ctx)))
+    is_eager = any(frame.code in _eager for frame in frames)
+    scopes = str(ctx.name_stack).split("/")
+    scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
+    calls = _unfinished.setdefault(program_of(ctx), [])
+    calls.append("" if is_eager else described(users(frames), scope))
+    while len(_unfinished) > _MOST_UNFINISHED:
+        _unfinished.pop(next(iter(_unfinished)))
+    return len(calls) - 1
+
+
+def tell(program: LoweredProgram) -> None:
+    """Write into the calls of a program which they are, and tell the core their lines."""
+    calls = _unfinished.pop(program.module.operation, None)
+    if calls is None:
+        return
+    digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
+    sites = []
+    for line in calls:
+        digest.update(b".")
+        sites.append(int.from_bytes(digest.digest(), "little", signed=True))
+        _core.set_call_site(sites[-1], line)
+    map_call_attribute(program, CALL_SITE, sites.__getitem__)
+
+
+def enable() -> None:
+    """Do so with all programs that are lowered from now on."""
+    on_lowering(tell)

@@ -1,0 +1,103 @@
+//! A record in words: `allreduce #41 (SUM, float32[3]) on COMM_WORLD`.
+
+use std::fmt;
+
+use super::ring::{Array, Record};
+use super::tables::{call_site, communicator_facts, is_nobody};
+use crate::mpi::PredefinedOp;
+use crate::xla::data_type_name;
+
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}[{}]", data_type_name(self.dtype), self.count)
+    }
+}
+
+impl Record {
+    /// The number of the communicator.
+    pub fn communicator(&self) -> i64 {
+        self.attribute("comm_number").unwrap_or(-1)
+    }
+
+    /// What users call the communicator.
+    pub fn communicator_name(&self) -> String {
+        let number = self.communicator();
+        communicator_facts(number).map_or_else(|| format!("communicator {number}"), |c| c.name)
+    }
+
+    /// The Python line of the call: `None` if it is not known, empty for an eager call.
+    pub fn line(&self) -> Option<String> {
+        call_site(self.attribute("call_site")?)
+    }
+
+    /// The arguments of the call, in words.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for (name, value) in self.attributes() {
+            words.extend(match name {
+                "op_number" => Some(operator_name(value)),
+                "root" => Some(format!("root {value}")),
+                "dest" => Some(format!("to {} with {}", peer(value), self.tag("sendtag"))),
+                "source" => Some(format!("from {} with {}", peer(value), self.tag("recvtag"))),
+                _ => None,
+            });
+        }
+        // What differs between processes by design is that of this one.
+        let arrays = match (self.sent, self.received) {
+            (Some(sent), Some(received)) if self.operation.name == "sendrecv" => {
+                if sent == received {
+                    vec![sent]
+                } else {
+                    vec![sent, received]
+                }
+            }
+            (_, Some(received)) if matches!(self.operation.name, "scatter" | "recv") => {
+                vec![received]
+            }
+            (sent, received) => sent.or(received).into_iter().collect(),
+        };
+        words.extend(arrays.iter().map(ToString::to_string));
+        words
+    }
+}
+
+impl Record {
+    /// The tag of a message: the one of this name, or the only one.
+    fn tag(&self, name: &str) -> String {
+        match self.attribute(name).or_else(|| self.attribute("tag")) {
+            Some(tag) if tag >= 0 => format!("tag {tag}"),
+            _ => "any tag".into(),
+        }
+    }
+}
+
+/// The name of a reduction operator.
+pub fn operator_name(number: i64) -> String {
+    PredefinedOp::from_number(number)
+        .map_or_else(|| format!("operator {number}"), |op| op.name().to_owned())
+}
+
+/// A rank, or the word for what is none.
+fn peer(rank: i64) -> String {
+    if rank >= 0 {
+        rank.to_string()
+    } else if is_nobody(rank) {
+        "nobody".into()
+    } else {
+        "anyone".into()
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.operation.name)?;
+        if self.operation.is_collective {
+            write!(f, " #{}", self.sequence)?;
+        }
+        let arguments = self.arguments();
+        if !arguments.is_empty() {
+            write!(f, " ({})", arguments.join(", "))?;
+        }
+        write!(f, " on {}", self.communicator_name())
+    }
+}

@@ -1,0 +1,252 @@
+//! The records, in a ring.
+//!
+//! A call takes the next slot by one atomic increment, and fills it by plain stores. Who reads
+//! copies a slot and looks at its number before and after: a copy of a slot that was being
+//! written meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread
+//! that hangs in MPI has its record where others see it.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, fence};
+
+use super::clock::{Instant, now};
+use crate::mpi::GrowingList;
+use crate::xla::Frame;
+
+/// How many calls are kept. A power of two.
+const CAPACITY: usize = 1024;
+/// How many attributes of a call are kept. No operation has more.
+const ATTRIBUTES: usize = 8;
+
+/// An operation, as its records refer to it.
+pub struct Operation {
+    /// Its name, which is that of its handler.
+    pub name: &'static str,
+    /// Whether all processes of the communicator take part.
+    pub is_collective: bool,
+    /// The names of its attributes, in XLA's order. Every call has the same.
+    attributes: OnceLock<Vec<String>>,
+}
+
+impl Operation {
+    /// An operation that was never called.
+    pub const fn new(name: &'static str, is_collective: bool) -> Self {
+        Self {
+            name,
+            is_collective,
+            attributes: OnceLock::new(),
+        }
+    }
+}
+
+/// What an array is made of: XLA's data type, and how many elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Array {
+    /// XLA's number for the data type.
+    pub dtype: i32,
+    /// The number of elements.
+    pub count: i64,
+}
+
+/// One call.
+#[derive(Clone)]
+pub struct Record {
+    /// Its place among all calls of this process, from 1.
+    pub number: u64,
+    /// What was called.
+    pub operation: &'static Operation,
+    /// For a collective operation: its place among those on the communicator, from 1.
+    pub sequence: u64,
+    /// When the call began.
+    pub begin: Instant,
+    /// When it returned, if it has.
+    pub end: Option<Instant>,
+    /// The operand that is sent, if there is one.
+    pub sent: Option<Array>,
+    /// The result that is received, if there is one.
+    pub received: Option<Array>,
+    attributes: [i64; ATTRIBUTES],
+}
+
+impl Record {
+    /// The attributes by their names. Those that are lists have a hash of the list.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, i64)> + use<> {
+        let names = self.operation.attributes.get();
+        let names = names.map_or(&[][..], Vec::as_slice);
+        names.iter().map(String::as_str).zip(self.attributes)
+    }
+
+    /// The attribute called `name`, if the operation has it.
+    pub fn attribute(&self, name: &str) -> Option<i64> {
+        self.attributes()
+            .find_map(|(found, value)| (found == name).then_some(value))
+    }
+}
+
+/// The place of a record: two lines of the processor's cache.
+#[derive(Default)]
+#[repr(align(128))]
+struct Slot {
+    /// The number of the call, or 0 while the record is written.
+    number: AtomicU64,
+    operation: AtomicPtr<Operation>,
+    sequence: AtomicU64,
+    begin: AtomicU64,
+    /// 0 until the call returns.
+    end: AtomicU64,
+    /// The data types of both arrays, in 32 bits each. 0 where there is no array.
+    dtypes: AtomicU64,
+    sent: AtomicI64,
+    received: AtomicI64,
+    attributes: [AtomicI64; ATTRIBUTES],
+}
+
+struct Ring {
+    slots: Box<[Slot]>,
+    /// How many calls there were.
+    count: AtomicU64,
+}
+
+impl Ring {
+    fn get() -> &'static Self {
+        static RING: OnceLock<Ring> = OnceLock::new();
+        RING.get_or_init(|| Self {
+            slots: (0..CAPACITY).map(|_| Slot::default()).collect(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[number as usize % CAPACITY]
+    }
+}
+
+/// How many collective operations were called on each communicator.
+static SEQUENCES: GrowingList<AtomicU64> = GrowingList::new();
+
+/// A call that is under way. It is over when this is dropped.
+pub struct Recording {
+    slot: &'static Slot,
+    number: u64,
+}
+
+/// Records that a call begins, on the communicator with this number.
+#[inline(always)]
+pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) -> Recording {
+    let ring = Ring::get();
+    let number = ring.count.fetch_add(1, Relaxed) + 1;
+    let slot = ring.slot(number);
+    slot.number.store(0, Relaxed);
+    fence(Release);
+
+    let sequence = if operation.is_collective {
+        next_on(communicator)
+    } else {
+        0
+    };
+    slot.sequence.store(sequence, Relaxed);
+    slot.operation
+        .store(ptr::from_ref(operation).cast_mut(), Relaxed);
+    slot.end.store(0, Relaxed);
+    let (sent, received) = (frame.first_operand(), frame.first_result());
+    let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
+    slot.dtypes
+        .store(dtype(sent) << 32 | dtype(received), Relaxed);
+    slot.sent.store(sent.map_or(0, |(_, count)| count), Relaxed);
+    slot.received
+        .store(received.map_or(0, |(_, count)| count), Relaxed);
+    frame.integers(|index, value| {
+        if let Some(attribute) = slot.attributes.get(index) {
+            attribute.store(value, Relaxed);
+        }
+    });
+    if operation.attributes.get().is_none() {
+        let _ = operation.attributes.set(frame.attribute_names());
+    }
+    slot.begin.store(now().0, Relaxed);
+    slot.number.store(number, Release);
+    Recording { slot, number }
+}
+
+/// The place of a collective call among those on the communicator.
+///
+/// Nothing is lost by counting without a lock: to call two of them at once would be an error
+/// (MPI-4.1 §6.14).
+#[inline(always)]
+fn next_on(communicator: i64) -> u64 {
+    let count = SEQUENCES.get(communicator).unwrap_or_else(|| {
+        // What is no number of a communicator was refused before.
+        SEQUENCES.get_or_grow(usize::try_from(communicator).unwrap_or(0))
+    });
+    let sequence = count.load(Relaxed) + 1;
+    count.store(sequence, Relaxed);
+    sequence
+}
+
+/// How many collective calls there were on a communicator.
+pub fn calls_on(communicator: i64) -> u64 {
+    SEQUENCES
+        .get(communicator)
+        .map_or(0, |count| count.load(Relaxed))
+}
+
+impl Drop for Recording {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Others may have made so many calls meanwhile that the slot is another's by now.
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.end.store(now().0, Relaxed);
+        }
+    }
+}
+
+/// The numbers of the calls that are kept.
+pub fn recorded() -> Range<u64> {
+    let count = Ring::get().count.load(Acquire);
+    (count + 1).saturating_sub(CAPACITY as u64).max(1)..count + 1
+}
+
+/// The record of a call, unless it is not kept any more, or just being written.
+pub fn record(number: u64) -> Option<Record> {
+    let slot = Ring::get().slot(number);
+    if slot.number.load(Acquire) != number {
+        return None;
+    }
+    let dtypes = slot.dtypes.load(Relaxed);
+    let array = |dtype: u64, count: &AtomicI64| {
+        (dtype != 0).then(|| Array {
+            dtype: dtype as u32 as i32,
+            count: count.load(Relaxed),
+        })
+    };
+    let operation = slot.operation.load(Relaxed);
+    let mut attributes = [0; ATTRIBUTES];
+    for (value, attribute) in attributes.iter_mut().zip(&slot.attributes) {
+        *value = attribute.load(Relaxed);
+    }
+    let end = slot.end.load(Relaxed);
+    let found = (
+        slot.sequence.load(Relaxed),
+        Instant(slot.begin.load(Relaxed)),
+        array(dtypes >> 32, &slot.sent),
+        array(dtypes & u64::from(u32::MAX), &slot.received),
+    );
+    fence(Acquire);
+    if slot.number.load(Relaxed) != number {
+        return None;
+    }
+    let (sequence, begin, sent, received) = found;
+    Some(Record {
+        number,
+        // SAFETY: null, or an operation that lives for good.
+        operation: unsafe { operation.as_ref() }?,
+        sequence,
+        begin,
+        end: (end != 0).then_some(Instant(end)),
+        sent,
+        received,
+        attributes,
+    })
+}

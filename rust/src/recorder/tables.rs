@@ -1,0 +1,85 @@
+//! What is known of the things that records refer to by numbers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What users call a communicator, and which processes it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommunicatorFacts {
+    /// Its name in reports.
+    pub name: String,
+    /// The ranks in `MPI_COMM_WORLD` of its processes, in their order.
+    pub members: Vec<i32>,
+}
+
+/// The rank of no process in the MPI that is loaded (MPI-4.1 §3.10). Other negative ones stand for
+/// any process.
+static PROC_NULL: AtomicI32 = AtomicI32::new(i32::MIN);
+
+/// Says which rank is that of no process.
+pub fn set_proc_null(rank: i32) {
+    PROC_NULL.store(rank, Ordering::Relaxed);
+}
+
+/// Whether a rank is that of no process.
+pub(super) fn is_nobody(rank: i64) -> bool {
+    rank == i64::from(PROC_NULL.load(Ordering::Relaxed))
+}
+
+#[derive(Default)]
+struct Tables {
+    communicators: HashMap<i64, CommunicatorFacts>,
+    call_sites: HashMap<i64, Vec<String>>,
+}
+
+static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
+
+/// Programs that are equal but for their lines have the same calls. So many lines are kept.
+const MOST_LINES: usize = 4;
+
+fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {
+    let mut tables: MutexGuard<_> = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    body(tables.get_or_insert_default())
+}
+
+/// Says what there is to know about the communicator with this number.
+pub fn set_communicator_facts(number: i64, facts: CommunicatorFacts) {
+    with_tables(|tables| tables.communicators.insert(number, facts));
+}
+
+/// What is known about the communicator with this number.
+pub fn communicator_facts(number: i64) -> Option<CommunicatorFacts> {
+    with_tables(|tables| tables.communicators.get(&number).cloned())
+}
+
+/// Says which Python line a call in a compiled program comes from. An empty one says that the
+/// program is an eager call.
+pub fn set_call_site(site: i64, line: &str) {
+    with_tables(|tables| {
+        let lines = tables.call_sites.entry(site).or_default();
+        if lines.len() < MOST_LINES && !lines.iter().any(|known| known == line) {
+            lines.push(line.to_owned());
+        }
+    });
+}
+
+/// The Python line of a call in a compiled program: one of several, if equal programs have
+/// several. It is empty for an eager call.
+pub fn call_site(site: i64) -> Option<String> {
+    with_tables(|tables| Some(tables.call_sites.get(&site)?.join(" or ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_programs_have_several_lines() {
+        for line in ["a.py:1", "a.py:1", "b.py:2", "c", "d", "too many"] {
+            set_call_site(-5, line);
+        }
+        assert_eq!(call_site(-5).unwrap(), "a.py:1 or b.py:2 or c or d");
+        assert_eq!(call_site(-6), None);
+    }
+}
