@@ -1,5 +1,7 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
+from collections.abc import Callable
+
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
 
@@ -19,8 +21,38 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
 
-def describe_communicator(number: int, name: str, members: list[int]) -> None:
-    """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`."""
+def describe_communicator(
+    number: int, name: str, members: list[int], creation: int
+) -> None:
+    """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`.
+
+    `creation` is the number that Fortran has for it.
+    """
+
+def start_watching(
+    rank: int,
+    size: int,
+    own: int,
+    whereabouts: Callable[[], tuple[str, str]],
+    *,
+    report_after: float,
+    timeout: float | None,
+    end_deadlocks: bool,
+) -> None:
+    """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
+
+    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
+    line.
+    """
+
+def connect_watchers(comm: int, byte: int, any_source: int) -> None:
+    """Give the watchers of all processes a communicator to talk on, by its handle.
+
+    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`.
+    """
+
+def end_with(code: int, reason: str) -> None:
+    """Say how this process ends: its exit code, and the reason in words."""
 
 def set_call_site(site: int, line: str) -> None:
     """Say which line calls with this `call_site` come from: none if they are eager."""

@@ -11,7 +11,7 @@ from . import _core
 from ._internal import effects, handles, jax_compat
 from ._internal.annotations import Comm, Op
 from ._internal.effects import ordered_effect as ordered_effect
-from ._internal.hashable import unpack_hashable
+from ._internal.hashable import handle, unpack_hashable
 
 __all__ = [
     "call_in_order",
@@ -113,7 +113,7 @@ def mpi_handle(obj: Any) -> int:
         obj: An object of mpi4py's.
 
     """
-    number = handles.handle(unpack_hashable(obj))
+    number = handle(unpack_hashable(obj))
     return number - 2**64 if number >= 2**63 else number
 
 

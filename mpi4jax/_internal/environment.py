@@ -13,6 +13,9 @@ FALSY = ("0", "false", "off", "no")
 #: All copies of arrays on their way between GPUs and MPI may take so many bytes.
 DEFAULT_STAGING_LIMIT = 1 << 30
 
+#: A call that takes so many seconds is reported.
+DEFAULT_HANG_REPORT = 60.0
+
 
 def is_truthy(value: str) -> bool:
     return value.lower() in TRUTHY
@@ -63,15 +66,34 @@ def number(name: str) -> int | None:
     return int(value)
 
 
+def seconds(name: str) -> float | None:
+    """The variable `name`, a number of seconds, None if it is not set (or empty)."""
+    value = os.environ.get(name)
+    if not value:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise ValueError(
+            f"the environment variable {name} is {value!r}, expected a number of seconds"
+        )
+    return found
+
+
 class Settings(NamedTuple):
     """What the environment says. None: nothing."""
 
     has_tokens: bool
     debug: bool
     fast_dispatch: bool
+    hang_report: float
+    on_deadlock: str
     raise_on_error: bool
     staging_chunk: int | None
     staging_limit: int
+    timeout: float | None
     use_cuda_mpi: bool | None
 
 
@@ -86,13 +108,17 @@ def read() -> Settings:
         flag(name)
     api = choice("MPI4JAX_API", "token", "notoken")
     limit = number("MPI4JAX_STAGING_LIMIT")
+    report = seconds("MPI4JAX_HANG_REPORT")
     return Settings(
         has_tokens=versions.HAS_TOKENS if api is None else api == "token",
         debug=flag("MPI4JAX_DEBUG") is True,
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
+        hang_report=DEFAULT_HANG_REPORT if report is None else report,
+        on_deadlock=choice("MPI4JAX_ON_DEADLOCK", "abort", "report") or "abort",
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
+        timeout=seconds("MPI4JAX_TIMEOUT") or None,
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
     )
 

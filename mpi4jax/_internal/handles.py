@@ -19,21 +19,16 @@ from mpi4py.MPI import _handleof
 
 from mpi4jax import _core
 
-from . import device
+from . import device, watch
 from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
-from .hashable import HashableMPIType, unpack_hashable
+from .hashable import HashableMPIType, handle, unpack_hashable
 from .validation import check
 
 #: The types of the arguments that stand for MPI objects.
 COMM = (type(None), MPI.Intracomm, HashableMPIType)
 OP = (MPI.Op, HashableMPIType)
 STATUS = (type(None), MPI.Status, HashableMPIType)
-
-
-def handle(obj: Any) -> int:
-    """The handle of an MPI object as an unsigned number of pointer size."""
-    return int(_handleof(obj)) & (2**64 - 1)
 
 
 class Communicator:
@@ -66,6 +61,7 @@ def get_default_comm() -> MPI.Intracomm:
     if _default_comm is None:
         _default_comm = MPI.COMM_WORLD.Clone()
         _register(_default_comm, _DEFAULT)
+        watch.connect(_default_comm)
     return _default_comm
 
 
@@ -96,7 +92,9 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     _core.set_communicator(
         number, handle(comm), communicator.rank, communicator.size, chunk
     )
-    _core.describe_communicator(number, _name_of(comm, number), _members_of(comm))
+    members = _members_of(comm)
+    _core.describe_communicator(number, _name_of(comm, number), members, comm.py2f())
+    watch.start()
     comm.Set_attr(_keyval(), communicator)
     return communicator
 

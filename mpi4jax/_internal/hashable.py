@@ -1,4 +1,4 @@
-"""MPI objects as static arguments of `jax.jit`."""
+"""MPI objects by their handles: as numbers, and as static arguments of `jax.jit`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any, Generic, TypeVar, overload
 from mpi4py import MPI
 
 T = TypeVar("T")
+
+
+def handle(obj: Any) -> int:
+    """The handle of an MPI object as an unsigned number of pointer size."""
+    return int(MPI._handleof(obj)) & (2**64 - 1)
 
 
 class HashableMPIType(Generic[T]):

@@ -107,13 +107,13 @@ def described(lines: list[Line], scope: str = "") -> str:
     return text if caller is None else f"{text}, from {caller}"
 
 
-#: The functions that stand for a call outside of any program. Their lines tell nothing.
-_eager: set[CodeType] = set()
+#: The functions that make a call outside of any program.
+eager: set[CodeType] = set()
 
 
-def leave_out(function: Callable[..., Any]) -> None:
-    """Say that a program is an eager call, if this function is what was compiled."""
-    _eager.add(cast(FunctionType, function).__code__)
+def is_eager_call(function: Callable[..., Any]) -> None:
+    """Say that a call under this function is an eager one."""
+    eager.add(cast(FunctionType, function).__code__)
 
 
 #: What the calls that were lowered so far are, in words, by the program that is being
@@ -126,11 +126,11 @@ _MOST_UNFINISHED = 16
 def note(ctx: Any) -> int:
     """Note which line the call comes from that is being lowered, and give its place."""
     frames = list(starmap(Frame, traceback_of(ctx)))
-    is_eager = any(frame.code in _eager for frame in frames)
+    iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append("" if is_eager else described(users(frames), scope))
+    calls.append("" if iseager else described(users(frames), scope))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1

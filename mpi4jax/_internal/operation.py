@@ -204,7 +204,7 @@ class Operation:
             has_result = result is not None and kept is None
             return result if has_result else (jnp.zeros((), bool),)
 
-        lines.leave_out(run)
+        lines.is_eager_call(run)
         run.__name__ = self.name  # for profiles and compilation caches
         compiled = jax.jit(run), kept
         communicator.programs[(self, frozenset(params.items()))] = compiled
@@ -276,6 +276,9 @@ def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
         return jnp.moveaxis(x, batch_axis, axis)
     shape = jnp.shape(x)
     return jnp.broadcast_to(jnp.expand_dims(x, axis), (*shape[:axis], size, *shape[axis:]))
+
+
+lines.is_eager_call(Operation._run)
 
 
 class SharedTranspose:

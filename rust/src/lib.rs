@@ -10,6 +10,7 @@
 //! - [`recorder`]: what was called last, and when.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
+//! - [`watch`]: what explains a hang.
 //! - [`c_interface`]: the registry for handlers that other packages write.
 //! - `python`: what Python sees of all that.
 
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod mpi;
 pub mod ops;
 pub mod recorder;
+pub mod watch;
 pub mod xla;
 
 #[cfg(feature = "python")]
@@ -35,10 +37,11 @@ mod _core {
 
     #[pymodule_export]
     use super::python::{
-        describe_communicator, device, free_communicator, free_staging, get_logging, is_direct,
-        load, mpi_takes_device_memory, recent_calls, registry, set_call_site, set_communicator,
-        set_count_limit, set_datatype, set_direct, set_logging, set_operator, set_raise_on_error,
-        set_staging_limit, set_status, status_ignore, why_no_device,
+        connect_watchers, describe_communicator, device, end_with, free_communicator, free_staging,
+        get_logging, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
+        set_call_site, set_communicator, set_count_limit, set_datatype, set_direct, set_logging,
+        set_operator, set_raise_on_error, set_staging_limit, set_status, start_watching,
+        status_ignore, why_no_device,
     };
 
     #[pymodule_init]

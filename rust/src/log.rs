@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -25,6 +26,12 @@ pub fn is_enabled() -> bool {
 /// Has the lines go elsewhere.
 pub fn set_sink(sink: fn(&str)) {
     *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
+}
+
+/// Writes to stderr, at once, so that the texts of ranks don't mix, and without a panic where stderr
+/// is closed.
+pub fn print_error(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// The log of one call, between its two lines.

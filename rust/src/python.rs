@@ -15,8 +15,9 @@ use crate::mpi::{
     Standard,
 };
 use crate::recorder::CommunicatorFacts;
+use crate::watch::{End, Objects, Settings, Start};
 use crate::xla::Handler;
-use crate::{log, ops, recorder};
+use crate::{log, ops, recorder, watch};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -70,6 +71,7 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     recorder::set_proc_null(A::PROC_NULL);
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
+    START_WATCHING.get_or_init(|| watch::start::<A>);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
     Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
@@ -214,10 +216,14 @@ pub fn free_staging(py: Python<'_>) {
 }
 
 /// Says what users call the communicator with this number, and which ranks it has in
-/// `MPI_COMM_WORLD`.
+/// `MPI_COMM_WORLD`. `creation` is what Fortran has for it.
 #[pyfunction]
-pub fn describe_communicator(number: i64, name: String, members: Vec<i32>) {
-    let facts = CommunicatorFacts { name, members };
+pub fn describe_communicator(number: i64, name: String, members: Vec<i32>, creation: i64) {
+    let facts = CommunicatorFacts {
+        name,
+        members,
+        creation,
+    };
     recorder::set_communicator_facts(number, facts);
 }
 
@@ -258,6 +264,65 @@ type RecentCall = (
     f64,
     Option<f64>,
 );
+
+/// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `own` is the
+/// handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its line.
+#[pyfunction]
+#[pyo3(signature = (rank, size, own, whereabouts, *, report_after, timeout, end_deadlocks))]
+pub fn start_watching(
+    rank: i32,
+    size: i32,
+    own: usize,
+    whereabouts: Py<PyAny>,
+    report_after: f64,
+    timeout: Option<f64>,
+    end_deadlocks: bool,
+) {
+    WHEREABOUTS.get_or_init(|| whereabouts);
+    watch::set_python(watch::Python {
+        whereabouts: ask_whereabouts,
+    });
+    let settings = Settings {
+        report_after,
+        timeout,
+        end_deadlocks,
+    };
+    let start = Start {
+        rank,
+        size,
+        settings,
+    };
+    if let Some(begin) = START_WATCHING.get() {
+        begin(start, own);
+    }
+}
+
+static START_WATCHING: OnceLock<fn(Start, usize)> = OnceLock::new();
+static WHEREABOUTS: OnceLock<Py<PyAny>> = OnceLock::new();
+
+fn ask_whereabouts() -> Option<(String, String)> {
+    Python::try_attach(|py| {
+        let answer = WHEREABOUTS.get()?.call0(py).ok()?;
+        answer.extract(py).ok()
+    })?
+}
+
+/// Gives the watchers of all processes a communicator to talk on, by its handle. The others are
+/// `MPI_BYTE` and `MPI_ANY_SOURCE`.
+#[pyfunction]
+pub fn connect_watchers(comm: usize, byte: usize, any_source: i32) {
+    watch::connect(Objects {
+        comm,
+        byte,
+        any_source,
+    });
+}
+
+/// Says how this process ends: its exit code, and the reason in words.
+#[pyfunction]
+pub fn end_with(code: i32, reason: String) {
+    watch::end_with(End { code, reason });
+}
 
 /// Turns the debug lines on or off.
 #[pyfunction]

@@ -1,9 +1,9 @@
 //! What becomes of an error code: an error of XLA's, or the end of all ranks.
 
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Failure};
+use crate::log;
 use crate::mpi::{Abi, Communicator, Functions};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
@@ -22,9 +22,7 @@ pub fn failed<A: Abi>(
 ) -> Error {
     let message = format!("r{} | {failure}", communicator.rank);
     if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
-        // Written at once, so that the lines of ranks don't mix, and not by eprintln!, which
-        // panics where stderr is closed: the abort must happen.
-        let _ = io::stderr().write_all(format!("{message} - aborting\n").as_bytes());
+        log::print_error(&format!("{message} - aborting\n"));
         // SAFETY: a communicator that the registry holds is valid.
         unsafe { (functions.abort)(communicator.handle::<A>(), failure.code) };
     }

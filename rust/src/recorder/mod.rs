@@ -11,8 +11,9 @@ mod ring;
 mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
+pub use describe::operator_name;
 pub use ring::{Array, Operation, Record, Recording, begin, calls_on, record, recorded};
 pub use tables::{
-    CommunicatorFacts, call_site, communicator_facts, set_call_site, set_communicator_facts,
-    set_proc_null,
+    CommunicatorFacts, all_communicator_facts, call_site, communicator_facts, is_nobody,
+    set_call_site, set_communicator_facts, set_proc_null,
 };

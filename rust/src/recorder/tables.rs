@@ -4,13 +4,24 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::xla::hash;
+
 /// What users call a communicator, and which processes it has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommunicatorFacts {
     /// Its name in reports.
     pub name: String,
     /// The ranks in `MPI_COMM_WORLD` of its processes, in their order.
     pub members: Vec<i32>,
+    /// The number that MPI has for it in Fortran, by the order in which communicators were made.
+    pub creation: i64,
+}
+
+impl CommunicatorFacts {
+    /// A hash of the members, the same in all processes.
+    pub fn hash(&self) -> u64 {
+        hash(self.members.iter().map(|rank| i64::from(*rank)))
+    }
 }
 
 /// The rank of no process in the MPI that is loaded (MPI-4.1 §3.10). Other negative ones stand for
@@ -23,7 +34,7 @@ pub fn set_proc_null(rank: i32) {
 }
 
 /// Whether a rank is that of no process.
-pub(super) fn is_nobody(rank: i64) -> bool {
+pub fn is_nobody(rank: i64) -> bool {
     rank == i64::from(PROC_NULL.load(Ordering::Relaxed))
 }
 
@@ -46,6 +57,16 @@ fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {
 /// Says what there is to know about the communicator with this number.
 pub fn set_communicator_facts(number: i64, facts: CommunicatorFacts) {
     with_tables(|tables| tables.communicators.insert(number, facts));
+}
+
+/// What is known about all communicators, by their numbers.
+pub fn all_communicator_facts() -> Vec<(i64, CommunicatorFacts)> {
+    with_tables(|tables| {
+        let facts = tables.communicators.iter();
+        facts
+            .map(|(number, facts)| (*number, facts.clone()))
+            .collect()
+    })
 }
 
 /// What is known about the communicator with this number.

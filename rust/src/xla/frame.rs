@@ -214,13 +214,7 @@ impl<'a> Frame<'a> {
     fn hash_of_array(&self, index: usize) -> i64 {
         let name = self.attribute_names().swap_remove(index);
         let elements = self.ints_attribute(&name).unwrap_or_default();
-        // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/), of whole elements.
-        let hash = elements
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, element| {
-                (hash ^ *element as u64).wrapping_mul(0x0100_0000_01b3)
-            });
-        hash as i64
+        hash(elements) as i64
     }
 
     /// The attribute called `name`, which must be of this kind, as XLA's struct for the kind.
@@ -377,6 +371,13 @@ unsafe fn buffers<'a, const N: usize>(
     Err(Error::invalid(format!(
         "expected {N} {what}{plural}, got {count}"
     )))
+}
+
+/// A hash of numbers, the same in all processes: FNV-1a
+/// (<http://www.isthe.com/chongo/tech/comp/fnv/>) of whole numbers.
+pub fn hash(numbers: impl IntoIterator<Item = i64>) -> u64 {
+    let mix = |hash: u64, number: i64| (hash ^ number as u64).wrapping_mul(0x0100_0000_01b3);
+    numbers.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// The data type and the number of elements of the first array that is no token.

@@ -10,7 +10,7 @@ mod frame;
 )]
 pub mod raw;
 
-pub use frame::{Buffer, Frame, enter};
+pub use frame::{Buffer, Frame, enter, hash};
 pub use raw::XLA_FFI_Handler as Handler;
 
 /// The name that JAX has for a data type of XLA's.

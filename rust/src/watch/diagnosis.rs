@@ -1,0 +1,446 @@
+//! What is wrong, from the notes of all ranks.
+//!
+//! A rank is stuck if only ranks that are stuck or have ended could bring its call to an end. What
+//! ranks say holds for one moment: every call that counts here has been under way for longer than
+//! it took to ask them all. So nothing was on its way between them any more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::note::{CommunicatorId, Half, Note, Peer, State, Waiting};
+use super::ranks::Ranks;
+
+/// A call counts from so many seconds on. Asking takes less (`watcher::PATIENCE`).
+pub const SETTLED: f64 = 1.0;
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Diagnosis {
+    /// What was found, a sentence each.
+    pub findings: Vec<String>,
+    /// The ranks that wait for each other, or for one that has ended: they never go on.
+    pub stuck: Ranks,
+    /// The exit code for all, if the stuck ones are ended.
+    pub exit_code: i32,
+}
+
+/// The exit code where no rank's own says more.
+pub const DEADLOCK: i32 = 86;
+/// That of a process that was interrupted, as shells have it.
+pub const INTERRUPTED: i32 = 130;
+
+/// A collective call: its communicator, and its place among the calls on it.
+type Collective<'a> = (&'a CommunicatorId, u64);
+
+struct Scene<'a> {
+    notes: HashMap<i32, &'a Note>,
+    calls: BTreeMap<i32, &'a Waiting>,
+    /// The ranks in each collective call.
+    collectives: BTreeMap<Collective<'a>, Vec<i32>>,
+}
+
+/// How things stand with a collective call.
+#[derive(Default)]
+struct Attendance {
+    /// What those who are there disagree about, with the ranks for each view.
+    disagreement: Option<Disagreement>,
+    /// Members who have not called it yet.
+    missing: Vec<i32>,
+}
+
+struct Disagreement {
+    about: String,
+    sides: Vec<(String, Ranks)>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(notes: &'a [Note]) -> Self {
+        let calls: BTreeMap<i32, &Waiting> = notes
+            .iter()
+            .filter_map(|note| Some((note.rank, note.waiting()?)))
+            .collect();
+        let mut collectives: BTreeMap<Collective, Vec<i32>> = BTreeMap::new();
+        for (rank, call) in &calls {
+            if call.sequence > 0 {
+                let key = (&call.communicator, call.sequence);
+                collectives.entry(key).or_default().push(*rank);
+            }
+        }
+        Self {
+            notes: notes.iter().map(|note| (note.rank, note)).collect(),
+            calls,
+            collectives,
+        }
+    }
+
+    fn attendance(&self, key: Collective, ranks: &[i32]) -> Attendance {
+        let first = self.calls[&ranks[0]];
+        let there: HashSet<i32> = ranks.iter().copied().collect();
+        let missing = first.members().filter(|member| {
+            // Who has made as many calls has left this one, or left it early as it may.
+            let count = self.notes.get(member).map_or(0, |note| note.count(key.0));
+            !there.contains(member) && count < key.1
+        });
+        Attendance {
+            missing: missing.collect(),
+            disagreement: self.disagreement(ranks),
+        }
+    }
+
+    fn disagreement(&self, ranks: &[i32]) -> Option<Disagreement> {
+        let split = |about: &str, value: &dyn Fn(&Waiting) -> Option<String>| {
+            let mut sides: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+            for rank in ranks {
+                sides
+                    .entry(value(self.calls[rank])?)
+                    .or_default()
+                    .push(*rank);
+            }
+            let mut sides: Vec<_> = sides
+                .into_iter()
+                .map(|(value, ranks)| (value, ranks.into_iter().collect()))
+                .collect();
+            sides.sort_by_key(|(_, ranks): &(String, Ranks)| ranks.iter().next());
+            (sides.len() > 1).then(|| Disagreement {
+                about: about.to_owned(),
+                sides,
+            })
+        };
+        if let Some(found) = split("operations", &|call| Some(call.operation.clone())) {
+            return Some(found);
+        }
+        let agreed = &self.calls[&ranks[0]].agreed;
+        agreed.iter().find_map(|(about, _)| {
+            split(about, &|call| {
+                let values = call.agreed.iter();
+                let mut values = values.filter(|(name, _)| name == about);
+                Some(values.next()?.1.clone())
+            })
+        })
+    }
+
+    /// Whether a rank may still come and act: it is neither stuck nor has it ended.
+    fn may_act(&self, rank: i32, stuck: &HashSet<i32>) -> bool {
+        let has_ended = matches!(
+            self.notes.get(&rank).map(|note| &note.state),
+            Some(State::Ended(_))
+        );
+        !has_ended && !stuck.contains(&rank)
+    }
+
+    /// Whether what one rank sends is what another one receives.
+    fn is_message(&self, sender: i32, receiver: i32) -> bool {
+        let (Some(from), Some(to)) = (self.calls.get(&sender), self.calls.get(&receiver)) else {
+            return false;
+        };
+        let (Some(send), Some(receive)) = (from.send, to.receive) else {
+            return false;
+        };
+        from.communicator == to.communicator
+            && send.peer == Peer::Rank(receiver)
+            && [Peer::Rank(sender), Peer::Any].contains(&receive.peer)
+            && receive.tag.is_none_or(|tag| send.tag == Some(tag))
+    }
+
+    /// The half of a point-to-point call that it surely waits for. The other half of a sendrecv may
+    /// be done already.
+    fn awaited(call: &Waiting) -> Option<(Half, bool)> {
+        let real = |half: Option<Half>| half.filter(|half| half.peer != Peer::Nobody);
+        real(call.receive)
+            .map(|half| (half, true))
+            .or_else(|| real(call.send).map(|half| (half, false)))
+    }
+
+    /// Whether a point-to-point call may come to its end.
+    fn can_go_on(&self, rank: i32, call: &Waiting, stuck: &HashSet<i32>) -> bool {
+        let Some((half, is_receive)) = Self::awaited(call) else {
+            return true;
+        };
+        let helps = |other: i32| {
+            self.may_act(other, stuck)
+                || if is_receive {
+                    self.is_message(other, rank)
+                } else {
+                    self.is_message(rank, other)
+                }
+        };
+        match half.peer {
+            Peer::Rank(other) => helps(other),
+            Peer::Any => call.members().any(helps),
+            Peer::Nobody => true,
+        }
+    }
+
+    /// The ranks that never go on.
+    fn stuck(&self, attendances: &BTreeMap<Collective, Attendance>) -> HashSet<i32> {
+        let settled = self
+            .calls
+            .iter()
+            .filter(|(_, call)| call.seconds >= SETTLED);
+        let mut stuck: HashSet<i32> = settled.map(|(rank, _)| *rank).collect();
+        loop {
+            let mut free: Vec<i32> = Vec::new();
+            for (key, attendance) in attendances {
+                let ranks = &self.collectives[key];
+                let waits = !attendance.missing.is_empty()
+                    && !attendance.missing.iter().any(|m| self.may_act(*m, &stuck));
+                // A rank of those that is elsewhere now was there: it has not been there for long.
+                let is_lost = attendance.disagreement.is_some()
+                    && ranks.iter().all(|rank| self.calls[rank].seconds >= SETTLED);
+                if !waits && !is_lost {
+                    free.extend(ranks.iter().filter(|rank| stuck.contains(rank)));
+                }
+            }
+            for rank in &stuck {
+                let call = self.calls[rank];
+                if call.sequence == 0 && self.can_go_on(*rank, call, &stuck) {
+                    free.push(*rank);
+                }
+            }
+            if free.is_empty() {
+                return stuck;
+            }
+            for rank in free {
+                stuck.remove(&rank);
+            }
+        }
+    }
+}
+
+/// Says what is wrong.
+pub fn diagnose(notes: &[Note]) -> Diagnosis {
+    let scene = Scene::new(notes);
+    let attendances: BTreeMap<Collective, Attendance> = scene
+        .collectives
+        .iter()
+        .map(|(key, ranks)| (*key, scene.attendance(*key, ranks)))
+        .collect();
+    let stuck = scene.stuck(&attendances);
+
+    let mut findings = Vec::new();
+    let mut exit_code = DEADLOCK;
+    for note in notes {
+        if let State::Ended(end) = &note.state
+            && end.code != 0
+            && !stuck.is_empty()
+        {
+            exit_code = end.code;
+        }
+    }
+    let interrupted: Ranks = notes
+        .iter()
+        .filter(|note| note.is_interrupted)
+        .map(|note| note.rank)
+        .collect();
+    if !interrupted.is_empty() {
+        findings.push(format!(
+            "{} interrupted (Ctrl-C) in a call.",
+            interrupted.with_verb("was", "were")
+        ));
+        exit_code = INTERRUPTED;
+    }
+    for (key, attendance) in &attendances {
+        findings.extend(of_collective(&scene, *key, attendance));
+    }
+    let circles = circles(&scene);
+    let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
+    findings.extend(
+        circles
+            .iter()
+            .take(MOST_LISTED)
+            .map(|circle| in_words(circle)),
+    );
+    findings.extend(messages(&scene, &explained));
+    let silent: Ranks = notes
+        .iter()
+        .filter(|note| note.state == State::Silent)
+        .map(|note| note.rank)
+        .collect();
+    if !silent.is_empty() {
+        findings.push(format!(
+            "{} not answer: killed or stopped, or the machine is gone.",
+            silent.with_verb("does", "do")
+        ));
+    }
+    if findings.is_empty() && !scene.calls.is_empty() {
+        findings.push(
+            "no two ranks disagree, and none is missing: MPI itself takes this long.".to_owned(),
+        );
+    }
+    Diagnosis {
+        findings,
+        stuck: stuck.into_iter().collect(),
+        exit_code,
+    }
+}
+
+fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec<String> {
+    let ranks = &scene.collectives[&key];
+    let name = &scene.calls[&ranks[0]].communicator_name;
+    let mut findings = Vec::new();
+    if let Some(Disagreement { about, sides }) = &attendance.disagreement {
+        let who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
+        let values: Vec<&str> = sides.iter().map(|(value, _)| value.as_str()).collect();
+        let what = match about.as_str() {
+            "operations" => "they called different operations".to_owned(),
+            "counts" => "they gave different counts".to_owned(),
+            "communicators" => {
+                "they use communicators of the same ranks in different order".to_owned()
+            }
+            _ => format!("they gave different {about} ({})", listed(&values)),
+        };
+        findings.push(format!(
+            "{} disagree about call #{} of {name}: {what}.",
+            listed(&who),
+            key.1
+        ));
+    }
+    let mut missing: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+    for rank in &attendance.missing {
+        let count = scene.notes.get(rank).map_or(0, |note| note.count(key.0));
+        missing.entry(count).or_default().push(*rank);
+    }
+    for (count, absent) in missing {
+        let absent: Ranks = absent.into_iter().collect();
+        let there: Ranks = ranks.iter().copied().collect();
+        let calls = if count == 1 { "call" } else { "calls" };
+        findings.push(format!(
+            "{} made {count} {calls} on {name}, and {} for call #{}.",
+            absent.with_verb("has", "have"),
+            there.with_verb("waits", "wait"),
+            key.1
+        ));
+    }
+    findings
+}
+
+/// Ranks in a circle, where each waits for a message of the next.
+fn circles(scene: &Scene) -> Vec<Vec<i32>> {
+    let next = |rank: i32| {
+        let call = scene.calls.get(&rank).filter(|call| call.sequence == 0)?;
+        let (half, is_receive) = Scene::awaited(call)?;
+        let Peer::Rank(other) = half.peer else {
+            return None;
+        };
+        let meets = if is_receive {
+            scene.is_message(other, rank)
+        } else {
+            scene.is_message(rank, other)
+        };
+        (!meets).then_some(other)
+    };
+    let mut seen = HashSet::new();
+    let mut found = Vec::new();
+    for start in scene.calls.keys() {
+        let mut path = Vec::new();
+        let mut at = Some(*start);
+        while let Some(rank) = at.filter(|rank| seen.insert(*rank)) {
+            path.push(rank);
+            at = next(rank);
+        }
+        if let Some(begin) = at.and_then(|rank| path.iter().position(|other| *other == rank)) {
+            found.push(path.split_off(begin));
+        }
+    }
+    found
+}
+
+/// A circle: `0 -> 1 -> 0`.
+fn in_words(circle: &[i32]) -> String {
+    let mut words: Vec<String> = circle.iter().map(ToString::to_string).collect();
+    if words.len() > MOST_LISTED {
+        words.truncate(MOST_LISTED);
+        words.push("...".to_owned());
+    }
+    words.push(circle[0].to_string());
+    let circle = words.join(" -> ");
+    format!("{circle} is a circle: each rank waits for the next one.")
+}
+
+/// More of a kind are not listed.
+const MOST_LISTED: usize = 8;
+
+/// Messages that one side waits for, and the other side does not send or receive. Those of some
+/// ranks are explained already.
+fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (rank, call) in &scene.calls {
+        if call.sequence > 0 || explained.contains(rank) {
+            continue;
+        }
+        let Some((half, is_receive)) = Scene::awaited(call) else {
+            continue;
+        };
+        let tag = half
+            .tag
+            .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"));
+        let name = &call.communicator_name;
+        let Peer::Rank(other) = half.peer else {
+            if !call.members().any(|sender| scene.is_message(sender, *rank)) {
+                findings.push(format!(
+                    "rank {rank} waits for a message from anyone with {tag} on {name}, and nobody \
+                     is sending it one."
+                ));
+            }
+            continue;
+        };
+        let (meets, wish, deed) = if is_receive {
+            (
+                scene.is_message(other, *rank),
+                "for a message from",
+                "is not sending it one",
+            )
+        } else {
+            (
+                scene.is_message(*rank, other),
+                "to send a message to",
+                "is not receiving it",
+            )
+        };
+        if meets {
+            continue;
+        }
+        let deed = crossed(scene, *rank, other, is_receive).unwrap_or_else(|| deed.to_owned());
+        findings.push(format!(
+            "rank {rank} waits {wish} rank {other} with {tag} on {name}, and rank {other} {deed}."
+        ));
+    }
+    if findings.len() > MOST_LISTED {
+        let more = findings.len() - MOST_LISTED;
+        findings.truncate(MOST_LISTED);
+        findings.push(format!("{more} other ranks do so, too."));
+    }
+    findings
+}
+
+/// What the other side does if it has to do with this rank, but not as this rank wants.
+fn crossed(scene: &Scene, rank: i32, other: i32, is_receive: bool) -> Option<String> {
+    let theirs = scene.calls.get(&other)?;
+    let half = if is_receive {
+        theirs.send
+    } else {
+        theirs.receive
+    }?;
+    if half.peer != Peer::Rank(rank) {
+        return None;
+    }
+    let tag = half
+        .tag
+        .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"));
+    let verb = if is_receive { "sends" } else { "receives" };
+    Some(format!(
+        "{verb} one with {tag} on {}",
+        theirs.communicator_name
+    ))
+}
+
+/// "a, b and c".
+fn listed<T: AsRef<str>>(words: &[T]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.as_ref().to_owned(),
+        [most @ .., last] => {
+            let most: Vec<&str> = most.iter().map(AsRef::as_ref).collect();
+            format!("{} and {}", most.join(", "), last.as_ref())
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The messages of the watchers, on a communicator of their own.
+//!
+//! Nothing here waits for another rank: sends are begun and then looked after, and a message is
+//! received when it is there.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::watcher::Message;
+use crate::mpi::{Abi, Functions, Handle};
+use crate::ops::MAX_STATUS;
+
+/// What the exchange gets from mpi4py.
+#[derive(Debug, Clone, Copy)]
+pub struct Objects {
+    /// The communicator, by mpi4py's number for its handle.
+    pub comm: usize,
+    /// `MPI_BYTE`, in the same way.
+    pub byte: usize,
+    /// `MPI_ANY_SOURCE`.
+    pub any_source: c_int,
+}
+
+/// The tag of all messages.
+const TAG: c_int = 0;
+
+pub struct Exchange<A: Abi> {
+    functions: &'static Functions<A>,
+    objects: Objects,
+    /// What is being sent.
+    sends: Vec<(A::Request, Vec<u8>)>,
+    /// The others have come to their end, too, when this is over.
+    end: Option<A::Request>,
+}
+
+/// A request in a test.
+fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
+    let mut flag = 0;
+    // SAFETY: a request of MPI's that is not freed; the flag may be written.
+    let code =
+        unsafe { (functions.test)(request, &raw mut flag, A::STATUS_IGNORE as *mut A::Status) };
+    flag != 0 || code != 0
+}
+
+impl<A: Abi> Exchange<A> {
+    pub fn new(functions: &'static Functions<A>, objects: Objects) -> Self {
+        Self {
+            functions,
+            objects,
+            sends: Vec::new(),
+            end: None,
+        }
+    }
+
+    fn comm(&self) -> A::Comm {
+        A::Comm::from_raw(self.objects.comm)
+    }
+
+    fn byte(&self) -> A::Datatype {
+        A::Datatype::from_raw(self.objects.byte)
+    }
+
+    /// Begins to send a message.
+    pub fn send(&mut self, rank: i32, message: &Message) {
+        let Ok(bytes) = serde_json::to_vec(message) else {
+            return;
+        };
+        let mut request = A::Request::from_raw(0);
+        // SAFETY: the bytes stay where they are until the request is done.
+        let code = unsafe {
+            (self.functions.isend)(
+                bytes.as_ptr().cast(),
+                bytes.len() as c_int,
+                self.byte(),
+                rank,
+                TAG,
+                self.comm(),
+                &raw mut request,
+            )
+        };
+        if code == 0 {
+            self.sends.push((request, bytes));
+        }
+    }
+
+    /// Looks after the sends, and gives a message that has come.
+    pub fn receive(&mut self) -> Option<(i32, Message)> {
+        let functions = self.functions;
+        self.sends
+            .retain_mut(|(request, _)| !is_done::<A>(functions, request));
+        let mut status = [0_u64; MAX_STATUS];
+        let status = ptr::from_mut(&mut status).cast::<A::Status>();
+        let (mut flag, mut length) = (0, 0);
+        // SAFETY: no MPI's status is longer; the flag may be written.
+        let code = unsafe {
+            (functions.iprobe)(
+                self.objects.any_source,
+                TAG,
+                self.comm(),
+                &raw mut flag,
+                status,
+            )
+        };
+        if code != 0 || flag == 0 {
+            return None;
+        }
+        // SAFETY: MPI has filled the status, in which the source is there.
+        let source = unsafe {
+            (functions.get_count)(status, self.byte(), &raw mut length);
+            *status.cast::<c_int>().add(A::STATUS_SOURCE)
+        };
+        let mut bytes = vec![0_u8; usize::try_from(length).ok()?];
+        // SAFETY: the message is there, and there is room for it.
+        let code = unsafe {
+            (functions.int.recv)(
+                bytes.as_mut_ptr().cast::<c_void>(),
+                length,
+                self.byte(),
+                source,
+                TAG,
+                self.comm(),
+                A::STATUS_IGNORE as *mut A::Status,
+            )
+        };
+        let message = (code == 0).then(|| serde_json::from_slice(&bytes).ok())??;
+        Some((source, message))
+    }
+
+    /// Says that this rank is done, and whether all others are. Nothing is said after that.
+    pub fn has_ended(&mut self) -> bool {
+        if self.end.is_none() {
+            let mut request = A::Request::from_raw(0);
+            // SAFETY: a communicator of this process's.
+            let code = unsafe { (self.functions.ibarrier)(self.comm(), &raw mut request) };
+            if code != 0 {
+                return true;
+            }
+            self.end = Some(request);
+        }
+        let functions = self.functions;
+        let is_over = self
+            .end
+            .as_mut()
+            .is_none_or(|request| is_done::<A>(functions, request));
+        is_over && self.sends.is_empty()
+    }
+
+    /// Ends all ranks.
+    pub fn abort(&self, code: i32) {
+        // SAFETY: a communicator of this process's.
+        unsafe { (self.functions.abort)(self.comm(), code) };
+    }
+}

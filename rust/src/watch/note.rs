@@ -1,0 +1,245 @@
+//! What a rank says about itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::recorder::{self, CommunicatorFacts, Record};
+
+/// What a process sends to, or receives from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Peer {
+    /// The process with this rank in `MPI_COMM_WORLD`.
+    Rank(i32),
+    /// Whoever sends.
+    Any,
+    /// Nobody, at the end of a line of processes.
+    Nobody,
+}
+
+/// One side of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Half {
+    /// Who is on the other side.
+    pub peer: Peer,
+    /// The tag, if only one will do.
+    pub tag: Option<i64>,
+}
+
+/// A communicator, as far as ranks know it from each other: by its members, and by the order in
+/// which it was first used.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CommunicatorId {
+    /// A hash of the members.
+    pub members: u64,
+    /// Its number.
+    pub number: i64,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Its place among all calls of the rank.
+    pub number: u64,
+    /// The name of the operation.
+    pub operation: String,
+    /// The call in words, without its line.
+    pub text: String,
+    /// The Python line, or nothing.
+    pub line: String,
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// The communicator.
+    pub communicator: CommunicatorId,
+    /// Its name.
+    pub communicator_name: String,
+    /// The ranks in `MPI_COMM_WORLD` of its members, as runs of first and last.
+    pub members: Vec<(i32, i32)>,
+    /// For a collective call, its place among those on the communicator; else 0.
+    pub sequence: u64,
+    /// For a collective call, what all ranks have to agree about besides the operation: the words
+    /// for it, and what this rank has.
+    pub agreed: Vec<(String, String)>,
+    /// What is sent.
+    pub send: Option<Half>,
+    /// What is to be received.
+    pub receive: Option<Half>,
+}
+
+/// How a process has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Its exit code.
+    pub code: i32,
+    /// Why, in words: an exception and its line, or nothing.
+    pub reason: String,
+}
+
+/// What a rank does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum State {
+    /// It is in a call.
+    Waiting(Box<Waiting>),
+    /// It is elsewhere: at this line of Python's, if it could be asked.
+    Elsewhere {
+        /// What it does there: "compiling", or nothing.
+        activity: String,
+        /// The line.
+        line: String,
+    },
+    /// It is done, and waits for the others in `MPI_Finalize`.
+    Ended(End),
+    /// It does not answer.
+    Silent,
+}
+
+/// What a rank says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// Its rank in `MPI_COMM_WORLD`.
+    pub rank: i32,
+    /// What it does.
+    pub state: State,
+    /// An interrupt that Python can't handle, as the process is in a call.
+    pub is_interrupted: bool,
+    /// How many collective calls it has made on each communicator.
+    pub counts: Vec<(CommunicatorId, u64)>,
+}
+
+impl Note {
+    /// The call that it is in, if it is in one.
+    pub fn waiting(&self) -> Option<&Waiting> {
+        match &self.state {
+            State::Waiting(waiting) => Some(waiting),
+            _ => None,
+        }
+    }
+
+    /// How many collective calls it has made on a communicator.
+    pub fn count(&self, communicator: &CommunicatorId) -> u64 {
+        self.counts
+            .iter()
+            .find_map(|(id, count)| (id == communicator).then_some(*count))
+            .unwrap_or(0)
+    }
+}
+
+/// The first and the last of each run of ranks that follow one another.
+fn runs(members: &[i32]) -> Vec<(i32, i32)> {
+    let mut runs: Vec<(i32, i32)> = Vec::new();
+    for member in members {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *member => *last = *member,
+            _ => runs.push((*member, *member)),
+        }
+    }
+    runs
+}
+
+/// How many collective calls this process has made on each communicator.
+pub fn counts() -> Vec<(CommunicatorId, u64)> {
+    let mut counts = BTreeMap::new();
+    for (number, facts) in recorder::all_communicator_facts() {
+        let members = facts.hash();
+        let id = CommunicatorId { members, number };
+        counts.insert(id, recorder::calls_on(number));
+    }
+    counts.into_iter().collect()
+}
+
+/// The call that this process has been in for longest.
+pub fn longest_call() -> Option<Record> {
+    let recorded = recorder::recorded();
+    recorded
+        .filter_map(recorder::record)
+        .find(|record| record.end.is_none())
+}
+
+impl Waiting {
+    /// A call that is under way.
+    pub fn new(record: &Record) -> Self {
+        let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
+        let peer = |name: &str| {
+            let rank = record.attribute(name)?;
+            Some(if recorder::is_nobody(rank) {
+                Peer::Nobody
+            } else {
+                usize::try_from(rank)
+                    .ok()
+                    .and_then(|rank| facts.members.get(rank).copied())
+                    .map_or(Peer::Any, Peer::Rank)
+            })
+        };
+        let half = |name: &str, tag: &str| {
+            let tag = record.attribute(tag).or_else(|| record.attribute("tag"));
+            Some(Half {
+                peer: peer(name)?,
+                tag: tag.filter(|tag| *tag >= 0),
+            })
+        };
+        Self {
+            number: record.number,
+            operation: record.operation.name.to_owned(),
+            text: record.to_string(),
+            line: record.line().unwrap_or_default(),
+            seconds: recorder::exactly_now().seconds_since(record.begin),
+            communicator: CommunicatorId {
+                members: facts.hash(),
+                number: record.communicator(),
+            },
+            communicator_name: record.communicator_name(),
+            members: runs(&facts.members),
+            sequence: record.sequence,
+            agreed: agreed(record, &facts),
+            send: half("dest", "sendtag"),
+            receive: half("source", "recvtag"),
+        }
+    }
+
+    /// The members of the communicator.
+    pub fn members(&self) -> impl Iterator<Item = i32> {
+        self.members.iter().flat_map(|(first, last)| *first..=*last)
+    }
+}
+
+/// What tells a communicator from others of the same processes, which have its number on other
+/// ranks if those use them in another order: its name, and its place by the order in which MPI has
+/// made them.
+fn identity(facts: &CommunicatorFacts) -> String {
+    let earlier = recorder::all_communicator_facts()
+        .into_iter()
+        .filter(|(_, other)| other.members == facts.members && other.creation < facts.creation);
+    format!("{}, place {}", facts.name, earlier.count())
+}
+
+/// What all ranks have to agree about in a collective call besides the operation.
+fn agreed(record: &Record, facts: &CommunicatorFacts) -> Vec<(String, String)> {
+    let mut agreed = Vec::new();
+    let mut add = |what: &str, value: String| agreed.push((what.to_owned(), value));
+    add("communicators", identity(facts));
+    if let Some(root) = record.attribute("root") {
+        add("roots", root.to_string());
+    }
+    if let Some(number) = record.attribute("op_number") {
+        add("operators", recorder::operator_name(number));
+    }
+    // What travels is what root has in the case of a broadcast, and is received by all.
+    let array = match record.operation.name {
+        "scatter" | "scatterv" => record.received,
+        _ => record.sent,
+    };
+    if let Some(array) = array {
+        add("types", crate::xla::data_type_name(array.dtype).to_owned());
+        // Where ranks say how much each of them has, they may have different amounts.
+        let has_counts = record
+            .attributes()
+            .any(|(name, _)| name.ends_with("counts"));
+        if !has_counts {
+            add("sizes", array.count.to_string());
+        }
+    }
+    if let Some(hash) = record.attribute("counts") {
+        add("counts", format!("{hash:x}"));
+    }
+    agreed
+}

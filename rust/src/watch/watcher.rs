@@ -1,0 +1,323 @@
+//! When ranks ask each other, and what follows.
+//!
+//! A rank that waits for long alarms rank 0, which asks all ranks for a note, and makes the report
+//! of what comes back. Nobody waits for anybody here: [`Watcher::step`] gets what has come, and
+//! says what to do.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::diagnosis::{DEADLOCK, diagnose};
+use super::note::{Note, State};
+use super::report::report;
+
+/// What ranks say to each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// To rank 0: this rank has reason to ask all others.
+    Alarm(Alarm),
+    /// From rank 0: say what you do. Whether this is for a report of who waits.
+    Ask {
+        /// Which asking this is.
+        round: u64,
+        /// Whether it will be told to the user.
+        is_report: bool,
+    },
+    /// The answer.
+    Note {
+        /// Which asking this is for.
+        round: u64,
+        /// What the rank does.
+        note: Box<Note>,
+    },
+}
+
+/// Why a rank alarms the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Alarm {
+    /// It has been in a call for long.
+    Waiting,
+    /// It has been in a call for so long that all shall end.
+    Timeout,
+    /// It ends with an error, or was interrupted in a call. If others wait for it, they do so in
+    /// vain.
+    Ending,
+}
+
+/// What users have set.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Report a call after so many seconds.
+    pub report_after: f64,
+    /// End all ranks after so many seconds in a call.
+    pub timeout: Option<f64>,
+    /// End all ranks if they can't go on.
+    pub end_deadlocks: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Send a message to a rank.
+    Send(i32, Message),
+    /// Print a text.
+    Print(String),
+    /// End all ranks with this exit code.
+    Abort(i32),
+}
+
+/// Rank 0 waits so many seconds for notes.
+pub const PATIENCE: f64 = 3.0;
+/// A rank whose alarm is not heard for so many seconds reports for itself.
+const HEARING: f64 = 3.0 * PATIENCE;
+/// How long after an ending rank 0 asks for the first time, and how long at the most until it asks
+/// again.
+const FIRST_PAUSE: f64 = 1.2;
+const LONGEST_PAUSE: f64 = 30.0;
+
+/// An asking under way, on rank 0.
+struct Round {
+    number: u64,
+    reason: Alarm,
+    started: f64,
+    notes: BTreeMap<i32, Note>,
+}
+
+/// The part of one rank.
+pub struct Watcher {
+    rank: i32,
+    size: i32,
+    settings: Settings,
+    /// The call of this rank that was reported last, by its number.
+    reported: u64,
+    /// The call that is past the timeout.
+    timed_out: u64,
+    /// Whether it has said that it ends.
+    has_told_of_end: bool,
+    /// When this rank alarmed rank 0, until it is asked.
+    alarmed: Option<f64>,
+    rounds: u64,
+    round: Option<Round>,
+    /// On rank 0, after an ending: when to ask again, and the pause after that.
+    next_look: Option<(f64, f64)>,
+}
+
+impl Watcher {
+    /// The part of a rank.
+    pub fn new(rank: i32, size: i32, settings: Settings) -> Self {
+        Self {
+            rank,
+            size,
+            settings,
+            reported: 0,
+            timed_out: 0,
+            has_told_of_end: false,
+            alarmed: None,
+            rounds: 0,
+            round: None,
+            next_look: None,
+        }
+    }
+
+    /// Whether answers are expected soon.
+    pub fn is_busy(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// What this rank has reason to say, by the call that it is in.
+    fn alarm(&mut self, note: &Note) -> Option<Alarm> {
+        let has_failed = matches!(&note.state, State::Ended(end) if end.code != 0);
+        if (has_failed || note.is_interrupted) && !self.has_told_of_end {
+            self.has_told_of_end = true;
+            return Some(Alarm::Ending);
+        }
+        let call = note.waiting()?;
+        if self
+            .settings
+            .timeout
+            .is_some_and(|limit| call.seconds >= limit)
+            && call.number != self.timed_out
+        {
+            self.timed_out = call.number;
+            return Some(Alarm::Timeout);
+        }
+        if call.seconds >= self.settings.report_after
+            && call.number != self.reported
+            && self.alarmed.is_none()
+        {
+            return Some(Alarm::Waiting);
+        }
+        None
+    }
+
+    /// Takes in what has come, at a time in seconds. `look` says in short what this rank does; the
+    /// full note, which may take a while to make, is asked for where it is needed.
+    pub fn step(
+        &mut self,
+        now: f64,
+        messages: Vec<(i32, Message)>,
+        brief: &Note,
+        full: &dyn Fn() -> Note,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (from, message) in messages {
+            match message {
+                Message::Alarm(reason) => self.hear(now, reason, full, &mut actions),
+                Message::Ask { round, is_report } => {
+                    let note = Box::new(self.answer(is_report, full));
+                    actions.push(Action::Send(from, Message::Note { round, note }));
+                }
+                Message::Note { round, note } => {
+                    if let Some(open) = self.round.as_mut().filter(|open| open.number == round) {
+                        open.notes.insert(from, *note);
+                    }
+                }
+            }
+        }
+        if let Some(reason) = self.alarm(brief) {
+            self.alarmed = Some(now);
+            if self.rank == 0 {
+                self.hear(now, reason, full, &mut actions);
+            } else {
+                actions.push(Action::Send(0, Message::Alarm(reason)));
+            }
+        }
+        if brief.waiting().is_none() {
+            self.alarmed = None;
+        }
+        if self.alarmed.is_some_and(|since| now - since > HEARING) {
+            self.alarmed = None;
+            self.report_alone(full, &mut actions);
+        }
+        if let Some((when, pause)) = self.next_look
+            && now >= when
+            && self.round.is_none()
+        {
+            let longer = (1.5 * pause).min(LONGEST_PAUSE);
+            self.next_look = Some((now + longer, longer));
+            self.ask(now, Alarm::Ending, full, &mut actions);
+        }
+        self.close(now, &mut actions);
+        actions
+    }
+
+    /// The note of this rank. A call that is told to the user is not told again.
+    fn answer(&mut self, is_report: bool, full: &dyn Fn() -> Note) -> Note {
+        let note = full();
+        if is_report {
+            self.alarmed = None;
+            self.reported = note.waiting().map_or(self.reported, |call| call.number);
+        }
+        note
+    }
+
+    /// Rank 0 has been alarmed.
+    fn hear(
+        &mut self,
+        now: f64,
+        reason: Alarm,
+        full: &dyn Fn() -> Note,
+        actions: &mut Vec<Action>,
+    ) {
+        if reason == Alarm::Ending {
+            // Who waits for it may not have waited for long.
+            self.next_look
+                .get_or_insert((now + FIRST_PAUSE, FIRST_PAUSE));
+            self.alarmed = None;
+        } else if let Some(round) = &mut self.round {
+            if reason == Alarm::Timeout {
+                // The rank says so once only.
+                round.reason = reason;
+            }
+        } else {
+            self.ask(now, reason, full, actions);
+        }
+    }
+
+    fn ask(&mut self, now: f64, reason: Alarm, full: &dyn Fn() -> Note, actions: &mut Vec<Action>) {
+        self.rounds += 1;
+        let is_report = reason != Alarm::Ending;
+        let (round, own) = (self.rounds, self.answer(is_report, full));
+        for rank in 1..self.size {
+            actions.push(Action::Send(rank, Message::Ask { round, is_report }));
+        }
+        self.round = Some(Round {
+            number: round,
+            reason,
+            started: now,
+            notes: [(0, own)].into(),
+        });
+    }
+
+    /// Rank 0 has all notes, or has waited for them.
+    fn close(&mut self, now: f64, actions: &mut Vec<Action>) {
+        let is_complete = |round: &Round| {
+            round.notes.len() == self.size as usize || now - round.started > PATIENCE
+        };
+        let Some(mut round) = self.round.take_if(|round| is_complete(round)) else {
+            return;
+        };
+        let notes: Vec<Note> = (0..self.size)
+            .map(|rank| round.notes.remove(&rank).unwrap_or_else(|| silent(rank)))
+            .collect();
+        let diagnosis = diagnose(&notes);
+        let is_interrupted = notes.iter().any(|note| note.is_interrupted);
+        let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks || is_interrupted;
+        let is_waiting = notes.iter().any(|note| note.waiting().is_some());
+        match round.reason {
+            Alarm::Ending if !is_over => return,
+            // The waiting may be over by now.
+            Alarm::Waiting if !is_waiting => return,
+            _ => {}
+        }
+        let mut text = report(&notes, &diagnosis);
+        let code = match round.reason {
+            _ if is_over => Some(diagnosis.exit_code),
+            Alarm::Timeout => Some(DEADLOCK),
+            _ => None,
+        };
+        if let Some(code) = code {
+            let why = if is_interrupted {
+                "ending all ranks"
+            } else if is_over {
+                "this is a deadlock: ending all ranks"
+            } else {
+                "MPI4JAX_TIMEOUT is over: ending all ranks"
+            };
+            text += &format!("{why} with exit code {code}\n");
+        } else if !diagnosis.stuck.is_empty() {
+            text += "this is a deadlock: no rank can go on\n";
+        }
+        actions.push(Action::Print(text));
+        actions.extend(code.map(Action::Abort));
+    }
+
+    /// Nobody listens to this rank.
+    fn report_alone(&mut self, full: &dyn Fn() -> Note, actions: &mut Vec<Action>) {
+        let note = self.answer(true, full);
+        if note.waiting().is_none() {
+            return;
+        }
+        actions.push(Action::Print(alone(note, "rank 0 does not answer")));
+        if self.settings.timeout.is_some() && self.timed_out == self.reported {
+            actions.push(Action::Abort(DEADLOCK));
+        }
+    }
+}
+
+/// The report of a rank that can't ask the others.
+pub fn alone(note: Note, why: &str) -> String {
+    let mut diagnosis = diagnose(std::slice::from_ref(&note));
+    diagnosis.findings = vec![format!("what other ranks do is not known: {why}")];
+    report(&[note], &diagnosis)
+}
+
+fn silent(rank: i32) -> Note {
+    Note {
+        rank,
+        state: State::Silent,
+        is_interrupted: false,
+        counts: Vec::new(),
+    }
+}
