@@ -64,6 +64,14 @@ MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 NOTOKEN = Environment("mpich", api="notoken")
 
 
+#: Most of the time would go into compiling what an earlier run has compiled.
+CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / "build" / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
 class Run(NamedTuple):
     """One run of pytest in an environment, on a number of ranks (0: no mpiexec)."""
 
@@ -95,6 +103,8 @@ class Run(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
+        if self.folder == "mpi":
+            environ |= CACHE
         if self.folder == "device":
             environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
         if self.folder == "package":
