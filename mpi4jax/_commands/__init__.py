@@ -1,5 +1,5 @@
-"""The commands of `python -m mpi4jax`, a module each.
+"""The commands of `python -m mpi4jax`, each a module with a function `run`.
 
-A command has a function `add_arguments`, and a function `run` that gives the exit code. It
-imports MPI and JAX when it runs, since one of them has to say why they cannot be imported.
+They are no part of `_internal`, which cannot be imported without MPI and JAX: one of them
+has to say why that is so.
 """
