@@ -214,7 +214,7 @@ def describe(everyones: Sequence[Facts]) -> dict[str, dict[str, str]]:
     sections = {
         "versions": {n: v or "not installed" for n, v in first["versions"].items()},
         "MPI": _describe_mpi(first, len(everyones)),
-        "devices": _describe_devices(first["devices"]),
+        "devices": describe_devices(first["devices"]),
         "hosts": _describe_hosts(everyones),
         "settings": first["settings"],
     }
@@ -241,7 +241,7 @@ def _describe_mpi(first: Facts, size: int) -> dict[str, str]:
     }
 
 
-def _describe_devices(devices: Facts) -> dict[str, str]:
+def describe_devices(devices: Facts) -> dict[str, str]:
     if "platform" not in devices:
         return {}
     kinds = ranks.by_value(devices["devices"])

