@@ -1,25 +1,33 @@
 """MPI operations on JAX arrays, inside jax.jit."""
 
 import importlib as _importlib
+import sys as _sys
 import typing as _typing
 
-# So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
-from . import experimental as experimental
-from . import notoken as notoken
-from ._internal import versions as _versions
-from ._internal.device import has_cuda_support as has_cuda_support
-from ._internal.device import has_sycl_support as has_sycl_support
-from ._internal.environment import settings as _settings
-from ._internal.hashable import HashableMPIType as HashableMPIType
-from ._internal.hashable import unpack_hashable as unpack_hashable
-from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
+# Python imports this before it runs `python -m mpi4jax`, and calls itself "-m" meanwhile.
+# The commands have to start where neither MPI nor JAX does.
+_is_for_command = getattr(_sys, "argv", [])[:1] == ["-m"] and (
+    _sys.orig_argv[-len(_sys.argv)] in ("mpi4jax", "-mmpi4jax")
+)
 
-__version__ = _versions.VERSION
+if _typing.TYPE_CHECKING or not _is_for_command:
+    # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
+    from . import experimental as experimental
+    from . import notoken as notoken
+    from ._internal import versions as _versions
+    from ._internal.device import has_cuda_support as has_cuda_support
+    from ._internal.device import has_sycl_support as has_sycl_support
+    from ._internal.environment import settings as _settings
+    from ._internal.hashable import HashableMPIType as HashableMPIType
+    from ._internal.hashable import unpack_hashable as unpack_hashable
+    from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
+
+    __version__ = _versions.VERSION
 
 # Up to version 0.7 the operations take tokens, from 0.8 on there are none.
 if _typing.TYPE_CHECKING:
     from ._line import *
-else:
+elif not _is_for_command:
     if _settings.has_tokens:
         from ._tokens import *
     else:

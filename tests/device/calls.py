@@ -1,7 +1,7 @@
 """The calls of every operation, and how to make them on the host and on the device.
 
 What a handler gets is what it gets from the program of the operation's case in the table
-(tests/mpi/cases.py), apart from the number of the communicator.
+(mpi4jax/_commands/cases.py), apart from the number of the communicator.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import frames
 import jax
 import numpy as np
-from cases import OPERATIONS, Case
 from compiled import TYPES, CompiledCall, calls_in
 from driver import DeviceArray, Stream, idle
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._commands.cases import OPERATIONS, Case
 from mpi4jax._internal.handles import NO_STATUS, handle
 
 #: What travels in pieces where the communicator says so.

@@ -6,7 +6,7 @@ They run on every rank of an `mpiexec`. `libcuda.so.1` must be the library of te
 import sys
 from pathlib import Path
 
-# Where the table of operations is.
+# Where the marks are that run a test with every case of the table of operations.
 sys.path.append(str(Path(__file__).parents[1] / "mpi"))
 
 import calls

@@ -19,11 +19,11 @@ from calls import (
     on_host,
     sendrecv,
 )
-from cases import OPERATIONS
 from compiled import calls_in
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._commands.cases import OPERATIONS
 
 #: The size of a piece, with arrays shorter, longer, with a rest and without one.
 CHUNKS = (0, 16, 48, 4096, 1 << 20)

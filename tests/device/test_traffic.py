@@ -15,10 +15,10 @@ from calls import (
     sendrecv,
     start_on_device,
 )
-from cases import OPERATIONS
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._commands.cases import OPERATIONS
 
 COPIES = ("cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync")
 WAITS = ("cuEventSynchronize", "cuStreamSynchronize")

@@ -2,28 +2,27 @@
 
     mpiexec -n 1 compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
 
-The calls and their results are those of the table of operations (tests/mpi/cases.py).
+The calls and their results are those of the table of operations in
+mpi4jax/_commands/cases.py.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 # Each array is an allocation of its own, so that the sanitizer sees where it ends.
 os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
 # Messages between mpi4jax and mpi4py have to stay whole.
 os.environ.pop("MPI4JAX_STAGING_CHUNK", None)
-sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi"))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import OPERATIONS, Case
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import OPERATIONS, Case
 
 SIZES = (1, 1000, 5_000_000)
 #: The one of calls without `comm` sends long arrays in pieces.

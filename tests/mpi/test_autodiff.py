@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, OPERATIONS, OPERATORS, Exscan
 from every import every_derivative, every_reduction, over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import CASES, OPERATIONS, OPERATORS, Exscan
 from mpi4jax.experimental import auto_tokenize
 
 pytestmark = pytest.mark.usefixtures("enable_x64")

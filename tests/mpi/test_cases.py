@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import OPERATIONS, Case
 from every import every_case
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import OPERATIONS, Case
 
 #: The files that test every operation, with those that they leave out, and why.
 FILES = {

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import OPERATORS as BUILT_IN
-from cases import SUM, Alltoallv
 from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import OPERATORS as BUILT_IN
+from mpi4jax._commands.cases import SUM, Alltoallv
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import SUM
 from every import every_operation
 from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import SUM
 from mpi4jax._internal import handles
 
 

@@ -5,12 +5,12 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, OPERATIONS
 from every import over
-from modes import MODES
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import CASES, OPERATIONS
+from mpi4jax._commands.modes import MODES
 
 pytestmark = pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
 

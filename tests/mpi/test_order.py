@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import Sendrecv
 from every import every_operation
-from modes import MODES
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import Sendrecv
+from mpi4jax._commands.modes import MODES
 from mpi4jax.experimental import auto_tokenize
 
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import OPERATIONS, OPERATORS, Operator
 from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import OPERATIONS, OPERATORS, Operator
 from mpi4jax._internal.dtypes import CARRIERS, DATATYPES
 
 pytestmark = pytest.mark.usefixtures("enable_x64")

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES
 from every import NO_NUMBERS, every_argument, every_operation, every_reduction, over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.cases import CASES
 from mpi4jax.experimental import auto_tokenize
 
 COMM = MPI.COMM_WORLD

@@ -9,6 +9,7 @@ import mpi4py.MPI
 import pytest
 
 from mpi4jax import _core, _tokens, notoken
+from mpi4jax.__main__ import parser
 from mpi4jax._internal.bridge import abi
 
 OPERATIONS = notoken.__all__
@@ -66,9 +67,9 @@ def imports_of(path, package):
 
 def test_modules_import_one_way(root):
     """No module imports one that imports it, by whatever way."""
-    folder = root / "mpi4jax" / "_internal"
     files = {}
-    for path in folder.rglob("*.py"):
+    folders = [root / "mpi4jax" / name for name in ("_internal", "_commands")]
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         files[".".join(parts).removesuffix(".__init__")] = path
     graph = {}
@@ -105,7 +106,16 @@ def test_names_of_private_modules_of_jax_stand_in_one_file(root):
         is_compat = path.relative_to(root).as_posix() == "mpi4jax/_internal/jax_compat.py"
         text = path.read_text()
         assert is_compat or not re.search(r"(?<!mpi4)jax\._src", text), path
-        assert is_compat or "jaxlib" not in text, path
+        assert is_compat or not re.search(r"(import|from) jaxlib|jaxlib\.", text), path
+
+
+def test_every_command_has_a_module_and_a_section(root):
+    commands = re.findall(r"^    (\w+)  ", parser().format_help(), re.MULTILINE)
+    assert {"doctor", "bench", "selftest"} <= {*commands}
+    documented = (root / "docs" / "command-line.md").read_text()
+    assert re.findall(r"^## (\w+)$", documented, re.MULTILINE) == commands
+    for name in commands:
+        assert callable(importlib.import_module(f"mpi4jax._commands.{name}").run)
 
 
 def test_documentation_imports(root):

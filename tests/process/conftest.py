@@ -12,6 +12,20 @@ import pytest
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
+def run(*arguments, ranks=0, timeout=90, **environ):
+    """Run Python with some arguments on a number of ranks (0: without mpiexec)."""
+    command = [sys.executable, *map(str, arguments)]
+    if ranks:
+        command = [str(MPIEXEC), "-n", str(ranks), *command]
+    return subprocess.run(
+        command,
+        env={**os.environ, "XLA_FLAGS": "", **environ},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 @pytest.fixture
 def launch(tmp_path):
     """Run a program on a number of ranks (0: without mpiexec) and give back what it did."""
@@ -19,15 +33,6 @@ def launch(tmp_path):
     def launch(code, ranks=1, timeout=90, **environ):
         script = tmp_path / "program.py"
         script.write_text(dedent(code))
-        command = [sys.executable, str(script)]
-        if ranks:
-            command = [str(MPIEXEC), "-n", str(ranks), *command]
-        return subprocess.run(
-            command,
-            env={**os.environ, "XLA_FLAGS": "", **environ},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return run(script, ranks=ranks, timeout=timeout, **environ)
 
     return launch

@@ -7,20 +7,18 @@ communicator makes with an array of its own, so an instance is the part of one p
     case.result(xs)     what it has to give here, if `xs` are the arrays of all processes
     case.log(n, m)      the functions of MPI that it calls, with what the debug lines say
 
-The tests take their cases from here (every.py), so that an operation with an entry is
-tested with every type, transformation and kind of memory. test_cases.py fails if a public
-operation has none. What is special about an operation is tested in the files themselves.
+`python -m mpi4jax selftest` and the tests take their cases from here (tests/mpi/every.py),
+so that an operation with an entry is tested with every type, transformation and kind of
+memory. test_cases.py fails if a public operation has none. What is special about an
+operation is tested in the files of tests themselves.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import inspect
-import unittest.mock
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -30,6 +28,8 @@ from mpi4py import MPI
 from mpi4jax import notoken as mpi
 
 Shape = tuple[int, ...]
+Array = np.ndarray[Any, Any]
+Arrays = Sequence[Array]
 
 
 class Operator(NamedTuple):
@@ -42,7 +42,7 @@ class Operator(NamedTuple):
     nothing: Callable[[Any], Any] = lambda dtype: 0
 
     @np.errstate(all="ignore")
-    def reduce(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def reduce(self, arrays: Arrays) -> Array:
         # NumPy, too, adds short floats in single precision and rounds after every sum.
         return functools.reduce(lambda a, b: self.function(a, b).astype(a.dtype), arrays)
 
@@ -123,7 +123,9 @@ class Case:
         group = MPI.COMM_WORLD if comm is None else comm
         self.comm = comm
         self.rank, self.size = group.Get_rank(), group.Get_size()
-        self.given_root = self.root = root
+        self.given_root = root
+        #: A rank, if the operation has a root.
+        self.root: Any = root
         if root is None and self.usual_root is not None:
             self.root = self.usual_root % self.size
         self.operator = operator
@@ -137,7 +139,7 @@ class Case:
         """The shape of this process's array, made of blocks (or rows) of one shape."""
         return block
 
-    def result(self, xs: Sequence[np.ndarray]) -> np.ndarray:
+    def result(self, xs: Arrays) -> Array:
         """What this process gets, bit by bit, from the arrays of all in rank order."""
         raise NotImplementedError
 
@@ -157,26 +159,6 @@ class Case:
 
         """
         raise NotImplementedError
-
-    def arguments(self, x: Any) -> dict[str, dict[str, Any]]:
-        """Call the operation, and say what each of its functions was given."""
-        given = {}
-
-        def recorded(name: str) -> Callable[..., Any]:
-            function = getattr(mpi, name)
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                bound = inspect.signature(function).bind(*args, **kwargs)
-                bound.apply_defaults()
-                given[name] = dict(bound.arguments)
-                return function(*args, **kwargs)
-
-            return call
-
-        functions = SimpleNamespace(**{name: recorded(name) for name in self.operations})
-        with unittest.mock.patch(f"{__name__}.mpi", functions):
-            self.call(x)
-        return given
 
     @property
     def is_read(self) -> bool:
@@ -199,9 +181,7 @@ class Case:
         other.rank = rank
         return other
 
-    def arrays(
-        self, make: Callable[[int, Shape], np.ndarray], block: Shape
-    ) -> list[np.ndarray]:
+    def arrays(self, make: Callable[[int, Shape], Array], block: Shape) -> list[Array]:
         """The arrays of all processes, by a function of the rank and the shape."""
         return [make(rank, self.of(rank).shape(block)) for rank in range(self.size)]
 
@@ -217,7 +197,7 @@ class Case:
         return Counter(self.log(0, 0).keys())
 
     @property
-    def roots(self) -> list[int | None]:
+    def roots(self) -> Sequence[int | None]:
         """The roots to test with: the first process, and the last one."""
         return [None] if self.root is None else sorted({0, self.size - 1})
 
@@ -247,7 +227,7 @@ class Case:
         return [(sender - receiver + 1) % 3 for receiver in range(self.size)]
 
 
-def _split(x: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+def _split(x: Array, counts: Sequence[int]) -> list[Array]:
     """The rows of each process, of which there are so many."""
     return np.split(x, np.cumsum(counts)[:-1])
 
@@ -258,13 +238,13 @@ class Allgather(Case):
     operations = ("allgather",)
     is_shared = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.allgather(x, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.stack(xs)
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Allgather": f"({sent} items)"}
 
 
@@ -274,16 +254,16 @@ class Allgatherv(Case):
     operations = ("allgatherv",)
     is_shared = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.allgatherv(x, self.counts, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.counts[self.rank], *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs)
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Allgatherv": f"({sent} items)"}
 
 
@@ -295,13 +275,13 @@ class Allreduce(Case):
     is_shared = True
     goes_in_pieces = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.allreduce(x, self.operator.op, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs)
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Allreduce": f"with {sent} items"}
 
 
@@ -310,16 +290,16 @@ class Alltoall(Case):
 
     operations = ("alltoall",)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.alltoall(x, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.size, *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.stack([x[self.rank] for x in xs])
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Alltoall": f"({sent // self.size} items)"}
 
 
@@ -328,19 +308,19 @@ class Alltoallv(Case):
 
     operations = ("alltoallv",)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         received = [self.rows_to_each(sender)[self.rank] for sender in range(self.size)]
         return mpi.alltoallv(x, self.rows_to_each(self.rank), received, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (sum(self.rows_to_each(self.rank)), *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.concatenate(
             [_split(x, self.rows_to_each(sender))[self.rank] for sender, x in enumerate(xs)]
         )
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Alltoallv": f"({sent} items sent, {received} items received)"}
 
 
@@ -349,14 +329,14 @@ class Barrier(Case):
 
     operations = ("barrier",)
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         mpi.barrier(comm=self.comm)
         return x
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Barrier": ""}
 
 
@@ -368,17 +348,17 @@ class Bcast(Case):
     is_shared = True
     goes_in_pieces = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.bcast(x, self.root, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.root]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Bcast": f"({sent} items, root={self.root})"}
 
     @property
-    def is_read(self):
+    def is_read(self) -> bool:
         return self.is_root
 
 
@@ -389,15 +369,15 @@ class Exscan(Case):
     is_reduction = True
     goes_in_pieces = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.exscan(x, self.operator.op, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         if self.rank == 0:
             return np.full_like(xs[0], self.operator.nothing(xs[0].dtype))
         return self.operator.reduce(xs[: self.rank])
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Exscan": f"({sent} items)"}
 
 
@@ -407,13 +387,13 @@ class Gather(Case):
     operations = ("gather",)
     usual_root = -1
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.gather(x, self.root, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.stack(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Gather": f"({sent} items, root={self.root})"}
 
 
@@ -423,16 +403,16 @@ class Gatherv(Case):
     operations = ("gatherv",)
     usual_root = 0
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.gatherv(x, self.counts, self.root, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.counts[self.rank], *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Gatherv": f"({sent} items, root={self.root})"}
 
 
@@ -444,13 +424,13 @@ class Reduce(Case):
     is_reduction = True
     goes_in_pieces = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.reduce(x, self.operator.op, self.root, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Reduce": f"({sent} items, root={self.root})"}
 
 
@@ -460,19 +440,19 @@ class ReduceScatter(Case):
     operations = ("reduce_scatter",)
     is_reduction = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.reduce_scatter(x, self.operator.op, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.size, *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return self.operator.reduce([x[self.rank] for x in xs])
 
-    def parts(self, length):
+    def parts(self, length: int) -> list[int] | None:
         return [length] * self.size
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Reduce_scatter_block": f"({received} items)"}
 
 
@@ -482,19 +462,19 @@ class ReduceScatterv(Case):
     operations = ("reduce_scatterv",)
     is_reduction = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.reduce_scatterv(x, self.operator.op, self.counts, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (sum(self.counts), *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return self.operator.reduce([_split(x, self.counts)[self.rank] for x in xs])
 
-    def parts(self, length):
+    def parts(self, length: int) -> list[int] | None:
         return [length * rows for rows in self.counts]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Reduce_scatter": f"({received} items)"}
 
 
@@ -505,13 +485,13 @@ class Scan(Case):
     is_reduction = True
     goes_in_pieces = True
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.scan(x, self.operator.op, comm=self.comm)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs[: self.rank + 1])
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Scan": f"({sent} items)"}
 
 
@@ -521,20 +501,20 @@ class Scatter(Case):
     operations = ("scatter",)
     usual_root = 0
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.scatter(x, self.root, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.size, *block) if self.is_root else block
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.root][self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Scatter": f"({received} items, root={self.root})"}
 
     @property
-    def is_read(self):
+    def is_read(self) -> bool:
         return self.is_root
 
 
@@ -544,21 +524,21 @@ class Scatterv(Case):
     operations = ("scatterv",)
     usual_root = -1
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         return mpi.scatterv(x, self.counts, self.root, comm=self.comm)
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         rows = sum(self.counts) if self.is_root else self.counts[self.rank]
         return (rows, *block)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return _split(xs[self.root], self.counts)[self.rank]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Scatterv": f"({received} items, root={self.root})"}
 
     @property
-    def is_read(self):
+    def is_read(self) -> bool:
         return self.is_root
 
 
@@ -570,7 +550,7 @@ class SendAndRecv(Case):
     goes_in_pieces = True
     least_size = 2  # MPI need not buffer a message, so none goes to its own sender.
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         if self.rank == 0:
             self._send(x)
             return self._recv(x)
@@ -578,16 +558,16 @@ class SendAndRecv(Case):
         self._send(x)
         return y
 
-    def _send(self, x):
+    def _send(self, x: Any) -> None:
         mpi.send(x, self.right, tag=1, comm=self.comm)
 
-    def _recv(self, x):
+    def _recv(self, x: Any) -> Any:
         return mpi.recv(x, self.left, tag=1, comm=self.comm, status=self.status)
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.left]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         send = {"Send": f"-> {self.right} (tag 1, {sent} items)"}
         recv = {"Recv": f"<- {self.left} (tag 1, {received} items)"}
         return send | recv if self.rank == 0 else recv | send
@@ -600,23 +580,23 @@ class Sendrecv(Case):
     goes_in_pieces = True
 
     @property
-    def source(self):
+    def source(self) -> int:
         return self.left
 
     @property
-    def dest(self):
+    def dest(self) -> int:
         return self.right
 
     @property
-    def tags(self):
+    def tags(self) -> tuple[int, int]:
         """The tag to send with, and the one to receive."""
         return 0, MPI.ANY_TAG
 
-    def buffer(self, x):
+    def buffer(self, x: Any) -> Any:
         """An array like what is received."""
         return x
 
-    def call(self, x):
+    def call(self, x: Any) -> Any:
         sendtag, recvtag = self.tags
         return mpi.sendrecv(
             x,
@@ -629,10 +609,10 @@ class Sendrecv(Case):
             status=self.status,
         )
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.left]
 
-    def log(self, sent, received):
+    def log(self, sent: int, received: int) -> dict[str, str]:
         sendtag, recvtag = self.tags
         return {
             "Sendrecv": f"<- {self.source} (tag {recvtag}, {received} items) / "
@@ -646,10 +626,10 @@ class SendrecvWithTags(Sendrecv):
     variant = "tags"
 
     @property
-    def tags(self):
+    def tags(self) -> tuple[int, int]:
         return self.rank + 5, self.left + 5
 
-    def buffer(self, x):
+    def buffer(self, x: Any) -> Any:
         return jnp.zeros_like(x)
 
 
@@ -659,17 +639,17 @@ class SendrecvInLine(Sendrecv):
     variant = "line"
 
     @property
-    def source(self):
+    def source(self) -> int:
         return self.left if self.rank > 0 else MPI.PROC_NULL
 
     @property
-    def dest(self):
+    def dest(self) -> int:
         return self.right if self.rank < self.size - 1 else MPI.PROC_NULL
 
-    def buffer(self, x):
+    def buffer(self, x: Any) -> Any:
         return 3 * x
 
-    def result(self, xs):
+    def result(self, xs: Arrays) -> Array:
         return xs[self.left] if self.rank > 0 else 3 * xs[0]
 
 
@@ -678,10 +658,10 @@ class SendrecvOfUnequal(Sendrecv):
 
     variant = "unequal"
 
-    def shape(self, block):
+    def shape(self, block: Shape) -> Shape:
         return (self.rank + 1, *block)
 
-    def buffer(self, x):
+    def buffer(self, x: Any) -> Any:
         return jnp.zeros((self.left + 1, *x.shape[1:]), x.dtype)
 
 

@@ -1,0 +1,62 @@
+"""The command line: `python -m mpi4jax COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of all commands. Each is run by the module in _commands of its name."""
+    main = argparse.ArgumentParser(
+        prog="python -m mpi4jax",
+        description="Look at an installation of mpi4jax. Each command can be started under "
+        "mpiexec, and is then about all of its ranks.",
+    )
+    commands = main.add_subparsers(metavar="COMMAND", dest="command", required=True)
+
+    def add(name: str, purpose: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=purpose, description=purpose)
+
+    doctor = add("doctor", "say what is installed, and what is wrong with it")
+    bench = add("bench", "measure what calls cost beside mpi4py's")
+    for command in (doctor, bench):
+        command.add_argument("--json", action="store_true", help="print JSON, no text")
+    bench.add_argument("--quick", action="store_true", help="only show that it works")
+    selftest = add("selftest", "call every operation, and compare it with NumPy")
+    selftest.add_argument(
+        "--limit",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="end all ranks if one call takes longer (default: %(default)s)",
+    )
+    return main
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    try:
+        # Only now: what a command needs is not needed by the others.
+        command = importlib.import_module(f"mpi4jax._commands.{given.command}")
+        code: int = command.run(given)
+    except Exception:
+        traceback.print_exc()
+        _end_the_others()
+        return 1
+    return code
+
+
+def _end_the_others() -> None:
+    """End all ranks, which would wait for this one."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
+        sys.stderr.flush()
+        mpi.COMM_WORLD.Abort(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The tables of docs/performance.md, for this machine and these ranks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+# Ranks share the cores, as they do on a cluster.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+from mpi4py import MPI
+
+from . import facts, launcher, tables, workloads
+
+#: Loops are what takes time, and here their figures need less precision.
+EFFORT = workloads.Effort(loop_time=0.1)
+
+#: What is measured, and the title of its table.
+TABLES = {
+    "dispatch": ("Calls of an allreduce of 8 bytes", tables.dispatch),
+    "eager": ("Eager calls with 8 bytes", tables.eager),
+    "latency": ("Jitted calls of an allreduce", tables.latency),
+    "loops": ("In a compiled loop, per operation", tables.loops),
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if why := facts.why_alone(MPI):
+        return launcher.refuse(why)
+    is_first = MPI.COMM_WORLD.Get_rank() == 0
+    is_text = is_first and not arguments.json
+    machine = describe()
+    if is_text:
+        print(f"Medians in microseconds. {', '.join(machine.values())}.", flush=True)
+    effort = workloads.QUICK if arguments.quick else EFFORT
+    samples: dict[str, dict[str, tables.Samples]] = {}
+    found = {}
+    for name, (title, rows) in TABLES.items():
+        samples[name] = {tables.OURS: getattr(workloads, name)(effort)}
+        found[name] = rows(tables.Results(samples))
+        if is_text:
+            print(f"\n{title}:\n\n{tables.table(found[name])}", end="", flush=True)
+    if is_first and arguments.json:
+        print(json.dumps({"machine": machine, **found}, indent=1))
+    return 0
+
+
+def describe() -> dict[str, str]:
+    """What is measured, and on what."""
+    versions, host = facts.versions(), facts.of_host()
+    return {
+        "ranks": f"{MPI.COMM_WORLD.Get_size()} rank(s)",
+        "cpus": f"{len(host['cpus'])} CPUs",
+        "library": facts.library_name(MPI.Get_library_version()),
+        **{name: f"{name} {versions[name]}" for name in ("mpi4jax", "jax", "python")},
+    }

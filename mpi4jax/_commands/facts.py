@@ -1,0 +1,228 @@
+"""What a process can say of itself, its MPI, its JAX and its host."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from . import launcher
+
+Facts = dict[str, Any]
+
+PACKAGES = ("mpi4jax", "jax", "jaxlib", "mpi4py", "numpy")
+
+#: Settings of ours, of JAX, and of what carries MPI's messages.
+_SETTINGS = re.compile(
+    "(MPI4JAX|JAX|XLA|UCX|FI|MPIR_CVAR|MPI4PY)_.*"
+    "|OMPI_MCA_(pml|mtl|btl)|CUDA_VISIBLE_DEVICES|GLIBC_TUNABLES|OMP_NUM_THREADS"
+)
+
+
+def of_this_process() -> Facts:
+    """All that is known. What cannot be imported is told under "errors"."""
+    # Before MPI is initialised, as MPI may set variables of a launcher's.
+    launchers = launcher.launchers()
+    errors: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        mpi = _load_mpi(launchers)
+        has_mpi4jax = _imported("mpi4jax.notoken", errors) is not None
+        facts = {
+            "versions": versions(),
+            "mpi": {} if mpi is None else of_mpi(mpi),
+            "launchers": [found._asdict() for found in launchers],
+            "devices": of_devices(errors) if has_mpi4jax else {},
+            "host": of_host(),
+            "settings": settings(),
+        }
+    said = [" ".join(str(w.message).split()) for w in caught if w.category is UserWarning]
+    return {**facts, "errors": errors, "warnings": list(dict.fromkeys(said))}
+
+
+def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
+    """mpi4py's MPI, or None. What is wrong then, says the import of mpi4jax.
+
+    MPI may end the process when it is initialised, so what may be why is said before.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        return sys.modules["mpi4py.MPI"]
+    try:
+        import mpi4py
+
+        should_initialize, mpi4py.rc.initialize = mpi4py.rc.initialize, False
+        mpi4py.rc.finalize = True  # which goes without saying only together with the other
+        from mpi4py import MPI
+    except Exception:
+        return None
+    why = launcher.stranger(
+        library_name(MPI.Get_library_version()), library_file(), launchers
+    )
+    if why and launcher.is_first():
+        print(f"If MPI cannot be initialised: {why}.", file=sys.stderr, flush=True)
+    if should_initialize:
+        MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
+    return MPI
+
+
+def _imported(name: str, errors: list[str]) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        errors.append(f"mpi4jax cannot be imported: {type(error).__name__}: {error}")
+        return None
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> Facts:
+    return {"python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}}
+
+
+def library_name(version: str) -> str:
+    """The name of an MPI, in short, from what MPI_Get_library_version gives."""
+    first = " ".join(version.strip("\0 \n").splitlines()[0].split())
+    # "MPICH Version: 5.0.2", "Open MPI v5.0.11, package: ...": the others stay whole.
+    first = re.sub(r"^(\w+) Version: ?", r"\1 ", first)
+    return re.sub(r"^(Open MPI) v?([^,]+),.*", r"\1 \2", first)
+
+
+def transports(version: str) -> str | None:
+    """What MPICH was built to send messages with. Other MPIs do not say."""
+    found = re.search(r"^MPICH Device:\s*(.+?)\s*$", version, re.MULTILINE)
+    return found and found[1]
+
+
+def library_file(maps: Path = Path("/proc/self/maps")) -> str | None:
+    """The file of the MPI library that is loaded."""
+    try:
+        files = [line.split(maxsplit=5)[-1].strip() for line in maps.open()]
+    except OSError:
+        return None
+    names = re.compile(r"lib(mpi|mpich|mpi_abi|mpi_cray|mpi_gnu\w*)\.so[.\d]*")
+    return next((f for f in files if names.fullmatch(os.path.basename(f))), None)
+
+
+def of_mpi(mpi: Any) -> Facts:
+    version = mpi.Get_library_version()
+    levels = {
+        getattr(mpi, f"THREAD_{level}"): level
+        for level in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    }
+    return {
+        "library": library_name(version),
+        "file": library_file(),
+        "standard": ".".join(map(str, mpi.Get_version())),
+        "transports": transports(version),
+        "threads": levels[mpi.Query_thread()],
+        "rank": mpi.COMM_WORLD.Get_rank(),
+        "size": mpi.COMM_WORLD.Get_size(),
+    }
+
+
+def why_alone(mpi: Any) -> str | None:
+    """Why this process is the only one, though it was started with others."""
+    library = library_name(mpi.Get_library_version())
+    size = mpi.COMM_WORLD.Get_size()
+    return launcher.mismatch(library, library_file(), size, launcher.launchers())
+
+
+def of_devices(errors: list[str]) -> Facts:
+    """What JAX computes on, and how arrays get from there to MPI."""
+    import jax
+
+    from mpi4jax import _core
+    from mpi4jax._internal import bridge, device
+
+    try:
+        found, backend = jax.local_devices(), jax.default_backend()
+    except RuntimeError as error:
+        errors.append(f"JAX has no device: {error}")
+        return {"abi": bridge.abi()}
+    # JAX has one name for the GPUs of all makers, devices have those of their makers.
+    on_gpu = backend == "gpu" or backend in device.PLATFORMS
+    if on_gpu:
+        if _core.device() is None:
+            errors.append(str(device.missing_driver()))
+        else:
+            device.check_mpi()
+    return {
+        "abi": bridge.abi(),
+        "platform": backend,
+        "devices": [getattr(d, "device_kind", str(d)) for d in found],
+        "driver": _core.device(),
+        "why_no_driver": _core.why_no_device(),
+        "has_cuda_support": device.has_cuda_support(),
+        "mpi_takes_device_memory": _core.mpi_takes_device_memory(),
+        "is_direct": _core.is_direct(),
+    }
+
+
+def of_host() -> Facts:
+    return {
+        "name": socket.gethostname(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "quota": cpu_quota(),
+        "huge_pages": huge_pages(),
+    }
+
+
+def cpu_quota(
+    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> float | None:
+    """How many CPUs' time a container or a batch system leaves this process."""
+    quotas = []
+    for line in _lines(own):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2 of control groups
+            for folder in _upwards(groups, path):
+                quotas += [_quota(*line.split()) for line in _lines(folder / "cpu.max")]
+        elif "cpu" in controllers.split(","):
+            for folder in _upwards(groups / "cpu", path):
+                limit = _lines(folder / "cpu.cfs_quota_us")
+                period = _lines(folder / "cpu.cfs_period_us")
+                quotas += [_quota(*pair) for pair in zip(limit, period, strict=False)]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _upwards(root: Path, path: str) -> Iterable[Path]:
+    folder = root / path.lstrip("/")
+    return [folder, *folder.parents[: len(folder.parents) - len(root.parents)]]
+
+
+def _quota(limit: str, period: str) -> float | None:
+    return int(limit) / int(period) if limit.isdigit() else None
+
+
+def huge_pages(
+    setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled"),
+) -> str | None:
+    """When the kernel gives huge pages: "always", on request ("madvise"), or "never"."""
+    chosen = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
+    return chosen and chosen[1]
+
+
+def settings() -> dict[str, str]:
+    """The environment variables that have a say."""
+    return {name: v for name, v in sorted(os.environ.items()) if _SETTINGS.fullmatch(name)}

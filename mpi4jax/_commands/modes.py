@@ -1,0 +1,55 @@
+"""The ways in which a program can call an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpi4jax.experimental import auto_tokenize
+
+Function = Callable[[Any], Any]
+
+
+def _like_result(function: Function, x: Any, value: int) -> jax.Array:
+    shape = jax.eval_shape(function, x)
+    return jnp.full(shape.shape, value, shape.dtype)
+
+
+def eager(function: Function) -> Function:
+    return function
+
+
+def in_loop(function: Function) -> Function:
+    """Call it three times in a loop, and give back the last result."""
+
+    def loop(x: Any) -> jax.Array:
+        start = _like_result(function, x, 0)
+        return jax.lax.fori_loop(0, 3, lambda i, _: function(x), start)
+
+    return jax.jit(loop)
+
+
+def in_cond(function: Function) -> Function:
+    """Call it in the branch that is taken."""
+
+    def other(x: Any) -> jax.Array:
+        return _like_result(function, x, -1)
+
+    branch = jax.jit(lambda x, condition: jax.lax.cond(condition, function, other, x))
+    return lambda x: branch(x, jnp.asarray(True))
+
+
+def tokenized(function: Function) -> Function:
+    return jax.jit(auto_tokenize(function))
+
+
+MODES: dict[str, Callable[[Function], Function]] = {
+    "eager": eager,
+    "jit": jax.jit,
+    "loop": in_loop,
+    "cond": in_cond,
+    "auto_tokenize": tokenized,
+}

@@ -1,0 +1,150 @@
+"""Tables of what was measured: for a terminal, and for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+OURS, UPSTREAM = "ours", "upstream"
+
+Samples = Mapping[str, Sequence[float]]
+#: A row by its columns. What stands in none of the rows is no column.
+Row = dict[str, "str | float | None"]
+
+
+class Results:
+    """Medians, in microseconds."""
+
+    def __init__(self, samples: Mapping[str, Mapping[str, Samples]]) -> None:
+        #: The seconds of each case, by workload and peer.
+        self.samples = samples
+
+    def __call__(self, workload: str, peer: str, case: str) -> float | None:
+        seconds = self.samples.get(workload, {}).get(peer, {}).get(case)
+        return None if not seconds else 1e6 * median(seconds)
+
+    def sizes(self, workload: str, peer: str, prefix: str) -> list[int]:
+        cases = self.samples.get(workload, {}).get(peer, {})
+        return sorted(
+            int(rest)
+            for case in cases
+            if case.startswith(prefix) and (rest := case[len(prefix) :]).isdigit()
+        )
+
+
+def size_of(count: int) -> str:
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count // factor} {unit}"
+    return f"{count} B"
+
+
+def over(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base
+
+
+def number(value: float) -> str:
+    """A time in text, with three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _text(column: str, value: str | float | None) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if " / " in column else number(value)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in Markdown, in columns that are aligned for a terminal."""
+    if not rows:
+        return ""
+    columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
+    texts = [columns, *([_text(c, row[c]) for c in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*texts, strict=True)]
+    lines = [
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        for line in texts
+    ]
+    lines.insert(1, ["-" * width for width in widths])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _comparison(
+    labels: Mapping[str, str],
+    ours: float | None,
+    upstream: float | None,
+    others: Mapping[str, float | None],
+    bases: Mapping[str, float | None],
+) -> Row:
+    """A row of times, and of our time over upstream's and over each of the bases."""
+    ratios = {f"ours / {name}": over(ours, base) for name, base in bases.items()}
+    return {
+        **labels,
+        "ours": ours,
+        "0.9.1": upstream,
+        **others,
+        "ours / 0.9.1": over(ours, upstream),
+        **ratios,
+    }
+
+
+def dispatch(r: Results) -> list[Row]:
+    """Small operations, called in different ways."""
+    rows = []
+    for case, count in (
+        ("eager", 1),
+        ("jit", 1),
+        ("auto_tokenize", 1),
+        ("jit, 10", 10),
+        ("auto_tokenize, 10", 10),
+    ):
+        ours, upstream = (r("dispatch", p, case) for p in (OURS, UPSTREAM))
+        empty, mpi4py = (r("dispatch", OURS, c) for c in ("empty", "mpi4py"))
+        by_hand = r("dispatch", OURS, "by hand" if count == 1 else "by hand, 10")
+        sum_ = empty + count * mpi4py if empty and mpi4py else None
+        times = {"empty + mpi4py": sum_, "in turn": by_hand}
+        bases = {"sum": sum_, "in turn": by_hand}
+        rows.append(_comparison({"call": case}, ours, upstream, times, bases))
+    return rows
+
+
+def eager(r: Results) -> list[Row]:
+    """Every operation, called eagerly."""
+    rows = []
+    for case in r.samples["eager"][OURS]:
+        if "by hand" in case:
+            continue
+        ours, upstream = (r("eager", p, case) for p in (OURS, UPSTREAM))
+        by_hand = r("eager", OURS, f"{case}, by hand")
+        times, bases = {"empty + mpi4py": by_hand}, {"(empty + mpi4py)": by_hand}
+        rows.append(_comparison({"operation": case}, ours, upstream, times, bases))
+    return rows
+
+
+def latency(r: Results) -> list[Row]:
+    """A jitted call, over the size of its array."""
+    rows = []
+    empty = r("dispatch", OURS, "empty") or 0
+    for size in r.sizes("latency", OURS, "jit, "):
+        ours, upstream = (r("latency", p, f"jit, {size}") for p in (OURS, UPSTREAM))
+        mpi4py = empty + (r("latency", OURS, f"mpi4py, {size}") or 0)
+        times, bases = {"empty + mpi4py": mpi4py}, {"(empty + mpi4py)": mpi4py}
+        rows.append(_comparison({"size": size_of(size)}, ours, upstream, times, bases))
+    return rows
+
+
+def loops(r: Results) -> list[Row]:
+    """Operations in a compiled loop."""
+    rows = []
+    for name in ("allreduce", "bcast", "sendrecv", "allgather", "alltoall"):
+        for size in r.sizes("loops", OURS, f"{name}, "):
+            case = f"{name}, {size}"
+            ours, upstream = (r("loops", p, case) for p in (OURS, UPSTREAM))
+            mpi4py = r("loops", OURS, f"mpi4py, {case}")
+            same = r("loops", OURS, f"mpi4py, {case}, JAX's memory") or mpi4py
+            labels = {"operation": name, "size": size_of(size)}
+            bases = {"mpi4py": mpi4py, "mpi4py in memory of XLA's": same}
+            rows.append(_comparison(labels, ours, upstream, {"mpi4py": mpi4py}, bases))
+    return rows

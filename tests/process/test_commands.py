@@ -1,0 +1,649 @@
+"""`python -m mpi4jax`: what its commands print, and their exit codes."""
+
+import json
+import re
+import sys
+from importlib.metadata import version
+
+import pytest
+from conftest import run
+from mpi4py import MPI
+
+from mpi4jax import notoken
+from mpi4jax._commands import doctor, facts, launcher, ranks
+
+#: Seconds until a command is taken to hang, on whatever machine.
+PATIENCE = 600
+
+LIBRARY = facts.library_name(MPI.Get_library_version())
+IS_OPEN_MPI = LIBRARY.startswith("Open MPI")
+
+#: What the doctor measures.
+MEASURED = [
+    (name, size)
+    for name in ("allreduce", "sendrecv")
+    for size in ("8 B", "64 KiB", "4 MiB")
+]
+
+#: The variables of the mpiexec that does not belong to this MPI, and its name.
+RANK, SIZE = (
+    ("PMI_RANK", "PMI_SIZE")
+    if IS_OPEN_MPI
+    else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+)
+OTHER = "MPICH or Intel MPI" if IS_OPEN_MPI else "Open MPI"
+
+
+def command(*arguments, **options):
+    return run("-P", "-m", "mpi4jax", *arguments, timeout=PATIENCE, **options)
+
+
+def lines_of(text, title):
+    """The lines of a section of the doctor's, by their names."""
+    section = re.search(rf"^{title}\n((?:  .*\n)*)", text, re.MULTILINE)[1]
+    return {line[2:14].strip(): line[15:] for line in section.splitlines()}
+
+
+# doctor
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return command("doctor", ranks=2)
+
+
+def test_doctor_of_a_healthy_installation(healthy):
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    assert "\nproblem: none\n" in healthy.stdout
+    assert healthy.stdout.count("problem:") == 1
+
+
+def test_doctor_names_what_is_installed(healthy):
+    versions = lines_of(healthy.stdout, "versions")
+    assert versions.pop("python") == ".".join(map(str, sys.version_info[:3]))
+    packages = ["mpi4jax", "jax", "jaxlib", "mpi4py", "numpy"]
+    assert versions == {name: version(name) for name in packages}
+
+
+def test_doctor_describes_mpi(healthy):
+    mpi = lines_of(healthy.stdout, "MPI")
+    own = "Open MPI" if IS_OPEN_MPI else "MPICH or Intel MPI"
+    assert mpi["library"].startswith(f"{LIBRARY}, MPI ")
+    assert re.fullmatch(r"/.*/lib\w+\.so.*", mpi["file"])
+    assert mpi["ABI"] in ("mpich", "openmpi", "standard")
+    assert re.fullmatch(rf"{own}, rank 0 of 2 \(\w+_SIZE\)", mpi["launcher"])
+    assert mpi["ranks"] == "2"
+    assert mpi["threads"] == "MPI_THREAD_MULTIPLE"
+    assert mpi["transports"]
+
+
+def test_doctor_describes_devices_and_hosts(healthy):
+    devices = lines_of(healthy.stdout, "devices")
+    assert re.fullmatch(r"\d+ .+", devices["JAX"])
+    assert re.fullmatch(r"none \(.+\)|cuda|rocm", devices["driver"])
+    assert devices["CUDA-aware"] in ("yes", "no", "MPI does not say")
+    (host,) = lines_of(healthy.stdout, "hosts").values()
+    text = r"ranks 0-1, [\d.]+ CPU\(s\) allowed, huge pages: (always|madvise|never|unknown)"
+    assert re.fullmatch(text, host)
+
+
+def test_doctor_measures(healthy):
+    pattern = r"^\| (\w+) +\| (\d+ \w+) +\| (.*) \|$"
+    rows = re.findall(pattern, healthy.stdout, re.MULTILINE)
+    assert [row[:2] for row in rows] == MEASURED
+    for _, size, numbers in rows:
+        time, bandwidth, mpi4py, _ = numbers.split("|")
+        assert float(time) > 0
+        assert float(mpi4py) > 0
+        assert size == "8 B" or float(bandwidth) > 0
+
+
+def test_doctor_in_json():
+    done = command("doctor", "--json", MPI4JAX_ON_ERROR="raise")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["problems"] == []
+    (rank,) = report["ranks"]
+    assert rank["versions"]["jax"] == version("jax")
+    assert rank["mpi"]["library"] == LIBRARY
+    assert (rank["mpi"]["rank"], rank["mpi"]["size"]) == (0, 1)
+    assert rank["launchers"] == []
+    assert rank["settings"]["MPI4JAX_ON_ERROR"] == "raise"
+    assert [(row["operation"], row["size"]) for row in report["times"]] == MEASURED
+    assert all(row["time (us)"] > 0 for row in report["times"])
+
+
+def of_another_launcher(*arguments, rank, **environ):
+    """Run a command as the mpiexec of another MPI would start it, on one of two ranks."""
+    return command(*arguments, **{RANK: str(rank), SIZE: "2", **environ})
+
+
+def mismatch():
+    return re.compile(
+        rf"every process is rank 0 of 1, but mpiexec started 2: this mpiexec belongs to "
+        rf"{OTHER} \({SIZE}\), mpi4py loaded {re.escape(LIBRARY)} \(/.*\)\. Start the "
+        "program with the mpiexec of that MPI\n"
+    )
+
+
+def test_doctor_with_the_mpiexec_of_another_mpi():
+    first, second = (of_another_launcher("doctor", rank=rank) for rank in (0, 1))
+    assert first.returncode == second.returncode == 1
+    problem = first.stdout[first.stdout.index("\nproblem: ") + len("\nproblem: ") :]
+    assert mismatch().match(problem), first.stdout
+    # Should MPI end the process when it is initialised, this is the last word.
+    last = rf"If MPI cannot be initialised: this mpiexec belongs to {OTHER} \({SIZE}\), "
+    assert re.search(last, first.stderr), first.stderr
+    assert second.stdout == ""
+    assert "If MPI cannot be initialised" not in second.stderr
+
+
+@pytest.mark.parametrize("name", ["bench", "selftest"])
+def test_other_commands_with_the_mpiexec_of_another_mpi(name):
+    done = of_another_launcher(name, rank=0)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert mismatch().search(done.stderr), done.stderr
+    assert done.stderr.count("every process is rank 0 of 1") == 1
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A folder with a package that cannot be imported, to be found before the true one."""
+
+    def broken(package):
+        (tmp_path / f"{package}.py").write_text("raise ImportError('it is broken')")
+        return str(tmp_path)
+
+    return broken
+
+
+NEEDS_MPI4PY = (
+    "mpi4jax cannot be imported: ImportError: mpi4jax needs mpi4py, which could not be "
+    "imported (it is broken). Install it with `pip install mpi4py`.\n"
+)
+
+
+def test_doctor_without_mpi4py(broken):
+    done = command("doctor", PYTHONPATH=broken("mpi4py"))
+    assert done.returncode == 1
+    assert f"\nproblem: {NEEDS_MPI4PY}" in done.stdout
+    assert lines_of(done.stdout, "versions")["jax"] == version("jax")
+    assert lines_of(done.stdout, "MPI") == {"launcher": "none"}
+    assert "hosts\n" in done.stdout
+
+
+def test_doctor_without_mpi4py_on_other_ranks(broken):
+    """They cannot know whether the first one sees the same."""
+    done = of_another_launcher("doctor", rank=1, PYTHONPATH=broken("mpi4py"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"rank 1: {NEEDS_MPI4PY}"
+
+
+def test_doctor_without_jax(broken):
+    done = command("doctor", "--json", ranks=2, PYTHONPATH=broken("jax"))
+    assert done.returncode != 0
+    # Open MPI's mpiexec adds lines of its own.
+    report, _ = json.JSONDecoder().raw_decode(done.stdout.lstrip())
+    problem = "mpi4jax cannot be imported: ImportError: it is broken"
+    assert report["problems"] == [problem]
+    assert report["times"] == []
+    assert [one["mpi"]["rank"] for one in report["ranks"]] == [0, 1]
+
+
+ONE_IS_DIFFERENT = """
+    import os, sys
+    from importlib import metadata
+    from mpi4py import MPI
+    from mpi4jax.__main__ import main
+
+    installed = metadata.version
+    rank = MPI.COMM_WORLD.Get_rank()
+    if rank == 2:
+        metadata.version = lambda name: "0.8.1" if name == "jax" else installed(name)
+        os.environ["MPI4JAX_STAGING_CHUNK"] = "1024"
+        os.environ["JAX_ENABLE_X64"] = "1"
+    sys.exit(main(["doctor"]))
+"""
+
+
+def test_doctor_compares_the_ranks(launch):
+    done = launch(ONE_IS_DIFFERENT, ranks=3, timeout=PATIENCE)
+    assert done.returncode != 0
+    assert re.findall(r"^problem: (.*)$", done.stdout, re.MULTILINE) == [
+        f"ranks 0-1: jax {version('jax')}, rank 2: jax 0.8.1",
+        "ranks 0-1: no MPI4JAX_STAGING_CHUNK, rank 2: MPI4JAX_STAGING_CHUNK 1024",
+    ]
+    note = "note: ranks 0-1: no JAX_ENABLE_X64, rank 2: JAX_ENABLE_X64 1\n"
+    assert note in done.stdout
+    (host,) = lines_of(done.stdout, "hosts").values()
+    assert host.startswith("ranks 0-2, ")
+
+
+ONE_FAILS = """
+    import sys
+    from mpi4py import MPI
+    from mpi4jax._commands import doctor
+    from mpi4jax.__main__ import main
+
+    if MPI.COMM_WORLD.Get_rank() == 1:
+        def measure():
+            raise RuntimeError("no time")
+        doctor.measure = measure
+    sys.exit(main(["doctor"]))
+"""
+
+
+def test_an_error_on_one_rank_ends_all(launch):
+    # The other rank measures alone: without the abort, a time-out.
+    done = launch(ONE_FAILS, ranks=2, timeout=PATIENCE)
+    assert done.returncode != 0
+    assert "RuntimeError: no time" in done.stderr
+
+
+# What the doctor says of ranks, launchers and hosts that are not here.
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1, 2], "ranks 0-2"),
+        ([7, 0, 1, 2, 5, 8], "ranks 0-2, 5, 7-8"),
+        ([0, 2], "ranks 0, 2"),
+    ],
+)
+def test_names_of_ranks(given, text):
+    assert ranks.named(given) == text
+
+
+def test_what_ranks_say():
+    assert ranks.said_by([["a"], ["a", "b"], ["a", "b"]]) == ["a", "ranks 1-2: b"]
+
+
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}
+OPEN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
+STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        (HYDRA, "PMI_SIZE"),
+        (OPEN, "OMPI_COMM_WORLD_SIZE"),
+        (STEP, "SLURM_STEP_NUM_TASKS"),
+        # srun --mpi=pmi2
+        ({**STEP, "PMI_RANK": "1", "PMI_SIZE": "4"}, "SLURM_STEP_NUM_TASKS"),
+        # An mpiexec whose proxies srun has started, one on each of two hosts.
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **HYDRA}, "PMI_SIZE"),
+        # A batch script
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
+    ],
+)
+def test_launchers(environ, found):
+    launchers = launcher.launchers(environ)
+    if found is None:
+        assert launchers == []
+        assert launcher.is_first(environ)
+    else:
+        assert launchers[0][1:] == (1, 4, found)
+        assert not launcher.is_first(environ)
+
+
+def test_the_rank_that_pmix_tells():
+    assert launcher.is_first({"PMIX_RANK": "0"})
+    assert not launcher.is_first({"PMIX_RANK": "1"})
+
+
+def why(library, environ, size=1):
+    return launcher.mismatch(library, "/lib/libmpi.so", size, launcher.launchers(environ))
+
+
+def test_launchers_that_fit():
+    assert why("MPICH 5.0.2", HYDRA, size=4) is None
+    assert why("Open MPI 5.0.11", OPEN, size=4) is None
+    assert why("MPICH 5.0.2", {}) is None
+    assert why("MPICH 5.0.2", {**HYDRA, "PMI_RANK": "0", "PMI_SIZE": "1"}) is None
+    # An mpiexec -n 1 in a job of another one.
+    assert why("MPICH 5.0.2", {**OPEN, **HYDRA, "PMI_SIZE": "1"}) is None
+
+
+def test_launchers_that_do_not_fit():
+    start = "every process is rank 0 of 1, but mpiexec started 4: this mpiexec "
+    assert why("MPICH 5.0.2", OPEN) == (
+        f"{start}belongs to Open MPI (OMPI_COMM_WORLD_SIZE), mpi4py loaded MPICH 5.0.2 "
+        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI"
+    )
+    assert why("Open MPI 5.0.11", HYDRA) == (
+        f"{start}belongs to MPICH or Intel MPI (PMI_SIZE), mpi4py loaded Open MPI 5.0.11 "
+        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI"
+    )
+    assert why("Open MPI 5.0.11", OPEN).startswith(
+        f"{start}of Open MPI (OMPI_COMM_WORLD_SIZE) and Open MPI 5.0.11, which mpi4py "
+        "loaded (/lib/libmpi.so), do not know each other. The mpiexec on the path is "
+    )
+    assert why("MPICH 5.0.2", STEP) == (
+        "every process is rank 0 of 1, but srun started 4: srun (SLURM_STEP_NUM_TASKS) and "
+        "MPICH 5.0.2, which mpi4py loaded (/lib/libmpi.so), do not know each other. Try "
+        "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH, Intel MPI); `srun "
+        "--mpi=list` says what there is"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH ABI: 18:2:6", "MPICH 5.0.2"),
+        ("Open MPI v5.0.11, package: Open MPI user@host, ident: 5", "Open MPI 5.0.11"),
+        (
+            "Intel(R) MPI Library 2021.16 for Linux* OS\n\0",
+            "Intel(R) MPI Library 2021.16 for Linux* OS",
+        ),
+    ],
+)
+def test_names_of_libraries(text, name):
+    assert facts.library_name(text) == name
+
+
+def test_transports():
+    text = "MPICH Version: 5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
+    assert facts.transports(text) == "ch4:ucx ofi"
+    assert facts.transports("Open MPI v5.0.11, package: Open MPI") is None
+
+
+def test_the_quota_of_a_container(tmp_path):
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "job" / "step").mkdir(parents=True)
+    own.write_text("0::/job/step\n")
+    assert facts.cpu_quota(groups, own) is None
+    (groups / "job" / "step" / "cpu.max").write_text("max 100000\n")
+    (groups / "job" / "cpu.max").write_text("150000 100000\n")
+    assert facts.cpu_quota(groups, own) == 1.5
+    assert facts.cpu_quota(groups, tmp_path / "none") is None
+
+
+def test_the_quota_of_an_older_container(tmp_path):
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "cpu").mkdir(parents=True)
+    own.write_text("5:memory:/\n4:cpu,cpuacct:/job\n")
+    (groups / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (groups / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert facts.cpu_quota(groups, own) is None
+    (groups / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
+    assert facts.cpu_quota(groups, own) == 4
+
+
+def test_huge_pages(tmp_path):
+    setting = tmp_path / "enabled"
+    assert facts.huge_pages(setting) is None
+    setting.write_text("always [madvise] never\n")
+    assert facts.huge_pages(setting) == "madvise"
+
+
+def rank_with(host=(), settings=(), threads="MULTIPLE"):
+    """The facts of a rank where all is well but what is said."""
+    return {
+        "errors": [],
+        "warnings": [],
+        "launchers": [],
+        "versions": {},
+        "mpi": {"library": "MPICH 5.0.2", "file": None, "size": 1, "threads": threads},
+        "devices": {"platform": "cpu"},
+        "host": {
+            "name": "node",
+            "cpus": [0, 1],
+            "quota": None,
+            "huge_pages": "always",
+            **dict(host),
+        },
+        "settings": dict(settings),
+    }
+
+
+def test_no_notes_where_all_is_well():
+    assert doctor.examine([rank_with()] * 2) == ([], [])
+
+
+def test_more_ranks_than_cpus():
+    text = (
+        "{} ranks share {} CPU(s) on node: they wait for each other's time slices. Start "
+        "fewer, or give each less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), "
+        "and Open MPI OMPI_MCA_mpi_yield_when_idle=1"
+    )
+    assert doctor.examine([rank_with()] * 3)[1] == [text.format(3, 2)]
+    limited = rank_with({"quota": 1.5})
+    assert doctor.examine([limited] * 2)[1] == [text.format(2, 1.5)]
+    bound = [rank_with({"cpus": [cpu]}) for cpu in (0, 1, 1)]
+    assert doctor.examine(bound)[1] == [text.format(3, 2)]
+    elsewhere = rank_with({"name": "other"})
+    assert doctor.examine([rank_with(), rank_with(), elsewhere, elsewhere]) == ([], [])
+
+
+def test_advice_about_huge_pages():
+    asked = rank_with({"huge_pages": "madvise"})
+    (note,) = doctor.examine([asked])[1]
+    assert note == (
+        "the kernel gives huge pages on request (madvise). mpi4jax asks for them for large "
+        "results, XLA does not for its own arrays: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
+        "has all large arrays in them"
+    )
+    taken = rank_with(
+        {"huge_pages": "madvise"}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    )
+    assert doctor.examine([taken])[1] == []
+    (note,) = doctor.examine([rank_with({"huge_pages": "never"})])[1]
+    assert note == (
+        "the kernel gives no huge pages, which makes large arrays slow: "
+        "/sys/kernel/mm/transparent_hugepage/enabled says never"
+    )
+
+
+def test_thread_levels():
+    for level in ("SINGLE", "FUNNELED"):
+        assert doctor.examine([rank_with(threads=level)]) == (
+            [
+                f"MPI was initialised with MPI_THREAD_{level}, but XLA calls it on threads "
+                "of its own: ask for MPI_THREAD_MULTIPLE, which mpi4py does by default"
+            ],
+            [],
+        )
+    assert doctor.examine([rank_with(threads="SERIALIZED")]) == (
+        [],
+        [
+            "MPI was initialised with MPI_THREAD_SERIALIZED: do not call mpi4py while "
+            "operations of mpi4jax may be running"
+        ],
+    )
+
+
+def test_devices():
+    one = rank_with()
+    one["devices"] = {
+        "platform": "gpu",
+        "devices": ["NVIDIA H200", "NVIDIA H200"],
+        "driver": "cuda",
+        "why_no_driver": None,
+        "mpi_takes_device_memory": True,
+        "is_direct": True,
+    }
+    expected = {
+        "JAX": "2 NVIDIA H200",
+        "driver": "cuda",
+        "CUDA-aware": "yes",
+        "MPI gets": "the memory of GPUs",
+    }
+    assert doctor.describe_devices(one["devices"]) == expected
+    one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
+    expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
+    assert doctor.describe_devices(one["devices"]) == expected
+    other = rank_with()
+    assert doctor.examine([one, other]) == (
+        [],
+        ["rank 0: platform gpu, rank 1: platform cpu"],
+    )
+
+
+def test_errors_and_warnings_of_some_ranks():
+    ranks = [rank_with() for _ in range(3)]
+    ranks[1]["errors"] = ranks[2]["errors"] = ["it is broken"]
+    ranks[0]["warnings"] = ["it is new"]
+    assert doctor.examine(ranks[:2]) == (["rank 1: it is broken"], ["rank 0: it is new"])
+    assert doctor.examine(ranks)[0] == ["ranks 1-2: it is broken"]
+
+
+def test_two_packages_with_an_mpi(monkeypatch):
+    installed = {"mpich": "5", "openmpi": "5"}
+    monkeypatch.setattr(facts, "version_of", installed.get)
+    assert doctor.examine([rank_with()])[1] == [
+        "several packages with an MPI are installed (mpich, openmpi): mpi4py takes the "
+        "first one that it finds, and `mpiexec` may be another one's. Keep one"
+    ]
+
+
+# selftest
+
+
+def test_selftest():
+    done = command("selftest", ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *lines, last = done.stdout.splitlines()
+    assert first == f"{LIBRARY}, 2 rank(s)"
+    assert re.fullmatch(r"all is well \(\d+ s\)", last)
+    found = [re.fullmatch("ok      (.*)", line)[1] for line in lines]
+    names = [name for line in found for name in line.split(" and ")]
+    assert sorted(names) == sorted(notoken.__all__)
+
+
+OF_ONE_OPERATION = """
+    import sys
+    from mpi4py import MPI
+    from mpi4jax import notoken
+    from mpi4jax._commands import cases
+    from mpi4jax.__main__ import main
+
+    case = cases.OPERATIONS[{name!r}]
+    cases.OPERATIONS.clear()
+    cases.OPERATIONS[{name!r}] = case
+    if MPI.COMM_WORLD.Get_rank() == 1:
+        original = notoken.{name}
+        notoken.{name} = {replacement}
+    sys.exit(main(["selftest", "--limit", "{limit}"]))
+"""
+
+
+def test_selftest_on_one_rank(launch):
+    code = OF_ONE_OPERATION.format(name="send and recv", replacement=None, limit=PATIENCE)
+    code = code.replace("notoken.send and recv", "notoken.send")
+    done = launch(code, timeout=PATIENCE)
+    assert "\nskipped send and recv: needs 2 ranks\n" in done.stdout, done.stderr
+
+
+def test_selftest_that_fails(launch):
+    code = OF_ONE_OPERATION.format(
+        name="allgather",
+        replacement="lambda x, comm: 2 * original(x, comm=comm)",
+        limit=PATIENCE,
+    )
+    done = launch(code, ranks=2, timeout=PATIENCE)
+    assert done.returncode != 0
+    missing = ", ".join(sorted({*notoken.__all__} - {"allgather"}))
+    assert f"\nFAILED  no case for {missing}\n" in done.stdout
+    modes = ["eager", "jit", "loop"]
+    failure = "FAILED  allgather\n" + "".join(
+        rf"  rank 1, allgather, {mode}: AssertionError: gave \[.*\] instead of \[.*\]\n"
+        for mode in modes
+    )
+    failure += r"  allgather, grad: gave [\d.e+]+ instead of [\d.e+]+\n"
+    assert re.search(failure, done.stdout), done.stdout
+    assert re.search(r"^5 failed \(\d+ s\)$", done.stdout, re.MULTILINE)
+
+
+def test_selftest_that_hangs(launch):
+    code = OF_ONE_OPERATION.format(name="barrier", replacement="lambda comm: None", limit=3)
+    done = launch(code, ranks=2, timeout=PATIENCE)
+    assert done.returncode != 0
+    for rank in (0, 1):
+        text = f"rank {rank} of 2 has been in barrier, eager for 3 s"
+        assert text in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+# bench
+
+
+def test_bench():
+    done = command("bench", "--quick", ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *_ = done.stdout.splitlines()
+    assert first.startswith("Medians in microseconds. 2 rank(s), ")
+    assert first.endswith(f"python {'.'.join(map(str, sys.version_info[:3]))}.")
+    titles = re.findall(r"^(\w.*):\n\n\| (\w+)", done.stdout, re.MULTILINE)
+    assert titles == [
+        ("Calls of an allreduce of 8 bytes", "call"),
+        ("Eager calls with 8 bytes", "operation"),
+        ("Jitted calls of an allreduce", "size"),
+        ("In a compiled loop, per operation", "operation"),
+    ]
+    assert "0.9.1" not in done.stdout
+
+
+def test_bench_in_json():
+    done = command("bench", "--quick", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tables = json.loads(done.stdout)
+    assert tables.pop("machine")["library"] == LIBRARY
+    assert [row["call"] for row in tables["dispatch"]] == [
+        "eager",
+        "jit",
+        "auto_tokenize",
+        "jit, 10",
+        "auto_tokenize, 10",
+    ]
+    # On one rank, a message has nobody to go to.
+    assert "send and recv" not in {row["operation"] for row in tables["eager"]}
+    assert {row["size"] for row in tables["loops"]} == {"8 B", "1 KiB", "64 KiB", "1 MiB"}
+    for row in (row for rows in tables.values() for row in rows):
+        assert row["ours"] > 0
+        assert all(value is None or value for value in row.values())
+
+
+# The command line itself
+
+
+def test_help_needs_nothing(broken):
+    broken("jax")
+    done = command("--help", PYTHONPATH=broken("mpi4py"))
+    assert done.returncode == 0, done.stderr
+    for name, purpose in (
+        ("doctor", "say what is installed, and what is wrong with it"),
+        ("bench", "measure what calls cost beside mpi4py's"),
+        ("selftest", "call every operation, and compare it with NumPy"),
+    ):
+        assert re.search(rf"^ +{name} +{purpose}$", done.stdout, re.MULTILINE)
+
+
+def test_without_a_command():
+    done = command()
+    assert done.returncode == 2
+    assert "error: the following arguments are required: COMMAND" in done.stderr
+
+
+def test_the_import_does_not_load_the_commands(launch):
+    done = launch(
+        """
+        import sys, mpi4jax
+        print([name for name in sys.modules if name.startswith("mpi4jax._commands")])
+        """
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_other_modules_get_all_of_the_package(tmp_path):
+    """`python -m` runs the package without its names, and no other module."""
+    (tmp_path / "program").mkdir()
+    text = "import mpi4jax; print(mpi4jax.__version__, callable(mpi4jax.allreduce))"
+    (tmp_path / "program" / "__init__.py").write_text(text)
+    (tmp_path / "program" / "__main__.py").write_text("")
+    done = run("-P", "-m", "program", PYTHONPATH=str(tmp_path))
+    assert done.stdout == f"{version('mpi4jax')} True\n", done.stderr
