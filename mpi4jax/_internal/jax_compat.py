@@ -49,6 +49,7 @@ __all__ = [
     "ad",
     "apply_primitive",
     "batching",
+    "calls_with",
     "check_jax_version",
     "constant",
     "convert",
@@ -63,6 +64,7 @@ __all__ = [
     "is_user_file",
     "lower_function",
     "map_call_attribute",
+    "not_in_place",
     "on_lowering",
     "program_of",
     "register_effect_type",
@@ -218,24 +220,36 @@ def text_of(program: LoweredProgram) -> str:
     return text
 
 
-def map_call_attribute(
-    program: LoweredProgram, name: str, function: Callable[[int], int]
-) -> None:
-    """Change an attribute of all custom calls that have it, as their handlers get it."""
+def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
+    """The custom calls whose handlers get an attribute of this name."""
+    found = []
 
-    def change(operation: Any) -> Any:
+    def look(operation: Any) -> Any:
         if "mhlo.backend_config" in operation.attributes:
             config: Any = operation.attributes["mhlo.backend_config"]
             # An untyped custom call has a string.
-            if not isinstance(config, ir.StringAttr) and name in config:
-                found: Any = {entry.name: entry.attr for entry in config}
-                attribute = found[name]
-                found[name] = ir.IntegerAttr.get(attribute.type, function(attribute.value))
-                operation.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
+            if not isinstance(config, ir.StringAttr) and attribute in config:
+                found.append(operation)
         return ir.WalkResult.ADVANCE
 
-    with program.module.context, ir.Location.unknown():
-        program.module.operation.walk(change)
+    program.module.operation.walk(look)
+    return found
+
+
+def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]) -> None:
+    """Change an attribute that the handler of a custom call gets."""
+    with call.context:
+        config: Any = call.attributes["mhlo.backend_config"]
+        found: Any = {entry.name: entry.attr for entry in config}
+        old = found[attribute]
+        found[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
+        call.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
+
+
+def not_in_place(call: Any) -> None:
+    """Have the results of a custom call take no memory of its operands."""
+    with call.context:
+        call.attributes["output_operand_aliases"] = ir.ArrayAttr.get([])
 
 
 def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:

@@ -21,6 +21,7 @@ from mpi4jax import _core
 
 from .jax_compat import (
     LoweredProgram,
+    calls_with,
     is_user_file,
     map_call_attribute,
     on_lowering,
@@ -147,7 +148,8 @@ def tell(program: LoweredProgram) -> None:
         digest.update(b".")
         sites.append(int.from_bytes(digest.digest(), "little", signed=True))
         _core.set_call_site(sites[-1], line)
-    map_call_attribute(program, CALL_SITE, sites.__getitem__)
+    for call in calls_with(program, CALL_SITE):
+        map_call_attribute(call, CALL_SITE, sites.__getitem__)
 
 
 def enable() -> None:

@@ -21,13 +21,17 @@ from .dtypes import carried, check_dtype, check_reduction
 from .effects import lower_in_order, ordered_effect
 from .handles import Communicator
 from .jax_compat import (
+    LoweredProgram,
     Primitive,
     ShapedArray,
     ad,
     batching,
+    calls_with,
     convert,
     is_kept_argument,
     lower_function,
+    not_in_place,
+    on_lowering,
     register_lowering,
     trace_state_clean,
 )
@@ -279,6 +283,20 @@ def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
 
 
 lines.is_eager_call(Operation._run)
+
+
+def _leave_what_others_read(program: LoweredProgram) -> None:
+    """Have no result take the memory of an operand that is read by others as well.
+
+    XLA would have to make a copy of it first, and takes long to find that out: the time to
+    compile grows with the square of the number of such operations.
+    """
+    for call in calls_with(program, lines.CALL_SITE):
+        if call.operands and len(list(call.operands[0].uses)) > 1:
+            not_in_place(call)
+
+
+on_lowering(_leave_what_others_read)
 
 
 class SharedTranspose:

@@ -165,3 +165,18 @@ def test_large_results(elements, rank, size):
     received = jax.jit(lambda x: mpi.sendrecv(x, x, left, right))(x + rank)
     np.testing.assert_array_equal(received, x + left)
     np.testing.assert_array_equal(mpi.allreduce(x, MPI.SUM), size * np.asarray(x))
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_memory_that_others_read_is_not_taken(is_read):
+    """XLA would copy it first, and be slow to compile many such operations."""
+
+    @jax.jit
+    def function(x):
+        x = 2 * x
+        y = mpi.allreduce(x, MPI.SUM)
+        return y + jnp.sin(x) if is_read else y
+
+    hlo = function.lower(jnp.ones(3)).as_text()
+    (call,) = (line for line in hlo.splitlines() if "mpi_allreduce_ffi" in line)
+    assert ("#stablehlo.output_operand_alias" in call) != is_read
