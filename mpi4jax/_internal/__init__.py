@@ -7,11 +7,11 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, dispatch, flush, jax_compat, lines
+from . import bridge, dispatch, flush, jax_compat, lines, trace
 from .environment import settings
 
 jax_compat.check_jax_version()
-bridge.load()
+operations = bridge.load()
 _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
@@ -19,6 +19,8 @@ _core.set_staging_limit(settings.staging_limit)
 lines.enable()
 if settings.fast_dispatch:
     dispatch.enable()
+if settings.trace is not None:
+    trace.start(settings.trace, operations)
 
 
 def _end() -> None:
@@ -26,6 +28,7 @@ def _end() -> None:
         # No call may be under way when MPI is finalised.
         flush.flush()
     finally:
+        trace.end()
         _core.free_staging()
 
 

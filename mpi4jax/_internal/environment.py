@@ -72,6 +72,7 @@ class Settings(NamedTuple):
     raise_on_error: bool
     staging_chunk: int | None
     staging_limit: int
+    trace: str | None
     use_cuda_mpi: bool | None
 
 
@@ -93,6 +94,7 @@ def read() -> Settings:
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
+        trace=os.environ.get("MPI4JAX_TRACE") or None,
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
     )
 

@@ -8,6 +8,7 @@
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
 //! - [`xla`]: the frames in which XLA hands a call over.
 //! - [`recorder`]: what was called last, and when.
+//! - [`trace`]: all calls, in a file.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`c_interface`]: the registry for handlers that other packages write.
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod mpi;
 pub mod ops;
 pub mod recorder;
+pub mod trace;
 pub mod xla;
 
 #[cfg(feature = "python")]
@@ -33,6 +35,8 @@ mod python;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::python::{call_sites, communicators, start_trace, stop_trace};
     #[pymodule_export]
     use super::python::{
         describe_communicator, device, free_communicator, free_staging, get_logging, is_direct,

@@ -31,6 +31,8 @@ pub(super) fn is_nobody(rank: i64) -> bool {
 struct Tables {
     communicators: HashMap<i64, CommunicatorFacts>,
     call_sites: HashMap<i64, Vec<String>>,
+    /// The call sites in the order in which their lines became known.
+    told: Vec<i64>,
 }
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
@@ -60,8 +62,27 @@ pub fn set_call_site(site: i64, line: &str) {
         let lines = tables.call_sites.entry(site).or_default();
         if lines.len() < MOST_LINES && !lines.iter().any(|known| known == line) {
             lines.push(line.to_owned());
+            tables.told.push(site);
         }
     });
+}
+
+/// The call sites that have become known after the first so many, and their lines as of now.
+pub fn call_sites_since(count: usize) -> Vec<(i64, String)> {
+    with_tables(|tables| {
+        let told = tables.told.get(count..).unwrap_or_default();
+        let lines = |site: &i64| (*site, tables.call_sites[site].join(" or "));
+        told.iter().map(lines).collect()
+    })
+}
+
+/// All communicators by their numbers.
+pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
+    with_tables(|tables| {
+        let mut all: Vec<_> = tables.communicators.clone().into_iter().collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all
+    })
 }
 
 /// The Python line of a call in a compiled program: one of several, if equal programs have
