@@ -12,6 +12,7 @@ from mpi4py import MPI
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.lines import shortened
+from mpi4jax._internal.trace import compare_clocks
 
 X = jnp.ones(3)
 FILE = shortened(__file__)
@@ -198,3 +199,10 @@ def test_operators_in_words(comm):
     operator, array = call.arguments
     assert operator.startswith("operator ")
     assert array == "float32[3]"
+
+
+def test_the_clocks_of_one_machine_are_equal(comm, rank):
+    offset, error = compare_clocks(comm)
+    # Fails if an answer is taken for that to another question.
+    assert abs(offset) <= error
+    assert (error == 0) == (rank == 0)
