@@ -90,6 +90,9 @@ def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: i
     many may wait to be written.
     """
 
+def flush_trace() -> bool:
+    """Write the calls that are over into the file at once. Gives whether there is one."""
+
 def stop_trace() -> tuple[int, int] | None:
     """End that. Give how many calls are in the file, and how many were lost."""
 

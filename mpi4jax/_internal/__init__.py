@@ -7,11 +7,11 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, dispatch, flush, jax_compat, lines, trace
+from . import bridge, dispatch, flush, jax_compat, lines, profile, trace
 from .environment import settings
 
 jax_compat.check_jax_version()
-operations = bridge.load()
+bridge.load()
 _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
@@ -20,13 +20,16 @@ lines.enable()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:
-    trace.start(settings.trace, operations)
+    trace.start(settings.trace)
+if settings.profile:
+    profile.start()
 
 
 def _end() -> None:
     try:
         # No call may be under way when MPI is finalised.
         flush.flush()
+        profile.end()
     finally:
         trace.end()
         _core.free_staging()

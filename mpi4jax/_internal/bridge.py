@@ -37,8 +37,12 @@ def custom_call_target(operation: str) -> str:
     return f"mpi_{operation}_ffi"
 
 
-def load() -> list[str]:
-    """Bind MPI, and have XLA know the handlers. Gives the names of all operations."""
+#: The names of all operations.
+operations: list[str] = []
+
+
+def load() -> None:
+    """Bind MPI, and have XLA know the handlers."""
     library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
     try:
         on_host, on_device = _core.load(os.fspath(MPI.__file__), abi())
@@ -51,4 +55,4 @@ def load() -> list[str]:
     for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
         for name, capsule in handlers:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
-    return [name for name, _ in on_host]
+    operations[:] = [name for name, _ in on_host]

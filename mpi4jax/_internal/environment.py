@@ -69,6 +69,7 @@ class Settings(NamedTuple):
     has_tokens: bool
     debug: bool
     fast_dispatch: bool
+    profile: bool
     raise_on_error: bool
     staging_chunk: int | None
     staging_limit: int
@@ -91,6 +92,7 @@ def read() -> Settings:
         has_tokens=versions.HAS_TOKENS if api is None else api == "token",
         debug=flag("MPI4JAX_DEBUG") is True,
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
+        profile=flag("MPI4JAX_PROFILE") is True,
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,

@@ -9,7 +9,11 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .tracefile import NONE, Call, Process
+
+Array = np.ndarray[Any, Any]
 
 #: What belongs to calls that are never found is not looked for after so many others.
 _MOST_WAITING = 1 << 16
@@ -129,9 +133,37 @@ def _first(queue: deque[Part], tag: int) -> tuple[int, Part | None]:
     return 0, None
 
 
+def first_messages(sent: Array, received: Array) -> Array:
+    """The places of the messages that receives get, by their tags; -1 where there is none.
+
+    All messages come from one process, and the receives are one after another.
+    """
+    is_any = received < 0
+    if is_any.all():
+        places = np.arange(len(received))
+        return np.where(places < len(sent), places, -1)
+    if not is_any.any():
+        # The n-th receive with a tag gets the n-th message with it.
+        found = np.full(len(received), -1)
+        for tag in np.unique(received):
+            places, wanted = np.flatnonzero(sent == tag), np.flatnonzero(received == tag)
+            count = min(len(places), len(wanted))
+            found[wanted[:count]] = places[:count]
+        return found
+    left = deque(enumerate(sent.tolist()))
+    found = np.full(len(received), -1)
+    for n, tag in enumerate(received.tolist()):
+        fits = (k for k, (_, has) in enumerate(left) if tag < 0 or has == tag)
+        place = next(fits, None)
+        if place is not None:
+            found[n] = left[place][0]
+            del left[place]
+    return found
+
+
 #: One process sends to all others, or gets something from each.
-_FROM_ROOT = {"bcast", "scatter", "scatterv"}
-_TO_ROOT = {"gather", "gatherv", "reduce"}
+FROM_ROOT = {"bcast", "scatter", "scatterv"}
+TO_ROOT = {"gather", "gatherv", "reduce"}
 
 
 def waiting(operation: str, parts: list[Part]) -> Iterator[tuple[Part, Part]]:
@@ -144,10 +176,10 @@ def waiting(operation: str, parts: list[Part]) -> Iterator[tuple[Part, Part]]:
     for part in parts:
         process, call, _ = part
         needed = last
-        if operation in _FROM_ROOT:
+        if operation in FROM_ROOT:
             root = process.communicators[call.communicator].members[call.root]
             needed = next(other for other in parts if other.process.rank == root)
-        elif operation in _TO_ROOT:
+        elif operation in TO_ROOT:
             members = process.communicators[call.communicator].members
             if process.rank != members[call.root]:
                 continue

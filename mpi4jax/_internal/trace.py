@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import handles, versions
+from . import bridge, handles, versions
 from .dtypes import DATATYPES, OPERATORS
 from .operation import Operation
 
@@ -43,7 +43,7 @@ _WORK = {
 class Trace:
     """The files of this process, while they are written."""
 
-    def __init__(self, folder: Path, operations: list[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         world = MPI.COMM_WORLD
         rank, size = world.Get_rank(), world.Get_size()
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +57,11 @@ class Trace:
             rank=rank,
             size=size,
             host=platform.node(),
-            boot=_boot(),
+            boot=boot(),
             started=time.monotonic_ns(),
             version=versions.VERSION,
             program=sys.argv,
-            operations=operations,
+            operations=bridge.operations,
             operators=OPERATORS,
             dtypes={
                 code: (name, np.dtype(name).itemsize)
@@ -72,7 +72,8 @@ class Trace:
         # It is made here and nowhere later, as all processes have to take part in that.
         self._comm = handles.get_default_comm().Dup()
         self._compare_clocks()
-        _core.start_trace(folder / f"rank-{rank}.calls", operations, CAPACITY)
+        self.calls = folder / f"rank-{rank}.calls"
+        _core.start_trace(self.calls, bridge.operations, CAPACITY)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         Operation.on_eager_call(self._on_eager_call)
 
@@ -129,7 +130,7 @@ class Trace:
         self._file.close()
 
 
-def _boot() -> str | None:
+def boot() -> str | None:
     """What processes have in common that read the same clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -169,13 +170,21 @@ def compare_clocks(comm: MPI.Intracomm) -> tuple[int, int]:
 _trace: Trace | None = None
 
 
-def start(folder: str, operations: list[str]) -> None:
+def path_of_calls() -> Path | None:
+    """The file that calls are written into."""
+    return None if _trace is None else _trace.calls
+
+
+def is_command() -> bool:
+    """Whether this is a command of `python -m mpi4jax`, which is no program to look at."""
+    return ("-m", "mpi4jax") in itertools.pairwise(sys.orig_argv)
+
+
+def start(folder: str) -> None:
     """Write all calls from now on. All processes have to take part."""
     global _trace
-    # The commands of `python -m mpi4jax` read what is traced.
-    is_command = ("-m", "mpi4jax") in itertools.pairwise(sys.orig_argv)
-    if _trace is None and not is_command:
-        _trace = Trace(Path(folder), operations)
+    if _trace is None and not is_command():
+        _trace = Trace(Path(folder))
 
 
 def end() -> None:

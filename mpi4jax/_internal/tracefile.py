@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +80,46 @@ class Clock(NamedTuple):
     error: int
 
 
+class Clocks:
+    """The clock of a process, by how it compared with rank 0's."""
+
+    def __init__(self, found: list[Clock], boot: str | None, root_boot: str | None) -> None:
+        self.found = found
+        #: Whether the process reads the same clock, which is more exact than to compare.
+        self.is_shared = (
+            boot is not None
+            and boot == root_boot
+            # A container may have a clock of its own.
+            and all(abs(clock.offset) <= clock.error for clock in found)
+        )
+
+    @property
+    def drift(self) -> float | None:
+        """By how much the clock is faster than rank 0's, if that is known."""
+        if self.is_shared:
+            return 0.0
+        if len(self.found) < 2:
+            return None
+        first, last = self.found[0], self.found[-1]
+        return (last.offset - first.offset) / max(last.at - first.at, 1)
+
+    @property
+    def error(self) -> int | None:
+        """By how many nanoseconds the times may be wrong, if that is known."""
+        if self.is_shared:
+            return 0
+        return max((clock.error for clock in self.found), default=None)
+
+    def shifted(self, times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Times of this clock as times of rank 0's."""
+        times = times.astype(np.int64)
+        if self.is_shared or not self.found:
+            return times
+        first = self.found[0]
+        ahead = np.rint((times - first.at) * (self.drift or 0.0)).astype(np.int64)
+        return times - first.offset - ahead
+
+
 class Span(NamedTuple):
     """What a process did beside MPI."""
 
@@ -93,14 +133,41 @@ class Span(NamedTuple):
 _FIXED = range(3)
 
 
+def communicator_keys(
+    found: Iterable[tuple[int, str, list[int]]],
+) -> dict[int, Communicator]:
+    """The communicators of a process, from numbers, names and members by number."""
+    communicators: dict[int, Communicator] = {}
+    for number, name, members in found:
+        group = tuple(members)
+        same = [
+            c for n, c in communicators.items() if c.members == group and n not in _FIXED
+        ]
+        # Processes may number them differently, but not those among themselves.
+        place = number if number in _FIXED else len(_FIXED) + len(same)
+        communicators[number] = Communicator(name, group, (group, place))
+    return communicators
+
+
+def entries(path: Path) -> Iterator[np.ndarray[Any, Any]]:
+    """The calls in a file of the core's, in arrays of :data:`ENTRY`."""
+    with open(path, "rb") as file:
+        header = file.read(len(MAGIC) + 8)
+        if header != MAGIC + ENTRY.itemsize.to_bytes(8, "little"):
+            raise TraceError(f"{path} is not a file of this version of mpi4jax")
+        while data := file.read(_CHUNK * ENTRY.itemsize):
+            whole = len(data) // ENTRY.itemsize
+            yield np.frombuffer(data, ENTRY, whole).copy()
+
+
 class Process:
     """What one process wrote."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, root_boot: str | None = None) -> None:
         self._path = path
         self._sites: dict[int, str] = {}
-        self.communicators: dict[int, Communicator] = {}
-        self.clocks: list[Clock] = []
+        communicators: list[tuple[int, str, list[int]]] = []
+        clocks: list[Clock] = []
         self.facts: dict[str, Any] = {}
         #: How many calls were lost, or None if the process did not get to its end.
         self.lost: int | None = None
@@ -111,13 +178,15 @@ class Process:
             elif kind == "site":
                 self._sites[line["number"]] = line["line"]
             elif kind == "communicator":
-                self._add_communicator(**line)
+                communicators.append((line["number"], line["name"], line["members"]))
             elif kind == "clock":
-                self.clocks.append(Clock(**line))
+                clocks.append(Clock(**line))
             elif kind == "end":
                 self.lost = line["lost"]
         if not self.facts:
             raise TraceError(f"{path} has no beginning")
+        self.communicators = communicator_keys(communicators)
+        self.clocks = Clocks(clocks, self.facts["boot"], root_boot)
         self.rank: int = self.facts["rank"]
         self.operations: list[str] = self.facts["operations"]
 
@@ -128,13 +197,6 @@ class Process:
                 if line.endswith("\n"):
                     yield json.loads(line)
 
-    def _add_communicator(self, number: int, name: str, members: list[int]) -> None:
-        group = tuple(members)
-        same = [c for n, c in self.communicators.items() if c.members == group and n > 2]
-        # Processes may number them differently, but not those among themselves.
-        place = number if number in _FIXED else len(_FIXED) + len(same)
-        self.communicators[number] = Communicator(name, group, (group, place))
-
     def line(self, call: Call) -> str:
         """The Python line of a call, or nothing."""
         return self._sites.get(call.call_site, "")
@@ -143,12 +205,12 @@ class Process:
         """What the process did beside MPI, with the times of rank 0's clock."""
         for line in self._lines():
             if line["kind"] in ("compile", "eager"):
-                begin, end = self._shifted(np.array([line["begin"], line["end"]]))
+                begin, end = self.clocks.shifted(np.array([line["begin"], line["end"]]))
                 yield Span(line["kind"], line["name"], int(begin), int(end))
 
     @property
     def started(self) -> int:
-        return int(self._shifted(np.array([self.facts["started"]]))[0])
+        return int(self.clocks.shifted(np.array([self.facts["started"]]))[0])
 
     def calls(self) -> Iterator[Call]:
         """The calls, with the times of rank 0's clock, in the order of the file."""
@@ -156,70 +218,22 @@ class Process:
             yield from map(Call._make, chunk.tolist())
 
     def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
-        """The same in arrays of :data:`ENTRY`."""
+        """The same in arrays."""
         path = self._path.with_suffix(".calls")
-        if not path.exists():
-            return
-        with open(path, "rb") as file:
-            header = file.read(len(MAGIC) + 8)
-            if header != MAGIC + ENTRY.itemsize.to_bytes(8, "little"):
-                raise TraceError(f"{path} is not a file of this version of mpi4jax")
-            while data := file.read(_CHUNK * ENTRY.itemsize):
-                whole = len(data) // ENTRY.itemsize
-                chunk = np.frombuffer(data, ENTRY, whole).copy()
-                is_over = chunk["end"] != 0
-                chunk["begin"] = self._shifted(chunk["begin"])
-                chunk["end"] = np.where(is_over, self._shifted(chunk["end"]), 0)
-                yield chunk
-
-    def _shifted(self, times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Times of this process's clock as times of rank 0's."""
-        times = times.astype(np.int64)
-        if not self.clocks or self.shares_clock:
-            return times
-        first, last = self.clocks[0], self.clocks[-1]
-        duration = max(last.at - first.at, 1)
-        drift = (last.offset - first.offset) / duration
-        return times - first.offset - np.rint((times - first.at) * drift).astype(np.int64)
-
-    #: Whether the process reads the same clock as rank 0.
-    shares_clock: bool = False
-
-    def compare(self, root: Process) -> None:
-        """See whether the clock is rank 0's, which is more exact than to compare them."""
-        boot = self.facts["boot"]
-        self.shares_clock = (
-            boot is not None
-            and boot == root.facts["boot"]
-            # A container may have a clock of its own.
-            and all(abs(clock.offset) <= clock.error for clock in self.clocks)
-        )
-
-    @property
-    def drift(self) -> float | None:
-        """By how much the clock is faster than rank 0's, if that is known."""
-        if self.shares_clock:
-            return 0.0
-        if len(self.clocks) < 2:
-            return None
-        first, last = self.clocks[0], self.clocks[-1]
-        return (last.offset - first.offset) / max(last.at - first.at, 1)
-
-    @property
-    def clock_error(self) -> int | None:
-        """By how many nanoseconds the times may be wrong, if that is known."""
-        if self.shares_clock:
-            return 0
-        return max((clock.error for clock in self.clocks), default=None)
+        # Before its first call, a process may have been killed.
+        for chunk in entries(path) if path.exists() else ():
+            is_over = chunk["end"] != 0
+            chunk["begin"] = self.clocks.shifted(chunk["begin"])
+            chunk["end"] = np.where(is_over, self.clocks.shifted(chunk["end"]), 0)
+            yield chunk
 
 
 def read(folder: Path) -> list[Process]:
     """All processes of a run, by rank."""
-    processes = sorted(map(Process, folder.glob("rank-*.json")), key=lambda p: p.rank)
-    if not processes:
+    paths = {int(path.stem[5:]): path for path in folder.glob("rank-*.json")}
+    if not paths:
         raise TraceError(f"{folder} has no trace: no file is called rank-0.json")
-    if processes[0].rank != 0:
+    if 0 not in paths:
         raise TraceError(f"{folder} lacks rank-0.json, whose clock is that of the others")
-    for process in processes:
-        process.compare(processes[0])
-    return processes
+    boot = Process(paths[0]).facts["boot"]
+    return [Process(paths[rank], boot) for rank in sorted(paths)]

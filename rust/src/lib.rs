@@ -36,7 +36,7 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::python::{call_sites, communicators, start_trace, stop_trace};
+    use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
     #[pymodule_export]
     use super::python::{
         describe_communicator, device, free_communicator, free_staging, get_logging, is_direct,

@@ -283,6 +283,12 @@ pub fn start_trace(path: PathBuf, operations: Vec<String>, capacity: usize) -> P
     Ok(trace::start(&path, operations)?)
 }
 
+/// Writes the calls that are over into the file at once. Gives whether there is one.
+#[pyfunction]
+pub fn flush_trace(py: Python<'_>) -> bool {
+    py.detach(trace::flush)
+}
+
 /// Ends that. Gives how many calls are in the file, and how many were lost.
 #[pyfunction]
 pub fn stop_trace(py: Python<'_>) -> Option<(u64, u64)> {

@@ -184,6 +184,11 @@ impl Trace {
     }
 }
 
+/// Writes the calls that are over into the file. Gives false if none is written.
+pub fn flush() -> bool {
+    is_written()
+}
+
 /// Ends the trace. Calls that are under way are in it without their end. Gives what became of it,
 /// or nothing if it could not be written, or there was none.
 pub fn stop() -> Option<Summary> {

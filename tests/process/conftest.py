@@ -16,7 +16,7 @@ MPIEXEC = Path(sys.executable).with_name("mpiexec")
 def launch(tmp_path):
     """Run a program on a number of ranks (0: without mpiexec) and give back what it did."""
 
-    def launch(code, ranks=1, timeout=90, **environ):
+    def launch(code, ranks=1, timeout=90, cwd=None, **environ):
         script = tmp_path / "program.py"
         script.write_text(dedent(code))
         command = [sys.executable, str(script)]
@@ -28,6 +28,7 @@ def launch(tmp_path):
             capture_output=True,
             text=True,
             timeout=timeout,
+            cwd=cwd,
         )
 
     return launch

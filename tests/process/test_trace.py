@@ -168,6 +168,30 @@ def test_a_process_that_is_killed(launch, tmp_path):
     assert "; it has not got to its end\n" in printed
 
 
+def test_the_profiler_of_jax_has_the_names(launch, tmp_path):
+    done = launch(
+        """
+        import gzip, json, sys
+        from pathlib import Path
+        import jax, jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        step = jax.jit(lambda x: mpi.allreduce(mpi.bcast(x, 0), op=MPI.MAX))
+        x = jnp.ones(3)
+        step(x).block_until_ready()
+        with jax.profiler.trace("profile"):
+            step(x).block_until_ready()
+        (file,) = Path("profile").rglob("*.trace.json.gz")
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+        names = {event.get("name", "").partition("_mpi")[0] for event in events}
+        print(sorted(names & {"allreduce", "bcast"}))
+        """,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "['allreduce', 'bcast']\n", done.stderr
+
+
 def test_no_trace(tmp_path, capsys):
     assert trace.main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == (

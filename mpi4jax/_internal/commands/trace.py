@@ -70,18 +70,17 @@ def about(process: Process) -> str:
     text = f"rank {process.rank} on {process.facts['host']}: "
     if process.rank == 0:
         text += "its clock is that of the timeline"
-    elif process.shares_clock:
+    elif process.clocks.is_shared:
         text += "the clock of rank 0"
-    elif process.clock_error is None:
+    elif process.clocks.error is None:
         text += "its clock was not compared with rank 0's"
     else:
-        text += f"times are right to {process.clock_error / 1000:.1f} µs"
-        if process.drift is None:
+        text += f"times are right to {process.clocks.error / 1000:.1f} µs"
+        drift = process.clocks.drift
+        if drift is None:
             text += ", and worse with every second, as there was no comparison at the end"
         else:
-            text += (
-                f", after correcting a drift of {process.drift * 1e6:+.2f} µs per second"
-            )
+            text += f", after correcting a drift of {drift * 1e6:+.2f} µs per second"
     if process.lost is None:
         text += "; it has not got to its end"
     elif process.lost:
@@ -233,7 +232,7 @@ class Timeline:
 
     def _write_wait(self, part: Part, needed: Part) -> None:
         """Draw the time that a call waits for another one to begin, within the call."""
-        error = (part.process.clock_error or 0) + (needed.process.clock_error or 0)
+        error = (part.process.clocks.error or 0) + (needed.process.clocks.error or 0)
         end = min(part.call.end, needed.call.begin)
         if end - part.call.begin > error:
             name = f'"waits for rank {needed.process.rank}"'
