@@ -7,6 +7,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,6 +34,22 @@ def parser() -> argparse.ArgumentParser:
         default=300,
         metavar="SECONDS",
         help="end all ranks if one call takes longer (default: %(default)s)",
+    )
+    trace = add("trace", "merge what MPI4JAX_TRACE=folder has written into one timeline")
+    trace.add_argument("folder", type=Path, help="what MPI4JAX_TRACE was")
+    trace.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="the file to write (by default trace.json.gz in the folder)",
+    )
+    trace.add_argument(
+        "--between",
+        nargs=2,
+        type=float,
+        default=(0, float("inf")),
+        metavar=("BEGIN", "END"),
+        help="only what happens between these seconds of the run",
     )
     return main
 

@@ -1,5 +1,6 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
+import os
 from collections.abc import Callable
 
 OPERATORS: tuple[str, ...]
@@ -106,6 +107,25 @@ def registry() -> object:
     It points to a struct of functions that say which MPI handles the numbers in a compiled
     program stand for; `rust/src/c_interface.rs` declares it in C.
     """
+
+def call_sites(count: int) -> list[tuple[int, str]]:
+    """The call sites that have become known after the first `count`, with their lines."""
+
+def communicators() -> list[tuple[int, str, list[int]]]:
+    """The number, the name and the members of each communicator."""
+
+def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: int) -> None:
+    """Write all calls from now on into a file.
+
+    `operations` are the names of all of them. If there were no calls yet, `capacity` is how
+    many may wait to be written.
+    """
+
+def flush_trace() -> bool:
+    """Write the calls that are over into the file at once. Gives whether there is one."""
+
+def stop_trace() -> tuple[int, int] | None:
+    """End that. Give how many calls are in the file, and how many were lost."""
 
 def set_logging(enable: bool) -> None:
     """Turn the debug lines on or off."""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
 
 from mpi4jax import _core
 
-__all__ = ["Call", "recent"]
+from ._internal.profile import Recording
+from ._internal.profile_report import Result, Row, draw, text_of
+
+__all__ = ["Call", "Profile", "Row", "profile", "recent"]
 
 
 class Call(NamedTuple):
@@ -49,3 +58,88 @@ def recent() -> list[Call]:
         Call(operation, tuple(arguments), comm, number or None, line or None, age, duration)
         for operation, number, comm, arguments, line, age, duration in _core.recent_calls()
     ]
+
+
+class Profile:
+    """What a part of a program did. It is filled when that is over, on all processes."""
+
+    def __init__(self) -> None:
+        self._result: Result | None = None
+
+    @property
+    def _found(self) -> Result:
+        if self._result is None:
+            raise RuntimeError("the profile is not finished: the `with` block is under way")
+        return self._result
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds of the whole."""
+        return self._found.elapsed
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The operations by line, the one with the longest time first."""
+        return self._found.rows
+
+    @property
+    def seconds(self) -> np.ndarray[Any, Any]:
+        """The seconds that each process was in MPI."""
+        return self._found.seconds
+
+    @property
+    def waiting(self) -> np.ndarray[Any, Any]:
+        """The seconds of it in which each process waited for another to begin its call."""
+        return self._found.waiting
+
+    @property
+    def traffic(self) -> np.ndarray[Any, Any]:
+        """The bytes of messages from each process (first index) to each other one.
+
+        It has what `send` and `sendrecv` sent. How MPI sends the data of collective
+        operations is up to MPI.
+        """
+        return self._found.traffic
+
+    def __str__(self) -> str:
+        return text_of(self._found)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the time of each process, and who sends how much to whom.
+
+        Arguments:
+            path: A file to save the picture to, which rank 0 does.
+
+        Returns:
+            A figure of matplotlib's, which has to be installed.
+
+        """
+        figure = draw(self._found)
+        if path is not None and MPI.COMM_WORLD.Get_rank() == 0:
+            figure.savefig(path)
+        return figure
+
+
+@contextmanager
+def profile(*, quiet: bool = False) -> Iterator[Profile]:
+    """Find out what the calls in a `with` block cost, by operation and by line.
+
+    All processes have to enter the block, and to leave it. In the end rank 0 prints what
+    they did. Calls are waited for at the beginning and in the end, so that the block has
+    all calls that are made in it, and no others.
+
+    Arguments:
+        quiet: Whether to print nothing.
+
+    """
+    found = Profile()
+    recording = Recording()
+    try:
+        yield found
+    except BaseException:
+        # The other processes may be anywhere.
+        recording.abandon()
+        raise
+    found._result = recording.finish()
+    if not quiet and MPI.COMM_WORLD.Get_rank() == 0:
+        print(found, flush=True)

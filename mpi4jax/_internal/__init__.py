@@ -7,7 +7,7 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, dispatch, flush, jax_compat, lines, watch
+from . import bridge, dispatch, flush, jax_compat, lines, profile, trace, watch
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -20,13 +20,19 @@ lines.enable()
 watch.enable()
 if settings.fast_dispatch:
     dispatch.enable()
+if settings.trace is not None:
+    trace.start(settings.trace)
+if settings.profile:
+    profile.start()
 
 
 def _end() -> None:
     try:
         # No call may be under way when MPI is finalised.
         flush.flush()
+        profile.end()
     finally:
+        trace.end()
         _core.free_staging()
 
 

@@ -37,6 +37,10 @@ def custom_call_target(operation: str) -> str:
     return f"mpi_{operation}_ffi"
 
 
+#: The names of all operations.
+operations: list[str] = []
+
+
 def load() -> None:
     """Bind MPI, and have XLA know the handlers."""
     library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
@@ -51,3 +55,4 @@ def load() -> None:
     for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
         for name, capsule in handlers:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
+    operations[:] = [name for name, _ in on_host]

@@ -90,10 +90,12 @@ class Settings(NamedTuple):
     fast_dispatch: bool
     hang_report: float
     on_deadlock: str
+    profile: bool
     raise_on_error: bool
     staging_chunk: int | None
     staging_limit: int
     timeout: float | None
+    trace: str | None
     use_cuda_mpi: bool | None
 
 
@@ -115,10 +117,12 @@ def read() -> Settings:
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
         hang_report=DEFAULT_HANG_REPORT if report is None else report,
         on_deadlock=choice("MPI4JAX_ON_DEADLOCK", "abort", "report") or "abort",
+        profile=flag("MPI4JAX_PROFILE") is True,
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
         timeout=seconds("MPI4JAX_TIMEOUT") or None,
+        trace=os.environ.get("MPI4JAX_TRACE") or None,
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
     )
 

@@ -78,7 +78,12 @@ def is_users(file: str) -> bool:
     """Whether a file is a user's: not JAX's, Python's or ours."""
     if file.startswith((_PACKAGE, "<frozen ")) or not is_user_file(file):
         return False
-    return not file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
+    return not file.startswith(_LIBRARY) or is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return any(part in file for part in _INSTALLED)
 
 
 def users(frames: Iterable[Frame]) -> list[Line]:
@@ -97,10 +102,14 @@ def name_of(code: CodeType) -> str:
 
 
 def described(lines: list[Line], scope: str = "") -> str:
-    """A line, and the one that called it from another file, in which a helper may be."""
+    """A line, and the one that called it from another file, in which a helper may be.
+
+    What runs the user's program, such as pytest, has called it, too, but tells nothing.
+    """
     if not lines:
         return ""
-    callers = (line for line in lines if line.file != lines[0].file)
+    others = (line for line in lines if line.file != lines[0].file)
+    callers = (line for line in others if not is_installed(line.file))
     text = str(lines[0])
     if scope:
         text += f" ({scope})"

@@ -8,6 +8,7 @@ come back, an operation says itself (docs/autodiff.md).
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -195,6 +196,23 @@ class Operation:
         with jax.disable_jit(False):
             result = self._run(communicator, *operands, **params)
         return [] if result is None else [result]
+
+    @classmethod
+    def on_eager_call(cls, see: Callable[[str, int, int], None]) -> None:
+        """Show the name of every eager call from now on, and when it began and ended.
+
+        The times are those of Python, on the monotonic clock, in nanoseconds.
+        """
+        run = cls._run
+
+        def seen(self: Operation, *args: Any, **params: Any) -> Any:
+            begin = time.monotonic_ns()
+            try:
+                return run(self, *args, **params)
+            finally:
+                see(self.name, begin, time.monotonic_ns())
+
+        cls._run = seen  # type: ignore[method-assign]
 
     def _compile(self, communicator: Communicator, params: dict[str, Any]) -> Any:
         """A jitted function that does nothing but this operation, and what is kept.

@@ -8,6 +8,7 @@
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
 //! - [`xla`]: the frames in which XLA hands a call over.
 //! - [`recorder`]: what was called last, and when.
+//! - [`trace`]: all calls, in a file.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`watch`]: what explains a hang.
@@ -24,6 +25,7 @@ pub mod memory;
 pub mod mpi;
 pub mod ops;
 pub mod recorder;
+pub mod trace;
 pub mod watch;
 pub mod xla;
 
@@ -35,6 +37,8 @@ mod python;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
     #[pymodule_export]
     use super::python::{
         connect_watchers, describe_communicator, device, end_with, free_communicator, free_staging,

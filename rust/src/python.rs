@@ -1,6 +1,7 @@
 //! What Python sees of the core.
 
 use std::ffi::{CStr, c_void};
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -17,7 +18,7 @@ use crate::mpi::{
 use crate::recorder::CommunicatorFacts;
 use crate::watch::{End, Objects, Settings, Start};
 use crate::xla::Handler;
-use crate::{log, ops, recorder, watch};
+use crate::{log, ops, recorder, trace, watch};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -322,6 +323,42 @@ pub fn connect_watchers(comm: usize, byte: usize, any_source: i32) {
 #[pyfunction]
 pub fn end_with(code: i32, reason: String) {
     watch::end_with(End { code, reason });
+}
+
+/// The call sites that have become known after the first `count`, with their lines.
+#[pyfunction]
+pub fn call_sites(count: usize) -> Vec<(i64, String)> {
+    recorder::call_sites_since(count)
+}
+
+/// The number, the name and the members of each communicator.
+#[pyfunction]
+pub fn communicators() -> Vec<(i64, String, Vec<i32>)> {
+    recorder::communicators()
+        .into_iter()
+        .map(|(number, facts)| (number, facts.name, facts.members))
+        .collect()
+}
+
+/// Writes all calls from now on into a file. `operations` are the names of all of them. If there
+/// were no calls yet, `capacity` is how many may wait to be written.
+#[pyfunction]
+pub fn start_trace(path: PathBuf, operations: Vec<String>, capacity: usize) -> PyResult<()> {
+    recorder::set_capacity(capacity);
+    Ok(trace::start(&path, operations)?)
+}
+
+/// Writes the calls that are over into the file at once. Gives whether there is one.
+#[pyfunction]
+pub fn flush_trace(py: Python<'_>) -> bool {
+    py.detach(trace::flush)
+}
+
+/// Ends that. Gives how many calls are in the file, and how many were lost.
+#[pyfunction]
+pub fn stop_trace(py: Python<'_>) -> Option<(u64, u64)> {
+    let summary = py.detach(trace::stop)?;
+    Some((summary.count, summary.lost))
 }
 
 /// Turns the debug lines on or off.

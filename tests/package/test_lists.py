@@ -111,7 +111,7 @@ def test_names_of_private_modules_of_jax_stand_in_one_file(root):
 
 def test_every_command_has_a_module_and_a_section(root):
     commands = re.findall(r"^    (\w+)  ", parser().format_help(), re.MULTILINE)
-    assert {"doctor", "bench", "selftest"} <= {*commands}
+    assert {"doctor", "bench", "selftest", "trace"} <= {*commands}
     documented = (root / "docs" / "command-line.md").read_text()
     assert re.findall(r"^## (\w+)$", documented, re.MULTILINE) == commands
     for name in commands:

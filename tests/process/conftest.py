@@ -12,7 +12,7 @@ import pytest
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
-def run(*arguments, ranks=0, timeout=90, **environ):
+def run(*arguments, ranks=0, timeout=90, cwd=None, **environ):
     """Run Python with some arguments on a number of ranks (0: without mpiexec)."""
     command = [sys.executable, *map(str, arguments)]
     if ranks:
@@ -23,6 +23,7 @@ def run(*arguments, ranks=0, timeout=90, **environ):
         capture_output=True,
         text=True,
         timeout=timeout,
+        cwd=cwd,
     )
 
 
@@ -30,9 +31,9 @@ def run(*arguments, ranks=0, timeout=90, **environ):
 def launch(tmp_path):
     """Run a program on a number of ranks (0: without mpiexec) and give back what it did."""
 
-    def launch(code, ranks=1, timeout=90, **environ):
+    def launch(code, ranks=1, timeout=90, cwd=None, **environ):
         script = tmp_path / "program.py"
         script.write_text(dedent(code))
-        return run(script, ranks=ranks, timeout=timeout, **environ)
+        return run(script, ranks=ranks, timeout=timeout, cwd=cwd, **environ)
 
     return launch

@@ -1,5 +1,7 @@
 """Compiled programs hold nothing that differs from run to run."""
 
+import pytest
+
 PROGRAM = """
     import jax, jax.numpy as jnp
     from mpi4py import MPI
@@ -25,7 +27,9 @@ PROGRAM = """
 """
 
 
-def test_second_process_compiles_nothing(launch, tmp_path):
+@pytest.fixture
+def run(launch, tmp_path):
+    """Run a program with JAX's persistent cache, and give its output and what is cached."""
     cache = tmp_path / "cache"
     environ = {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -33,11 +37,42 @@ def test_second_process_compiles_nothing(launch, tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
 
-    def entries():
-        done = launch(PROGRAM, **environ)
-        assert done.stdout == "done\n", done.stderr
-        return {file.name for file in cache.iterdir() if file.name.endswith("-cache")}
+    def run(program):
+        done = launch(program, **environ)
+        assert done.returncode == 0, done.stderr
+        files = {file.name for file in cache.iterdir() if file.name.endswith("-cache")}
+        return done.stdout, files
 
-    first = entries()
+    return run
+
+
+def test_second_process_compiles_nothing(run):
+    output, first = run(PROGRAM)
+    assert output == "done\n"
     assert any("program" in name for name in first)
-    assert entries() == first
+    assert run(PROGRAM) == ("done\n", first)
+
+
+LINES = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import diagnostics, notoken as mpi
+
+    {moved}
+    @jax.jit
+    def program(x):
+        return mpi.allreduce(x, MPI.SUM)
+
+    jax.block_until_ready(program(jnp.ones(3)))
+    print(diagnostics.recent()[-1].line.rpartition("/")[2])
+"""
+
+
+def test_a_cached_program_knows_its_lines_where_they_are_now(run):
+    """Fails if lines are a part of what is compiled, or come from there."""
+    output, first = run(LINES.format(moved=""))
+    assert output == "program.py:9 in program\n"
+    assert any("program" in name for name in first)
+    output, second = run(LINES.format(moved="# a comment" + 4 * "\n"))
+    assert output == "program.py:13 in program\n"
+    assert second == first

@@ -129,6 +129,7 @@ def test_without_a_gpu(launch):
     ("name", "accepted"),
     [
         ("MPI4JAX_DEBUG", "1, true, on, yes, 0, false, off, no"),
+        ("MPI4JAX_PROFILE", "1, true, on, yes, 0, false, off, no"),
         ("MPI4JAX_NO_WARN_JAX_VERSION", "1, true, on, yes, 0, false, off, no"),
         ("MPI4JAX_USE_CUDA_MPI", "1, true, on, yes, 0, false, off, no"),
         ("MPI4JAX_PREFER_NOTOKEN", "1, true, on, yes, 0, false, off, no"),

@@ -4,16 +4,21 @@
 //! - `ring`: the records.
 //! - `tables`: what is known of what they refer to.
 //! - `describe`: a record in words.
+//! - `reader`: all records, one after another.
 
 mod clock;
 mod describe;
+mod reader;
 mod ring;
 mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::operator_name;
-pub use ring::{Array, Operation, Record, Recording, begin, calls_on, record, recorded};
+pub use reader::Reader;
+pub use ring::{
+    Array, Operation, Record, Recording, begin, calls_on, record, recorded, set_capacity,
+};
 pub use tables::{
-    CommunicatorFacts, all_communicator_facts, call_site, communicator_facts, is_nobody,
+    CommunicatorFacts, call_site, call_sites_since, communicator_facts, communicators, is_nobody,
     set_call_site, set_communicator_facts, set_proc_null,
 };

@@ -9,14 +9,16 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, fence};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, fence};
+use std::thread;
+use std::time::Duration;
 
 use super::clock::{Instant, now};
 use crate::mpi::GrowingList;
 use crate::xla::Frame;
 
 /// How many calls are kept. A power of two.
-const CAPACITY: usize = 1024;
+static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 /// How many attributes of a call are kept. No operation has more.
 const ATTRIBUTES: usize = 8;
 
@@ -107,19 +109,64 @@ struct Ring {
     slots: Box<[Slot]>,
     /// How many calls there were.
     count: AtomicU64,
+    /// The number of the first call that a reader of all calls still needs.
+    needed: AtomicU64,
+}
+
+/// Nobody reads all calls.
+const NOT_NEEDED: u64 = u64::MAX;
+
+/// Has so many calls be kept, at least. This has to be said before the first call.
+pub fn set_capacity(calls: usize) {
+    CAPACITY.store(calls.next_power_of_two(), Relaxed);
+}
+
+/// How many calls are kept.
+pub(super) fn capacity() -> usize {
+    Ring::get().slots.len()
+}
+
+/// Says which call somebody who reads all of them will read next, so that it is kept.
+pub(super) fn calls_are_read_to(next: Option<u64>) {
+    Ring::get()
+        .needed
+        .store(next.unwrap_or(NOT_NEEDED), Release);
 }
 
 impl Ring {
     fn get() -> &'static Self {
         static RING: OnceLock<Ring> = OnceLock::new();
         RING.get_or_init(|| Self {
-            slots: (0..CAPACITY).map(|_| Slot::default()).collect(),
+            slots: (0..CAPACITY.load(Relaxed))
+                .map(|_| Slot::default())
+                .collect(),
             count: AtomicU64::new(0),
+            needed: AtomicU64::new(NOT_NEEDED),
         })
     }
 
+    #[inline(always)]
     fn slot(&self, number: u64) -> &Slot {
-        &self.slots[number as usize % CAPACITY]
+        &self.slots[number as usize & (self.slots.len() - 1)]
+    }
+
+    /// Whether somebody still has to read the call whose slot this one takes.
+    #[inline(always)]
+    fn is_taken(&self, number: u64) -> bool {
+        number.saturating_sub(self.slots.len() as u64) >= self.needed.load(Relaxed)
+    }
+
+    /// Waits for the one who reads all calls.
+    #[cold]
+    fn wait(&self, number: u64) {
+        const STEP: Duration = Duration::from_micros(50);
+        // It waits for nothing but the disk. If that hangs, calls are lost instead.
+        for _ in 0..20_000 {
+            if !self.is_taken(number) {
+                return;
+            }
+            thread::sleep(STEP);
+        }
     }
 }
 
@@ -137,6 +184,9 @@ pub struct Recording {
 pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) -> Recording {
     let ring = Ring::get();
     let number = ring.count.fetch_add(1, Relaxed) + 1;
+    if ring.is_taken(number) {
+        ring.wait(number);
+    }
     let slot = ring.slot(number);
     slot.number.store(0, Relaxed);
     fence(Release);
@@ -204,8 +254,10 @@ impl Drop for Recording {
 
 /// The numbers of the calls that are kept.
 pub fn recorded() -> Range<u64> {
-    let count = Ring::get().count.load(Acquire);
-    (count + 1).saturating_sub(CAPACITY as u64).max(1)..count + 1
+    let ring = Ring::get();
+    let count = ring.count.load(Acquire);
+    let capacity = ring.slots.len() as u64;
+    (count + 1).saturating_sub(capacity).max(1)..count + 1
 }
 
 /// The record of a call, unless it is not kept any more, or just being written.

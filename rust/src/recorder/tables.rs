@@ -42,6 +42,8 @@ pub fn is_nobody(rank: i64) -> bool {
 struct Tables {
     communicators: HashMap<i64, CommunicatorFacts>,
     call_sites: HashMap<i64, Vec<String>>,
+    /// The call sites in the order in which their lines became known.
+    told: Vec<i64>,
 }
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
@@ -59,16 +61,6 @@ pub fn set_communicator_facts(number: i64, facts: CommunicatorFacts) {
     with_tables(|tables| tables.communicators.insert(number, facts));
 }
 
-/// What is known about all communicators, by their numbers.
-pub fn all_communicator_facts() -> Vec<(i64, CommunicatorFacts)> {
-    with_tables(|tables| {
-        let facts = tables.communicators.iter();
-        facts
-            .map(|(number, facts)| (*number, facts.clone()))
-            .collect()
-    })
-}
-
 /// What is known about the communicator with this number.
 pub fn communicator_facts(number: i64) -> Option<CommunicatorFacts> {
     with_tables(|tables| tables.communicators.get(&number).cloned())
@@ -81,8 +73,27 @@ pub fn set_call_site(site: i64, line: &str) {
         let lines = tables.call_sites.entry(site).or_default();
         if lines.len() < MOST_LINES && !lines.iter().any(|known| known == line) {
             lines.push(line.to_owned());
+            tables.told.push(site);
         }
     });
+}
+
+/// The call sites that have become known after the first so many, and their lines as of now.
+pub fn call_sites_since(count: usize) -> Vec<(i64, String)> {
+    with_tables(|tables| {
+        let told = tables.told.get(count..).unwrap_or_default();
+        let lines = |site: &i64| (*site, tables.call_sites[site].join(" or "));
+        told.iter().map(lines).collect()
+    })
+}
+
+/// What is known about all communicators, in the order of their numbers.
+pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
+    with_tables(|tables| {
+        let mut all: Vec<_> = tables.communicators.clone().into_iter().collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all
+    })
 }
 
 /// The Python line of a call in a compiled program: one of several, if equal programs have

@@ -139,7 +139,7 @@ fn runs(members: &[i32]) -> Vec<(i32, i32)> {
 /// How many collective calls this process has made on each communicator.
 pub fn counts() -> Vec<(CommunicatorId, u64)> {
     let mut counts = BTreeMap::new();
-    for (number, facts) in recorder::all_communicator_facts() {
+    for (number, facts) in recorder::communicators() {
         let members = facts.hash();
         let id = CommunicatorId { members, number };
         counts.insert(id, recorder::calls_on(number));
@@ -206,7 +206,7 @@ impl Waiting {
 /// ranks if those use them in another order: its name, and its place by the order in which MPI has
 /// made them.
 fn identity(facts: &CommunicatorFacts) -> String {
-    let earlier = recorder::all_communicator_facts()
+    let earlier = recorder::communicators()
         .into_iter()
         .filter(|(_, other)| other.members == facts.members && other.creation < facts.creation);
     format!("{}, place {}", facts.name, earlier.count())

@@ -52,6 +52,15 @@ thread_local! {
     static ERROR: Cell<Option<(&'static str, c_int)>> = const { Cell::new(None) };
     static IS_FINALIZED: Cell<bool> = const { Cell::new(false) };
     static TYPES: Cell<i64> = const { Cell::new(0) };
+    static IN_MPI: Cell<fn()> = const { Cell::new(|| ()) };
+}
+
+/// What `body` gives while `see` is called within every call of MPI, in this test.
+pub fn seeing<R>(see: fn(), body: impl FnOnce() -> R) -> R {
+    IN_MPI.set(see);
+    let outcome = body();
+    IN_MPI.set(|| ());
+    outcome
 }
 
 /// What `body` gives while a function of MPI's returns an error code, in this test.
@@ -88,6 +97,7 @@ pub fn logged_lines_of(body: impl FnOnce()) -> Vec<String> {
 /// Records a call, and gives back the error code.
 fn record(function: &'static str, arguments: Vec<i64>) -> c_int {
     CALLS.with_borrow_mut(|calls| calls.push((function, arguments)));
+    IN_MPI.get()();
     match ERROR.get() {
         Some((failing, code)) if failing == function => code,
         _ => 0,
@@ -418,6 +428,50 @@ pub fn sendrecv(status: i64) -> CallFrame {
         ("recvtag", 4),
         ("status_number", status),
     ])
+}
+
+/// A call of each operation.
+pub fn a_call_of_each() -> Vec<(&'static str, CallFrame)> {
+    let at_root = |comm| on(comm).ints(&[("op_number", SUM), ("root", 0)]);
+    let counts = |call: CallFrame| call.list("counts", &[1, 2]);
+    let both_counts = on(RANK_0).list("sendcounts", &[1, 2]);
+    let both_counts = both_counts.list("recvcounts", &[1, 0]);
+    vec![
+        ("allgather", in_and_out(on(RANK_0), &[3], &[2, 3])),
+        (
+            "allgatherv",
+            in_and_out(counts(on(RANK_0)), &[1, 3], &[3, 3]),
+        ),
+        ("allreduce", in_and_out(allreduce(RANK_1), &[2, 3], &[2, 3])),
+        ("alltoall", in_and_out(on(RANK_0), &[2, 5], &[2, 5])),
+        ("alltoallv", in_and_out(both_counts, &[3, 3], &[1, 3])),
+        ("barrier", on(RANK_1)),
+        ("bcast", at_root(RANK_0).operand(floats(IN, &[7]))),
+        ("exscan", in_and_out(scan(RANK_0), &[3], &[3])),
+        ("gather", at_root(RANK_1).operand(floats(IN, &[3]))),
+        (
+            "gatherv",
+            counts(at_root(RANK_1)).operand(floats(IN, &[2, 3])),
+        ),
+        ("recv", recv(-1)),
+        ("reduce", at_root(RANK_1).operand(floats(IN, &[3]))),
+        (
+            "reduce_scatter",
+            in_and_out(allreduce(RANK_0), &[2, 3], &[3]),
+        ),
+        (
+            "reduce_scatterv",
+            in_and_out(counts(allreduce(RANK_1)), &[3, 3], &[2, 3]),
+        ),
+        ("scan", in_and_out(scan(RANK_0), &[3], &[3])),
+        ("scatter", at_root(RANK_1).result(floats(OUT, &[3]))),
+        (
+            "scatterv",
+            counts(at_root(RANK_1)).result(floats(OUT, &[2, 3])),
+        ),
+        ("send", send()),
+        ("sendrecv", in_and_out(sendrecv(-1), &[5], &[2, 3])),
+    ]
 }
 
 /// Held while a test changes what holds for the whole process.

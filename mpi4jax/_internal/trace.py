@@ -1,0 +1,193 @@
+"""The trace of a run: two files for each process, in one folder.
+
+`rank-N.calls` has all calls, as the core writes them: see `rust/src/trace.rs`.
+`rank-N.json` has a line for everything else: what the numbers in a call stand for, how long
+JAX compiled and Python dispatched, and how the clocks of processes compare.
+:mod:`.tracefile` reads both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from . import bridge, handles, versions
+from .dtypes import DATATYPES, OPERATORS
+from .operation import Operation
+
+#: How many calls may wait to be written before they keep the next one waiting.
+CAPACITY = 1 << 14
+#: How often a message goes to and fro to compare two clocks. The fastest one counts.
+_ROUNDS = 32
+_SECOND = 10**9
+
+#: The durations that JAX announces, and what it does meanwhile.
+_WORK = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+
+
+class Trace:
+    """The files of this process, while they are written."""
+
+    def __init__(self, folder: Path) -> None:
+        world = MPI.COMM_WORLD
+        rank, size = world.Get_rank(), world.Get_size()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Until the process ends.
+        self._file = open(folder / f"rank-{rank}.json", "w")  # noqa: SIM115
+        self._sites = 0
+        self._communicators = 0
+        self._is_open = True
+        self._write(
+            kind="process",
+            rank=rank,
+            size=size,
+            host=platform.node(),
+            boot=boot(),
+            started=time.monotonic_ns(),
+            version=versions.VERSION,
+            program=sys.argv,
+            operations=bridge.operations,
+            operators=OPERATORS,
+            dtypes={
+                code: (name, np.dtype(name).itemsize)
+                for name, (code, _) in DATATYPES.items()
+            },
+            nobody=MPI.PROC_NULL,
+        )
+        # It is made here and nowhere later, as all processes have to take part in that.
+        self._comm = handles.get_default_comm().Dup()
+        self._compare_clocks()
+        self.calls = folder / f"rank-{rank}.calls"
+        _core.start_trace(self.calls, bridge.operations, CAPACITY)
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        Operation.on_eager_call(self._on_eager_call)
+
+    def _write(self, **facts: Any) -> None:
+        # At once, as other threads write, too.
+        self._file.write(json.dumps(facts) + "\n")
+
+    def _write_tables(self) -> None:
+        """Write what calls may refer to, and was not known when this was done last."""
+        for site, line in _core.call_sites(self._sites):
+            self._sites += 1
+            self._write(kind="site", number=site, line=line)
+        communicators = _core.communicators()
+        for number, name, members in communicators[self._communicators :]:
+            self._write(kind="communicator", number=number, name=name, members=members)
+        self._communicators = len(communicators)
+        # What happens next may end the process at once.
+        self._file.flush()
+
+    def _on_duration(self, event: str, duration_secs: float, **facts: str | int) -> None:
+        if self._is_open and event in _WORK:
+            now = time.monotonic_ns()
+            name = str(facts.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
+            begin = now - int(duration_secs * _SECOND)
+            self._span("compile", f"{_WORK[event]} {name}".strip(), begin, now)
+            self._write_tables()
+
+    def _on_eager_call(self, name: str, begin: int, end: int) -> None:
+        if self._is_open:
+            self._span("eager", name, begin, end)
+
+    def _span(self, kind: str, name: str, begin: int, end: int) -> None:
+        self._write(kind=kind, name=name, begin=begin, end=end)
+
+    def _compare_clocks(self) -> None:
+        offset, error = compare_clocks(self._comm)
+        self._write(kind="clock", at=time.monotonic_ns(), offset=offset, error=error)
+
+    def end(self) -> None:
+        """Finish the files. All processes have to take part."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        summary = _core.stop_trace()
+        self._write_tables()
+        # Another process may have much to do yet.
+        everybody = self._comm.Ibarrier()
+        while not everybody.Test():
+            time.sleep(0.001)
+        self._compare_clocks()
+        self._comm.Free()
+        count, lost = summary or (None, None)
+        self._write(kind="end", at=time.monotonic_ns(), calls=count, lost=lost)
+        self._file.close()
+
+
+def boot() -> str | None:
+    """What processes have in common that read the same clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def compare_clocks(comm: MPI.Intracomm) -> tuple[int, int]:
+    """By how many nanoseconds this process's clock is ahead of rank 0's, and how surely.
+
+    A message goes from rank 0 to each other one and back. The other one's clock was read
+    somewhere between the two times at which rank 0 read its own: half of what is between
+    them is how wrong the middle may be.
+    """
+    rank, clock, found = comm.Get_rank(), np.zeros(1, np.int64), np.zeros(2, np.int64)
+    if rank != 0:
+        for _ in range(_ROUNDS):
+            comm.Recv(clock, 0)
+            clock[0] = time.monotonic_ns()
+            comm.Send(clock, 0)
+        comm.Recv(found, 0)
+        return int(found[0]), int(found[1])
+    for other in range(1, comm.Get_size()):
+        found[1] = np.iinfo(np.int64).max
+        for _ in range(_ROUNDS):
+            begin = time.monotonic_ns()
+            comm.Send(clock, other)
+            comm.Recv(clock, other)
+            end = time.monotonic_ns()
+            error = (end - begin + 1) // 2
+            if error < found[1]:
+                found[:] = clock[0] - (begin + end) // 2, error
+        comm.Send(found, other)
+    return 0, 0
+
+
+_trace: Trace | None = None
+
+
+def path_of_calls() -> Path | None:
+    """The file that calls are written into."""
+    return None if _trace is None else _trace.calls
+
+
+def is_command() -> bool:
+    """Whether this is a command of `python -m mpi4jax`, which is no program to look at."""
+    return ("-m", "mpi4jax") in itertools.pairwise(sys.orig_argv)
+
+
+def start(folder: str) -> None:
+    """Write all calls from now on. All processes have to take part."""
+    global _trace
+    if _trace is None and not is_command():
+        _trace = Trace(Path(folder))
+
+
+def end() -> None:
+    """Finish the files, if there are any."""
+    if _trace is not None:
+        _trace.end()

@@ -1,0 +1,79 @@
+//! Reading all records, in their order, while calls go on.
+
+use super::ring::{Record, calls_are_read_to, capacity, record, recorded};
+
+/// A place in the records. Only one may be in use at a time, as calls wait for it.
+pub struct Reader {
+    next: u64,
+    /// Calls that were under way when their turn was, in the order of their numbers.
+    unfinished: Vec<u64>,
+    lost: u64,
+}
+
+impl Reader {
+    /// Reads the calls that begin from now on.
+    pub fn start() -> Self {
+        let next = recorded().end;
+        calls_are_read_to(Some(next));
+        Self {
+            next,
+            unfinished: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    /// How many calls were overwritten before they were read.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Shows the calls that are over.
+    ///
+    /// They come in the order in which they began, unless one of them takes so long that others
+    /// fill half of the ring meanwhile.
+    pub fn read(&mut self, mut see: impl FnMut(&Record)) {
+        let lost = &mut self.lost;
+        self.unfinished.retain(|number| match record(*number) {
+            Some(call) if call.end.is_some() => {
+                see(&call);
+                false
+            }
+            found => {
+                let is_kept = found.is_some() || recorded().contains(number);
+                *lost += u64::from(!is_kept);
+                is_kept
+            }
+        });
+        let calls = recorded();
+        let half = capacity() as u64 / 2;
+        while self.next < calls.end {
+            match record(self.next) {
+                Some(call) if call.end.is_some() => see(&call),
+                Some(_) if calls.end - self.next > half => self.unfinished.push(self.next),
+                None if self.next < recorded().start => self.lost += 1,
+                // It is being written, or the calls after it can wait.
+                _ => break,
+            }
+            self.next += 1;
+        }
+        calls_are_read_to(Some(self.next));
+    }
+
+    /// Shows all calls that are not read yet, also those that are under way.
+    pub fn read_last(mut self, mut see: impl FnMut(&Record)) -> u64 {
+        self.read(&mut see);
+        for number in self.unfinished.drain(..).chain(self.next..recorded().end) {
+            match record(number) {
+                Some(call) => see(&call),
+                None => self.lost += 1,
+            }
+        }
+        self.lost
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        calls_are_read_to(None);
+    }
+}

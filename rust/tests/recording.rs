@@ -1,0 +1,196 @@
+//! What the recorder keeps of a call.
+
+use _core::recorder::{self, Array, Record};
+
+mod common;
+use common::recorder::*;
+use common::*;
+
+/// The records of the calls that `body` makes, in a test that is [`alone`].
+fn records_of(body: impl FnOnce()) -> Vec<Record> {
+    let before = recorder::recorded().end;
+    body();
+    (before..recorder::recorded().end)
+        .map(|number| recorder::record(number).unwrap())
+        .collect()
+}
+
+/// The record of one call.
+fn record_of(operation: &str, call: CallFrame) -> Record {
+    let mut records = records_of(|| drop(run(operation, call)));
+    assert_eq!(records.len(), 1);
+    records.remove(0)
+}
+
+fn array(count: i64) -> Option<Array> {
+    Some(Array { dtype: F32, count })
+}
+
+/// What is kept of [`a_call_of_each`]: the operand, the result, and the call in words. Ranks and
+/// operators that a frame holds and the operation does not look at are kept as well.
+fn expected() -> Vec<(Option<Array>, Option<Array>, &'static str)> {
+    vec![
+        (array(3), array(6), "allgather #1 (float32[3])"),
+        (array(3), array(9), "allgatherv #2 (float32[3])"),
+        (array(6), array(6), "allreduce #1 (SUM, float32[6])"),
+        (array(10), array(10), "alltoall #3 (float32[10])"),
+        (array(9), array(3), "alltoallv #4 (float32[9])"),
+        (None, None, "barrier #2"),
+        (array(7), None, "bcast #5 (SUM, root 0, float32[7])"),
+        (array(3), array(3), "exscan #6 (SUM, float32[3])"),
+        (array(3), None, "gather #3 (SUM, root 0, float32[3])"),
+        (array(6), None, "gatherv #4 (SUM, root 0, float32[6])"),
+        (
+            None,
+            array(5),
+            "recv (from anyone with any tag, float32[5])",
+        ),
+        (array(3), None, "reduce #5 (SUM, root 0, float32[3])"),
+        (array(6), array(3), "reduce_scatter #7 (SUM, float32[6])"),
+        (array(9), array(6), "reduce_scatterv #6 (SUM, float32[9])"),
+        (array(3), array(3), "scan #8 (SUM, float32[3])"),
+        (None, array(3), "scatter #7 (SUM, root 0, float32[3])"),
+        (None, array(6), "scatterv #8 (SUM, root 0, float32[6])"),
+        (array(5), None, "send (to 1 with tag 9, float32[5])"),
+        (
+            array(5),
+            array(6),
+            "sendrecv (to 1 with tag 2, from 3 with tag 4, float32[5], float32[6])",
+        ),
+    ]
+}
+
+const POINT_TO_POINT: [&str; 3] = ["recv", "send", "sendrecv"];
+
+#[test]
+fn each_call_leaves_a_record() {
+    let _alone = alone();
+    let numbers = [RANK_0, RANK_1];
+    let earlier = numbers.map(recorder::calls_on);
+    assert_eq!(a_call_of_each().len(), expected().len());
+    for ((operation, call), (sent, received, text)) in a_call_of_each().into_iter().zip(expected())
+    {
+        let attributes: Vec<_> = call
+            .attributes
+            .iter()
+            .map(|given| (given.name, given.kind, given.values.clone()))
+            .collect();
+        let mut record = record_of(operation, call);
+
+        assert_eq!(record.operation.name, operation);
+        let is_collective = !POINT_TO_POINT.contains(&operation);
+        assert_eq!(record.operation.is_collective, is_collective);
+        assert!(record.end.unwrap() >= record.begin, "{operation}");
+        assert_eq!(
+            (record.sent, record.received),
+            (sent, received),
+            "{operation}"
+        );
+
+        let names: Vec<_> = record.attributes().map(|(name, _)| name).collect();
+        let given: Vec<_> = attributes.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, given, "{operation}");
+        for (name, kind, values) in attributes {
+            if kind == _core::xla::raw::XLA_FFI_AttrType_SCALAR {
+                assert_eq!(
+                    record.attribute(name),
+                    Some(values[0]),
+                    "{operation} {name}"
+                );
+            }
+        }
+        // Other tests on this communicator may have come first.
+        if is_collective {
+            record.sequence -= earlier[record.communicator() as usize];
+        }
+        let communicator = record.communicator();
+        assert_eq!(
+            record.to_string(),
+            format!("{text} on communicator {communicator}")
+        );
+    }
+}
+
+#[test]
+fn a_name_that_is_no_attribute_has_no_value() {
+    let _alone = alone();
+    let record = record_of("send", send());
+    assert_eq!(record.attribute("dest"), Some(1));
+    assert_eq!(record.attribute("source"), None);
+    assert_eq!(record.line(), None);
+}
+
+#[test]
+fn each_communicator_counts_its_collective_calls() {
+    let _alone = alone();
+    let (a, b) = (new_communicator().0, new_communicator().0);
+    let records = records_of(|| {
+        for communicator in [a, b, a] {
+            drop(run("barrier", on(communicator)));
+        }
+        drop(run("send", send()));
+    });
+    let found: Vec<_> = records.iter().map(|record| record.sequence).collect();
+    assert_eq!(found, [1, 1, 2, 0]);
+    assert_eq!((recorder::calls_on(a), recorder::calls_on(b)), (2, 1));
+}
+
+/// Fails when a record is written after the call, where a call that hangs would not be seen.
+#[test]
+fn a_call_has_its_record_while_mpi_is_called() {
+    let _alone = alone();
+    let see = || {
+        let record = recorder::record(recorder::recorded().end - 1).unwrap();
+        assert_eq!(record.operation.name, "send");
+        assert_eq!(record.attribute("tag"), Some(9));
+        assert_eq!(record.end, None);
+    };
+    let record = seeing(see, || record_of("send", send()));
+    assert!(record.end.is_some());
+}
+
+#[test]
+fn the_last_calls_are_kept() {
+    const KEPT: u64 = 1024;
+    let _alone = alone();
+    let before = recorder::recorded().end;
+    let tagged = |tag| on(RANK_0).ints(&[("dest", 1), ("tag", tag)]);
+    for tag in 0..KEPT as i64 + 10 {
+        drop(run("send", tagged(tag).operand(floats(IN, &[1]))));
+    }
+    let numbers = recorder::recorded();
+    assert_eq!(numbers, before + 10..before + 10 + KEPT);
+    for (number, tag) in numbers.zip(10..) {
+        let record = recorder::record(number).unwrap();
+        assert_eq!(record.number, number);
+        assert_eq!(record.attribute("tag"), Some(tag));
+    }
+    assert!(recorder::record(before + 9).is_none());
+    assert!(recorder::record(before + 10 + KEPT).is_none());
+}
+
+#[test]
+fn a_call_that_fails_is_over() {
+    let _alone = alone();
+    let record = raising("MPI_Send", 6, || record_of("send", send()));
+    assert!(record.end.is_some());
+}
+
+#[test]
+fn a_call_that_is_refused_before_it_is_known_leaves_no_record() {
+    let _alone = alone();
+    let records = records_of(|| drop(run("barrier", on(FREED))));
+    assert_eq!(records.len(), 0);
+}
+
+#[test]
+fn lists_are_told_apart_by_a_hash() {
+    let _alone = alone();
+    let hash = |counts: &[i64]| {
+        let call = in_and_out(on(RANK_0).list("counts", counts), &[1, 3], &[3, 3]);
+        record_of("allgatherv", call).attribute("counts").unwrap()
+    };
+    assert_eq!(hash(&[1, 2]), hash(&[1, 2]));
+    assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
+    assert_ne!(hash(&[1, 2]), hash(&[1, 0]));
+}

@@ -1,0 +1,143 @@
+//! The file that all calls are written to.
+
+// Miri lends no files.
+#![cfg(not(miri))]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use _core::recorder;
+use _core::trace::{self, Entry, MAGIC, NONE};
+
+mod common;
+use common::recorder::*;
+use common::*;
+
+fn file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("mpi4jax-{}-{name}", std::process::id()))
+}
+
+fn entries(path: &PathBuf) -> Vec<Entry> {
+    let bytes = fs::read(path).unwrap();
+    fs::remove_file(path).unwrap();
+    let (header, entries) = bytes.split_at(16);
+    assert_eq!(header[..8], MAGIC);
+    assert_eq!(header[8..], (size_of::<Entry>() as u64).to_ne_bytes());
+    assert_eq!(size_of::<Entry>(), 80);
+    entries
+        .chunks_exact(size_of::<Entry>())
+        // SAFETY: they are as long as an entry, which is numbers.
+        .map(|entry| unsafe { entry.as_ptr().cast::<Entry>().read_unaligned() })
+        .collect()
+}
+
+fn names() -> Vec<String> {
+    a_call_of_each()
+        .iter()
+        .map(|(name, _)| (*name).into())
+        .collect()
+}
+
+#[test]
+fn each_call_is_in_the_file() {
+    let _alone = alone();
+    let path = file("each");
+    trace::start(&path, names()).unwrap();
+    for (name, call) in a_call_of_each() {
+        drop(run(name, call));
+    }
+    let summary = trace::stop().unwrap();
+    assert_eq!((summary.count, summary.lost), (19, 0));
+    let entries = entries(&path);
+    let numbers: Vec<_> = entries.iter().map(|entry| entry.operation).collect();
+    assert_eq!(numbers, (0..19).collect::<Vec<u16>>());
+    assert!(entries.iter().all(|entry| entry.begin <= entry.end));
+    assert!(entries.is_sorted_by_key(|entry| entry.begin));
+
+    let sendrecv = entries.last().unwrap();
+    let expected = Entry {
+        communicator: 0,
+        dest: 1,
+        source: 3,
+        send_tag: 2,
+        recv_tag: 4,
+        sent: 5,
+        received: 6,
+        sent_type: F32 as u8,
+        received_type: F32 as u8,
+        op: NONE,
+        root: NONE,
+        call_site: 0,
+        sequence: 0,
+        operation: 18,
+        begin: sendrecv.begin,
+        end: sendrecv.end,
+    };
+    assert_eq!(*sendrecv, expected);
+    let bcast = entries[6];
+    assert_eq!((bcast.root, bcast.op, bcast.dest), (0, SUM as i32, NONE));
+    assert_eq!((bcast.sent, bcast.received_type), (7, 0));
+    let send = entries[17];
+    assert_eq!((send.dest, send.send_tag, send.sequence), (1, 9, 0));
+    assert!(trace::stop().is_none());
+}
+
+/// Fails if calls overwrite what is not written yet: they are faster than the file.
+#[test]
+fn nothing_is_lost_however_fast_calls_are() {
+    const CALLS: i32 = 20_000;
+    let _alone = alone();
+    let path = file("fast");
+    trace::start(&path, names()).unwrap();
+    for tag in 0..CALLS {
+        let call = on(RANK_0).ints(&[("dest", 1), ("tag", tag.into())]);
+        drop(run("send", call.operand(floats(IN, &[1]))));
+    }
+    let summary = trace::stop().unwrap();
+    assert_eq!((summary.count, summary.lost), (CALLS as u64, 0));
+    let tags: Vec<_> = entries(&path).iter().map(|entry| entry.send_tag).collect();
+    assert_eq!(tags, (0..CALLS).collect::<Vec<_>>());
+}
+
+static MAY_END: AtomicBool = AtomicBool::new(false);
+
+/// Fails if calls wait for one that is not over: it may be waiting for them.
+#[test]
+fn a_long_call_keeps_no_others_waiting() {
+    const CALLS: usize = 3000;
+    let _alone = alone();
+    let path = file("long");
+    trace::start(&path, names()).unwrap();
+    MAY_END.store(false, Ordering::Release);
+    let before = recorder::recorded().end;
+    let long = thread::spawn(|| {
+        let see = || {
+            while !MAY_END.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        };
+        seeing(see, || drop(run("barrier", on(RANK_1))));
+    });
+    while recorder::recorded().end == before {
+        thread::yield_now();
+    }
+    for _ in 0..CALLS {
+        drop(run("send", send()));
+    }
+    MAY_END.store(true, Ordering::Release);
+    long.join().unwrap();
+    let summary = trace::stop().unwrap();
+    // The ring has no place any more for the long one, of which the record was overwritten.
+    assert_eq!((summary.count, summary.lost), (CALLS as u64, 1));
+    assert_eq!(entries(&path).len(), CALLS);
+}
+
+#[test]
+fn a_file_that_cannot_be_made() {
+    let _alone = alone();
+    let path = file("no folder").join("rank-0.calls");
+    assert!(trace::start(&path, names()).is_err());
+    assert!(trace::stop().is_none());
+}

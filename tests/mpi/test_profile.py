@@ -1,0 +1,188 @@
+"""`mpi4jax.diagnostics.profile()`: what calls cost, and who waits for whom."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import diagnostics
+from mpi4jax import notoken as mpi
+from mpi4jax._internal import bridge
+from mpi4jax._internal.lines import shortened
+from mpi4jax._internal.matching import first_messages
+from mpi4jax._internal.profile import Recording
+from mpi4jax._internal.tracefile import ENTRY, NONE, Communicator
+
+X = jnp.ones(3)
+BYTES = 12
+
+
+def test_rows(comm, rank, size, capsys):
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    @jax.jit
+    def step(x):
+        x = mpi.allreduce(x, MPI.MAX)
+        return jax.lax.fori_loop(0, 5, lambda i, x: mpi.sendrecv(x, x, left, right), x)
+
+    jax.block_until_ready(step(X))
+    with diagnostics.profile() as found:
+        for _ in range(2):
+            step(X)
+        mpi.bcast(X[:2], 0)
+    step(X)  # is none of it
+
+    first = step.__wrapped__.__code__.co_firstlineno
+    file = shortened(__file__)
+    rows = {
+        (row.operation, row.line.split(" (")[0]): (row.calls, row.bytes)
+        for row in found.rows
+    }
+    assert rows == {
+        ("allreduce", f"{file}:{first + 2} in step"): (2 * size, 2 * size * BYTES),
+        ("sendrecv", f"{file}:{first + 3} in <lambda>"): (
+            10 * size,
+            10 * size * BYTES,
+        ),
+        # Where there is nothing to send, what is received counts.
+        ("bcast", ""): (size, size * 8),
+    }
+    expected = np.zeros((size, size), int)
+    for sender in range(size):
+        expected[sender, (sender + 1) % size] += 10 * BYTES
+    assert (found.traffic == expected).all()
+
+    assert len(found.seconds) == len(found.waiting) == size
+    assert (found.seconds > 0).all()
+    assert (found.waiting <= found.seconds).all()
+    assert found.seconds.sum() <= found.elapsed * size
+    # Rank 0 prints it.
+    printed = capsys.readouterr().out
+    assert printed == (f"{found}\n" if rank == 0 else "")
+
+
+def test_parts_of_the_processes(comm, rank, size):
+    """Communicators that some processes have, under a number that differs."""
+    if rank == 0:
+        first = MPI.COMM_SELF.Dup()
+        mpi.barrier(comm=first)
+    halves = comm.Split(rank % 2, rank)
+    with diagnostics.profile(quiet=True) as found:
+        mpi.allreduce(X, MPI.SUM, comm=halves)
+        mpi.barrier(comm=MPI.COMM_SELF)
+    rows = {row.operation: (row.calls, row.bytes) for row in found.rows}
+    assert rows == {"allreduce": (size, size * BYTES), "barrier": (size, 0)}
+    halves.Free()
+    if rank == 0:
+        first.Free()
+
+
+def test_profiles_within_each_other():
+    with diagnostics.profile(quiet=True) as outer:
+        mpi.barrier()
+        with diagnostics.profile(quiet=True) as inner:
+            mpi.allreduce(X, MPI.SUM)
+        mpi.bcast(X, 0)
+    assert {row.operation for row in inner.rows} == {"allreduce"}
+    assert {row.operation for row in outer.rows} == {"barrier", "allreduce", "bcast"}
+
+
+def test_nothing_happened(size):
+    with diagnostics.profile(quiet=True) as found:
+        pass
+    assert found.rows == ()
+    assert found.seconds.tolist() == [0] * size
+
+
+def test_a_profile_that_is_not_finished():
+    with (
+        diagnostics.profile(quiet=True) as found,
+        pytest.raises(RuntimeError, match="the `with` block is under way"),
+    ):
+        _ = found.rows
+    assert found.elapsed > 0
+
+
+def test_after_an_exception():
+    with pytest.raises(KeyError), diagnostics.profile():
+        raise KeyError
+    with diagnostics.profile(quiet=True) as found:
+        mpi.barrier()
+    assert [row.operation for row in found.rows] == ["barrier"]
+
+
+def recorded(comm, *calls):
+    """Calls as the core writes them, of which each begins and ends at some time."""
+    entries = np.zeros(len(calls), ENTRY)
+    for name in ("root", "dest", "source"):
+        entries[name] = NONE
+    for entry, (operation, begin, end, fields) in zip(entries, calls, strict=True):
+        entry["operation"] = bridge.operations.index(operation)
+        entry["begin"], entry["end"] = begin, end
+        for name, value in fields.items():
+            entry[name] = value
+    recording = Recording.__new__(Recording)
+    recording._comm, recording._operations = comm, bridge.operations
+    members = tuple(range(comm.Get_size()))
+    return recording, entries, {0: Communicator("world", members, (members, 0))}
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        # All wait for the last one to begin.
+        ("allreduce", lambda rank, size: (size - 1 - rank) * 100),
+        # All that come earlier wait for the root, which is the last one.
+        ("bcast", lambda rank, size: (size - 1 - rank) * 100),
+        # The root needs all others, which don't need each other.
+        ("reduce", lambda rank, size: 0),
+    ],
+)
+def test_waiting_in_collective_calls(operation, expected, comm, rank, size):
+    # Rank by rank, they begin 100 ns apart.
+    call = operation, rank * 100, 10_000, {"sequence": 1, "root": size - 1}
+    recording, calls, communicators = recorded(comm, call)
+    waiting = np.zeros(1)
+    recording._wait_for_collectives(calls, communicators, waiting)
+    assert waiting == expected(rank, size)
+
+
+def test_waiting_ends_with_the_call(comm, rank, size):
+    """Who is done before the last one begins has not waited for it to the end."""
+    call = "allreduce", rank * 100, rank * 100 + 30, {"sequence": 1}
+    recording, calls, communicators = recorded(comm, call)
+    waiting = np.zeros(1)
+    recording._wait_for_collectives(calls, communicators, waiting)
+    assert waiting == (30 if rank < size - 1 else 0)
+
+
+def test_waiting_for_messages(comm, rank, size):
+    """From the left, which sends later than this process receives, or earlier."""
+    left, right = (rank - 1) % size, (rank + 1) % size
+    calls = [
+        ("recv", 100, 900, {"source": left, "recv_tag": 1}),
+        ("send", 500, 600, {"dest": right, "send_tag": 1, "sent": 4, "sent_type": 11}),
+        ("send", 700, 800, {"dest": right, "send_tag": 2, "sent": 1, "sent_type": 11}),
+        ("recv", 950, 990, {"source": left, "recv_tag": 2}),
+    ]
+    recording, entries, communicators = recorded(comm, *calls)
+    waiting, traffic = np.zeros(4), np.zeros(size, np.int64)
+    recording._wait_for_messages(entries, communicators, waiting, traffic)
+    assert waiting.tolist() == [400, 0, 0, 0]
+    assert traffic[right] == traffic.sum() == 20
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "expected"),
+    [
+        ([5, 6, 7], [-1, -1], [0, 1]),
+        ([5], [-1, -1], [0, -1]),
+        ([5, 6, 5], [5, 5, 6, 6], [0, 2, 1, -1]),
+        ([5, 6, 5], [6, -1, 5], [1, 0, 2]),
+        ([], [1, -1], [-1, -1]),
+    ],
+)
+def test_which_message_a_receive_gets(sent, received, expected):
+    found = first_messages(np.array(sent, int), np.array(received, int))
+    assert found.tolist() == expected

@@ -1,0 +1,374 @@
+"""`MPI4JAX_TRACE=folder`, and the timeline that is made of it."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mpi4jax.__main__ import main
+from mpi4jax._internal import tracefile
+from mpi4jax._internal.tracefile import NONE
+
+PROGRAM = """
+    import time
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    @jax.jit
+    def step(x):
+        x = mpi.allreduce(x, op=MPI.SUM)
+        return jax.lax.fori_loop(0, 3, shift, x)
+
+    def shift(i, x):
+        return mpi.sendrecv(x, x, left, right, sendtag=7, comm=comm)
+
+    if rank == 0:
+        time.sleep(0.2)
+    x = jax.block_until_ready(step(jnp.ones(3)))
+    if rank == 0:
+        mpi.send(x, right, tag=1)
+    elif rank == 1:
+        mpi.recv(x, left, tag=1)
+"""
+
+
+def merged(folder, *options):
+    """The events of a timeline, and what was printed when it was made."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mpi4jax", "trace", str(folder), *options],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    with gzip.open(folder / "trace.json.gz", "rt") as file:
+        return json.load(file)["traceEvents"], done.stdout
+
+
+@pytest.fixture
+def traced(launch, tmp_path):
+    """Run a program on two ranks, and give what :func:`merged` does."""
+
+    def traced(program):
+        folder = tmp_path / "a" / "trace"
+        done = launch(program, ranks=2, MPI4JAX_TRACE=str(folder))
+        assert done.returncode == 0, done.stderr
+        return merged(folder)
+
+    return traced
+
+
+def names(events, process, track=None):
+    """The names of what a process did, in order, on one of its tracks."""
+    found = [
+        event
+        for event in events
+        if event["ph"] == "X"
+        and event["pid"] == process
+        and (track is None or event["tid"] % 100 == track)
+    ]
+    return [event["name"] for event in sorted(found, key=lambda event: event["ts"])]
+
+
+CALLS = 3
+SHIFT = "sendrecv  {}:17 in shift"
+
+
+def test_timeline(traced, tmp_path):
+    events, printed = traced(PROGRAM)
+    file = tmp_path / "program.py"
+    allreduce = f"allreduce  {file}:13 in step"
+    for rank, other, last in ((0, 1, "send"), (1, 0, "recv")):
+        calls = [
+            name for name in names(events, rank + 1, CALLS) if not name.startswith("waits")
+        ]
+        assert calls == [allreduce, *[SHIFT.format(file)] * 3, last]
+
+        (call,) = (e for e in events if e["name"] == allreduce and e["pid"] == rank + 1)
+        assert call["args"] == {
+            "on": "COMM_WORLD",
+            "operator": "SUM",
+            "sends": "float32[3]",
+            "bytes sent": 12,
+            "receives": "float32[3]",
+            "bytes received": 12,
+            "number": 1,
+        }
+        shift = next(
+            e for e in events if e["name"].startswith("sendrecv") and e["pid"] == rank + 1
+        )
+        assert shift["args"]["to"] == shift["args"]["from"] == other
+        assert shift["args"]["tag to"] == 7
+        assert shift["args"]["tag from"] == "any"
+
+        # What JAX and Python did is beside them.
+        assert "compile step" in names(events, rank + 1, 1)
+        assert names(events, rank + 1, 2) == [last]
+        named = {
+            e["args"]["name"] for e in events if e["ph"] == "M" and e["pid"] == rank + 1
+        }
+        assert {"MPI", "JAX traces and compiles", "Eager calls in Python"} <= named
+        assert any(name.startswith(f"rank {rank} (") for name in named)
+
+    # Rank 0 slept.
+    (wait,) = (e for e in events if e["name"] == "waits for rank 0" and e["dur"] > 100_000)
+    (call,) = (e for e in events if e["name"] == allreduce and e["pid"] == 2)
+    assert wait["ts"] == call["ts"]
+    assert wait["dur"] <= call["dur"]
+
+    # Each message has an arrow.
+    starts = {e["id"]: e["pid"] for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e["pid"] for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    pairs = sorted((starts[number], ends[number]) for number in starts)
+    assert pairs == [(1, 2)] * 4 + [(2, 1)] * 3
+
+    first, second, third, last = printed.splitlines()
+    assert first == "10 calls of 2 processes, 7 messages"
+    host = json.loads((tmp_path / "a/trace/rank-0.json").read_text().splitlines()[0])[
+        "host"
+    ]
+    assert second == f"rank 0 on {host}: its clock is that of the timeline"
+    assert third == f"rank 1 on {host}: the clock of rank 0"
+    assert last.endswith("trace.json.gz: open it at https://ui.perfetto.dev")
+
+
+def test_between(traced, tmp_path):
+    traced("from mpi4jax import notoken as mpi; mpi.barrier()")
+    events, printed = merged(tmp_path / "a/trace", "--between", "1000", "2000")
+    assert {e["ph"] for e in events} == {"M"}
+    assert printed.startswith("0 calls of 2 processes, 0 messages\n")
+
+
+def test_a_process_that_is_killed(launch, tmp_path):
+    """What it has called before is there, and what it was in."""
+    done = launch(
+        """
+        import os, time, threading
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+        mpi.barrier()
+        time.sleep(0.5)
+        os._exit(7)
+        """,
+        ranks=0,
+        MPI4JAX_TRACE=str(tmp_path),
+    )
+    assert done.returncode == 7
+    events, printed = merged(tmp_path)
+    assert "barrier" in names(events, 1, CALLS)
+    assert "; it has not got to its end\n" in printed
+
+
+def test_the_profiler_of_jax_has_the_names(launch, tmp_path):
+    done = launch(
+        """
+        import gzip, json, sys
+        from pathlib import Path
+        import jax, jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        step = jax.jit(lambda x: mpi.allreduce(mpi.bcast(x, 0), op=MPI.MAX))
+        x = jnp.ones(3)
+        step(x).block_until_ready()
+        with jax.profiler.trace("profile"):
+            step(x).block_until_ready()
+        (file,) = Path("profile").rglob("*.trace.json.gz")
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+        names = {event.get("name", "").partition("_mpi")[0] for event in events}
+        print(sorted(names & {"allreduce", "bcast"}))
+        """,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "['allreduce', 'bcast']\n", done.stderr
+
+
+def test_no_trace(tmp_path, capsys):
+    assert main(["trace", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"{tmp_path} has no trace: no file is called rank-0.json\n"
+    )
+
+
+def write(folder, rank, clocks, calls, boot="here", size=2, lost=0):
+    """A trace by hand: calls are dicts of fields, on a communicator of two."""
+    facts = {
+        "kind": "process",
+        "rank": rank,
+        "size": size,
+        "host": "host",
+        "boot": boot,
+        "started": 0,
+        "operations": ["allreduce", "bcast", "send", "recv", "reduce"],
+        "operators": ["SUM"],
+        "dtypes": {},
+        "nobody": -2,
+    }
+    members = list(range(size))
+    lines = [
+        facts,
+        *({"kind": "clock", "at": a, "offset": o, "error": e} for a, o, e in clocks),
+        {"kind": "communicator", "number": 5 + rank, "name": "ocean", "members": members},
+        {"kind": "end", "at": 0, "calls": len(calls), "lost": lost},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"cut o'
+    (folder / f"rank-{rank}.json").write_text(text)
+    entries = np.zeros(len(calls), tracefile.ENTRY)
+    for name in ("op", "root", "dest", "source", "send_tag", "recv_tag"):
+        entries[name] = NONE
+    entries["communicator"] = 5 + rank
+    for entry, call in zip(entries, calls, strict=True):
+        operation = facts["operations"].index(call["name"])
+        for name, value in {**call, "operation": operation}.items():
+            if name != "name":
+                entry[name] = value
+    header = tracefile.MAGIC + tracefile.ENTRY.itemsize.to_bytes(8, "little")
+    (folder / f"rank-{rank}.calls").write_bytes(header + entries.tobytes() + b"cut off")
+
+
+def call(name, begin, end, **fields):
+    return {"name": name, "begin": begin, "end": end, **fields}
+
+
+def events_of(folder):
+    assert main(["trace", str(folder), "-o", str(folder / "trace.json")]) == 0
+    return json.loads((folder / "trace.json").read_text())["traceEvents"]
+
+
+def test_clocks_are_aligned(tmp_path, capsys):
+    """Rank 1's clock is ahead by 1 s, and by 0.1 ms more in every second."""
+    second = 10**9
+    calls = [
+        call("allreduce", n * second, n * second + 100, sequence=n) for n in range(1, 4)
+    ]
+    write(tmp_path, 0, [(0, 0, 0)], calls)
+    ahead = [second + n * second + n * 10**5 for n in range(5)]
+    shifted = [
+        {**c, "begin": ahead[n], "end": ahead[n] + 100}
+        for n, c in enumerate(calls, start=1)
+    ]
+    clocks = [(ahead[0], second, 2000), (ahead[4], second + 4 * 10**5, 3000)]
+    write(tmp_path, 1, clocks, shifted, boot="there")
+    root, other = tracefile.read(tmp_path)
+    expected = [c["begin"] for c in calls]
+    assert [c.begin for c in root.calls()] == expected
+    assert [c.begin for c in other.calls()] == pytest.approx(expected, abs=2)
+    events_of(tmp_path)
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "rank 0 on host: its clock is that of the timeline",
+        "rank 1 on host: times are right to 3.0 µs, after correcting a drift of "
+        "+99.99 µs per second",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("boot", "clocks", "lost", "text"),
+    [
+        ("here", [(0, 5, 10), (9, -4, 10)], 0, "the clock of rank 0"),
+        # A container with a clock of its own.
+        (
+            "here",
+            [(0, 500, 10)],
+            0,
+            "times are right to 0.0 µs, and worse with every second, as there was no "
+            "comparison at the end",
+        ),
+        ("there", [], 0, "its clock was not compared with rank 0's"),
+        ("here", [], 3, "the clock of rank 0; 3 calls were too fast to be written"),
+    ],
+)
+def test_what_is_said_of_times(boot, clocks, lost, text, tmp_path, capsys):
+    write(tmp_path, 0, [(0, 0, 0)], [])
+    write(tmp_path, 1, clocks, [], boot=boot, lost=lost)
+    events_of(tmp_path)
+    assert capsys.readouterr().out.splitlines()[2] == f"rank 1 on host: {text}"
+
+
+def arrows(events):
+    """The arrows, each by the times at which it begins and ends."""
+    begins = {e["id"]: e["ts"] for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e["ts"] for e in events if e["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    return sorted((round(begins[n] * 1000), round(ends[n] * 1000) + 1) for n in begins)
+
+
+def test_messages_by_tag(tmp_path):
+    """A receive gets the first message with its tag, or the first of all."""
+    sends = [(100, 5), (200, 6), (300, 5), (400, 7)]
+    receives = [(1000, 6), (2000, -1), (3000, 5), (4000, 9)]
+    write(
+        tmp_path,
+        0,
+        [],
+        [call("send", t, t + 10, dest=1, send_tag=tag) for t, tag in sends],
+    )
+    write(
+        tmp_path,
+        1,
+        [],
+        [call("recv", t, t + 10, source=0, recv_tag=tag) for t, tag in receives],
+    )
+    assert arrows(events_of(tmp_path)) == [(100, 2010), (200, 1010), (300, 3010)]
+
+
+def test_messages_from_anyone(tmp_path):
+    """The one that was sent first, though the receive began before."""
+    write(tmp_path, 0, [], [call("send", 300, 310, dest=2, send_tag=1)], size=3)
+    write(tmp_path, 1, [], [call("send", 200, 210, dest=2, send_tag=1)], size=3)
+    receives = [call("recv", t, t + 300, source=-1, recv_tag=-1) for t in (100, 500)]
+    write(tmp_path, 2, [], receives, size=3)
+    assert arrows(events_of(tmp_path)) == [(200, 400), (300, 800)]
+
+
+def waits(events):
+    """Who waits for whom, and how long."""
+    return sorted(
+        (e["pid"] - 1, e["name"], round(e["dur"] * 1000))
+        for e in events
+        if e["name"].startswith("waits")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("allreduce", {}, [(0, "waits for rank 1", 400)]),
+        # The root needs nobody to begin.
+        ("bcast", {"root": 0}, []),
+        ("bcast", {"root": 1}, [(0, "waits for rank 1", 400)]),
+        ("reduce", {"root": 0}, [(0, "waits for rank 1", 400)]),
+        ("reduce", {"root": 1}, []),
+    ],
+)
+def test_who_waits_for_whom(name, fields, expected, tmp_path):
+    write(tmp_path, 0, [], [call(name, 100, 900, sequence=1, **fields)])
+    write(tmp_path, 1, [], [call(name, 500, 950, sequence=1, **fields)])
+    assert waits(events_of(tmp_path)) == expected
+
+
+def test_what_is_not_the_same_call_is_kept_apart(tmp_path):
+    write(tmp_path, 0, [], [call("allreduce", 100, 900, sequence=1)])
+    write(tmp_path, 1, [], [call("bcast", 500, 950, sequence=1, root=0)])
+    assert waits(events_of(tmp_path)) == []
+
+
+def test_calls_at_the_same_time_are_beside_each_other(tmp_path):
+    write(
+        tmp_path,
+        0,
+        [],
+        [call("send", 100, 0), call("send", 200, 300), call("send", 250, 350)],
+        size=1,
+    )
+    events = events_of(tmp_path)
+    tracks = [(e["tid"] % 100, e["args"].get("end")) for e in events if e["ph"] == "X"]
+    assert tracks == [(3, "never"), (4, None), (5, None)]
