@@ -17,8 +17,10 @@ one ring of ghost cells that it gets from its neighbours in every step.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -276,12 +278,26 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
     print(f"wrote {path}")
 
 
+@contextlib.contextmanager
+def profiled(picture: str | None) -> Iterator[None]:
+    """Find out what calls cost, and draw it, if there is to be a picture."""
+    if picture is None:
+        yield
+        return
+    from mpi4jax import diagnostics
+
+    with diagnostics.profile() as profile:
+        yield
+    profile.plot(picture)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nx", type=int, default=240, help="cells along the channel")
     parser.add_argument("--ny", type=int, default=120, help="cells across the channel")
     parser.add_argument("--days", type=float, default=5.0, help="length of the run")
     parser.add_argument("--output", default="shallow_water.png", help="the picture")
+    parser.add_argument("--profile", metavar="PICTURE", help="show who waited for whom")
     parser.add_argument(
         "--benchmark", action="store_true", help="time the loop and draw no picture"
     )
@@ -310,16 +326,17 @@ def main() -> int:
     marks = [steps * n // chunks for n in range(chunks + 1)]
     taken = [chunks * n // (SNAPSHOTS - 1) for n in range(SNAPSHOTS)]
     comm.Barrier()
-    start = time.perf_counter()
-    for n, mark in enumerate(marks):
-        if n > 0:
-            state = jax.block_until_ready(solve(state, marks[n - 1], mark))
-        if not args.benchmark:
-            show_progress(n, chunks)
-            if n in taken:
-                snapshots.append((mark * grid.dt / DAY, collect(grid, state[0])))
-    comm.Barrier()
-    elapsed = time.perf_counter() - start
+    with profiled(args.profile):
+        start = time.perf_counter()
+        for n, mark in enumerate(marks):
+            if n > 0:
+                state = jax.block_until_ready(solve(state, marks[n - 1], mark))
+            if not args.benchmark:
+                show_progress(n, chunks)
+                if n in taken:
+                    snapshots.append((mark * grid.dt / DAY, collect(grid, state[0])))
+        comm.Barrier()
+        elapsed = time.perf_counter() - start
 
     volume = DEPTH * grid.nx * grid.ny
     drift = float((mass_anomaly(state[0]) - mass) / (volume + mass))

@@ -168,7 +168,7 @@ def draw(result: Result) -> Any:
         title=f"Time in MPI, of {_duration(result.elapsed)}",
     )
     bars.xaxis.get_major_locator().set_params(integer=True)
-    bars.legend()
+    bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
     largest = float(result.traffic.max(initial=0))
     factor, unit = next(
         (pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= pair[0]),
