@@ -108,9 +108,11 @@ def test_a_gradient_is_at_the_line_of_what_it_is_of():
         return mpi.sendrecv(x, x, NOBODY, NOBODY).sum()
 
     calls = calls_of(jax.jit(jax.value_and_grad(loss)), X)
-    found = [call.line.split(" (", 1) for call in calls]
-    assert [line for line, _ in found] == [line_of(loss, 1)] * 2
-    assert ["transpose" in scope for _, scope in found] == [False, True]
+    found = [call.line.partition(" (") for call in calls]
+    assert [line for line, *_ in found] == [line_of(loss, 1)] * 2
+    # JAX < 0.7 does not say which one is which.
+    if any(scope for *_, scope in found):
+        assert ["transpose" in scope for *_, scope in found] == [False, True]
 
 
 def test_loops_and_branches():

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -88,7 +89,9 @@ def test_timeline(traced, tmp_path):
     allreduce = f"allreduce  {file}:13 in step"
     for rank, other, last in ((0, 1, "send"), (1, 0, "recv")):
         calls = [
-            name for name in names(events, rank + 1, CALLS) if not name.startswith("waits")
+            name.split(" (")[0]  # some versions of JAX add the scope of a loop
+            for name in names(events, rank + 1, CALLS)
+            if not name.startswith("waits")
         ]
         assert calls == [allreduce, *[SHIFT.format(file)] * 3, last]
 
@@ -168,6 +171,9 @@ def test_a_process_that_is_killed(launch, tmp_path):
     assert "; it has not got to its end\n" in printed
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 8), reason="XLA names custom calls by numbers only"
+)
 def test_the_profiler_of_jax_has_the_names(launch, tmp_path):
     done = launch(
         """

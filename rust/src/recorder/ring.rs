@@ -109,12 +109,12 @@ struct Ring {
     slots: Box<[Slot]>,
     /// How many calls there were.
     count: AtomicU64,
-    /// The number of the first call that a reader of all calls still needs.
-    needed: AtomicU64,
+    /// The number of the first call that would overwrite what a reader of all calls still needs.
+    limit: AtomicU64,
 }
 
 /// Nobody reads all calls.
-const NOT_NEEDED: u64 = u64::MAX;
+const NO_LIMIT: u64 = u64::MAX;
 
 /// Has so many calls be kept, at least. This has to be said before the first call.
 pub fn set_capacity(calls: usize) {
@@ -128,9 +128,9 @@ pub(super) fn capacity() -> usize {
 
 /// Says which call somebody who reads all of them will read next, so that it is kept.
 pub(super) fn calls_are_read_to(next: Option<u64>) {
-    Ring::get()
-        .needed
-        .store(next.unwrap_or(NOT_NEEDED), Release);
+    let ring = Ring::get();
+    let limit = next.map_or(NO_LIMIT, |next| next + ring.slots.len() as u64);
+    ring.limit.store(limit, Release);
 }
 
 impl Ring {
@@ -141,7 +141,7 @@ impl Ring {
                 .map(|_| Slot::default())
                 .collect(),
             count: AtomicU64::new(0),
-            needed: AtomicU64::new(NOT_NEEDED),
+            limit: AtomicU64::new(NO_LIMIT),
         })
     }
 
@@ -153,11 +153,12 @@ impl Ring {
     /// Whether somebody still has to read the call whose slot this one takes.
     #[inline(always)]
     fn is_taken(&self, number: u64) -> bool {
-        number.saturating_sub(self.slots.len() as u64) >= self.needed.load(Relaxed)
+        number >= self.limit.load(Relaxed)
     }
 
     /// Waits for the one who reads all calls.
     #[cold]
+    #[inline(never)]
     fn wait(&self, number: u64) {
         const STEP: Duration = Duration::from_micros(50);
         // It waits for nothing but the disk. If that hangs, calls are lost instead.
