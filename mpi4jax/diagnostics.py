@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from mpi4jax import _core
 
-__all__ = ["Call", "recent"]
+from ._internal.watch import connect
+
+__all__ = ["Call", "recent", "watch"]
 
 
 class Call(NamedTuple):
@@ -49,3 +51,20 @@ def recent() -> list[Call]:
         Call(operation, tuple(arguments), comm, number or None, line or None, age, duration)
         for operation, number, comm, arguments, line, age, duration in _core.recent_calls()
     ]
+
+
+def watch() -> None:
+    """Have the processes ask each other what they do, when one waits for long.
+
+    The first call on the default communicator does so anyway. This is for programs that
+    only use communicators of their own. All processes of ``COMM_WORLD`` have to call it, as
+    it makes a communicator; another call does nothing.
+
+    Raises:
+        RuntimeError: if MPI was not initialised with ``MPI.THREAD_MULTIPLE`` everywhere.
+    """
+    if not connect():
+        raise RuntimeError(
+            "mpi4jax.diagnostics.watch() needs an MPI that was initialised with "
+            "THREAD_MULTIPLE, by which a thread can ask while another one waits"
+        )
