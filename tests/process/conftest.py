@@ -1,15 +1,9 @@
 """Tests that start processes of their own: their exit, their output, their environment."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from textwrap import dedent
 
+import processes
 import pytest
-
-#: The mpiexec of the environment that runs the tests.
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
 @pytest.fixture
@@ -19,15 +13,6 @@ def launch(tmp_path):
     def launch(code, ranks=1, timeout=90, **environ):
         script = tmp_path / "program.py"
         script.write_text(dedent(code))
-        command = [sys.executable, str(script)]
-        if ranks:
-            command = [str(MPIEXEC), "-n", str(ranks), *command]
-        return subprocess.run(
-            command,
-            env={**os.environ, "XLA_FLAGS": "", **environ},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return processes.run(script, ranks, timeout, **environ)
 
     return launch
