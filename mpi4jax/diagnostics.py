@@ -14,8 +14,9 @@ from mpi4jax import _core
 
 from ._internal.profile import Recording
 from ._internal.profile_report import Result, Row, draw, text_of
+from ._internal.watch import connect
 
-__all__ = ["Call", "Profile", "Row", "profile", "recent"]
+__all__ = ["Call", "Profile", "Row", "profile", "recent", "watch"]
 
 
 class Call(NamedTuple):
@@ -143,3 +144,20 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
     found._result = recording.finish()
     if not quiet and MPI.COMM_WORLD.Get_rank() == 0:
         print(found, flush=True)
+
+
+def watch() -> None:
+    """Have the processes ask each other what they do, when one waits for long.
+
+    The first call on the default communicator does so anyway. This is for programs that
+    only use communicators of their own. All processes of ``COMM_WORLD`` have to call it, as
+    it makes a communicator; another call does nothing.
+
+    Raises:
+        RuntimeError: if MPI was not initialised with ``MPI.THREAD_MULTIPLE`` everywhere.
+    """
+    if not connect():
+        raise RuntimeError(
+            "mpi4jax.diagnostics.watch() needs an MPI that was initialised with "
+            "THREAD_MULTIPLE, by which a thread can ask while another one waits"
+        )

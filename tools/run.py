@@ -151,6 +151,7 @@ def own() -> Iterator[Run]:
     for mpi in (MPICH, OPENMPI):
         yield Run(mpi, 1)
         yield Run(mpi, 0, ("process",))
+        yield Run(mpi, 0, ("hangs",))
         yield Run(mpi, 2)
         yield Run(mpi, 2, ("device",))
     yield Run(NOTOKEN, 0, ("process/test_import.py",))
@@ -321,7 +322,7 @@ def main() -> int:
         test = given.test.removeprefix("tests/")
         ranks = given.ranks
         if ranks is None:
-            ranks = 0 if test.startswith(("process", "package")) else 2
+            ranks = 0 if test.startswith(("process", "hangs", "package")) else 2
         environment = Environment(given.mpi, given.jax, given.api)
         return one(Run(environment, ranks, (test,)), shlex.split(given.options))
     parts = PARTS | {"check": check}

@@ -61,7 +61,7 @@ def get_default_comm() -> MPI.Intracomm:
     if _default_comm is None:
         _default_comm = MPI.COMM_WORLD.Clone()
         _register(_default_comm, _DEFAULT)
-        watch.connect(_default_comm)
+        watch.connect()
     return _default_comm
 
 

@@ -57,8 +57,8 @@ class _Ending:
 
     def __init__(self) -> None:
         self._exception: BaseException | None = None
-        #: The exit code and the line of the last call of sys.exit.
-        self._exit = 0, ""
+        #: The status and the line of the last call of sys.exit.
+        self._exit: tuple[Any, str] | None = None
         self._excepthook = sys.excepthook
         self._main = _main()
 
@@ -67,7 +67,7 @@ class _Ending:
 
         @functools.wraps(sys.exit)
         def exit(status: Any = None, /) -> NoReturn:
-            self._exit = _exit_code(status), described(users(_stack(sys._getframe(1))))
+            self._exit = status, described(users(_stack(sys._getframe())))
             raise SystemExit(status)
 
         sys.exit = exit
@@ -77,21 +77,41 @@ class _Ending:
         self._excepthook(kind, value, trace)
 
     def tell(self) -> None:
-        """Tell the core, if an error is the reason."""
+        """Tell the core, if there is a reason to end."""
         error = self._exception
         if error is not None:
-            name = type(error).__name__
-            text = f"{name}: {error}" if str(error) else name
             code = 130 if isinstance(error, KeyboardInterrupt) else 1
-            self._tell(code, text.partition("\n")[0], _lines_of(error.__traceback__))
+            self._tell(code, _in_words(error), _lines_of(error.__traceback__))
+        elif _has_returned(self._main):
+            # Who has called sys.exit, and caught the exception, went on.
             return
-        code, line = self._exit
-        # Who has caught the exception goes on.
-        if code and not _has_returned(self._main):
-            self._tell(code, f"sys.exit({code})", line)
+        elif self._exit is not None:
+            status, line = self._exit
+            given = "" if status is None else _shortened(repr(status))
+            self._tell(_exit_code(status), f"sys.exit({given})", line)
+        else:
+            # Raised by itself, it tells nobody its exit code.
+            last = Frame(self._main.f_code, self._main.f_lasti)
+            self._tell(0, "SystemExit", described(users([last])))
 
     def _tell(self, code: int, text: str, line: str) -> None:
         _core.end_with(code, f"{text}, {line}" if line else text)
+
+
+#: Reasons are cut here.
+_LONGEST = 200
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def _in_words(error: BaseException) -> str:
+    name = type(error).__name__
+    text, _, trace = str(error).strip().partition("Traceback (most recent call last):")
+    # JAX puts the whole traceback of a callback into its error; the last line says it.
+    reason = text.partition("\n")[0] + trace.strip().rpartition("\n")[2]
+    return f"{name}: {_shortened(reason)}" if reason else name
 
 
 def _exit_code(status: Any) -> int:
@@ -132,15 +152,19 @@ def start() -> None:
     )
 
 
-def connect(comm: MPI.Intracomm) -> None:
-    """Have the ranks of a communicator that has all of them ask each other, from now on.
+@functools.cache
+def connect() -> bool:
+    """Have the ranks ask each other from now on. Says whether MPI allows it.
 
     All of them call this, as it makes a communicator for them to talk on.
     """
-    level = comm.allreduce(MPI.Query_thread(), MPI.MIN)
-    if level < MPI.THREAD_MULTIPLE:
-        return
-    _core.connect_watchers(handle(comm.Dup()), handle(MPI.BYTE), int(MPI.ANY_SOURCE))
+    start()
+    world = MPI.COMM_WORLD
+    if world.allreduce(MPI.Query_thread(), MPI.MIN) < MPI.THREAD_MULTIPLE:
+        return False
+    comm = world.Dup()
+    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE))
+    return True
 
 
 def enable() -> None:

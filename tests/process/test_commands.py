@@ -6,8 +6,8 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from conftest import run
 from mpi4py import MPI
+from processes import run
 
 from mpi4jax import notoken
 from mpi4jax._commands import doctor, facts, launcher, ranks

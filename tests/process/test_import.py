@@ -94,11 +94,20 @@ def test_version(launch):
     assert done.stdout.strip() == importlib.metadata.version("mpi4jax")
 
 
-@pytest.mark.parametrize("name", ["MPI4JAX_STAGING_CHUNK", "MPI4JAX_STAGING_LIMIT"])
-def test_environment_variable_that_is_no_number(launch, name):
-    done = launch("import mpi4jax", ranks=0, **{name: "1M"})
+@pytest.mark.parametrize(
+    ("name", "value", "of"),
+    [
+        ("MPI4JAX_HANG_REPORT", "-1", "seconds"),
+        ("MPI4JAX_STAGING_CHUNK", "1M", "bytes"),
+        ("MPI4JAX_STAGING_LIMIT", "1M", "bytes"),
+        ("MPI4JAX_TIMEOUT", "1h", "seconds"),
+    ],
+)
+def test_environment_variable_that_is_no_number(launch, name, value, of):
+    done = launch("import mpi4jax", ranks=0, **{name: value})
     assert error_of(done) == (
-        f"ValueError: the environment variable {name} is '1M', expected a number of bytes"
+        f"ValueError: the environment variable {name} is {value!r}, "
+        f"expected a number of {of}"
     )
 
 
@@ -135,6 +144,7 @@ def test_without_a_gpu(launch):
         ("MPI4JAX_PREFER_NOTOKEN", "1, true, on, yes, 0, false, off, no"),
         ("MPI4JAX_SKIP_ABI_CHECK", "1, true, on, yes, 0, false, off, no"),
         ("MPI4JAX_API", "token, notoken"),
+        ("MPI4JAX_ON_DEADLOCK", "abort, report"),
         ("MPI4JAX_ON_ERROR", "abort, raise"),
     ],
 )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import MPIEXEC
+from processes import MPIEXEC
 
 TESTS = Path(__file__).parent.parent
 

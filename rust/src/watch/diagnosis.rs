@@ -296,8 +296,11 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
     }
     let mut missing: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
     for rank in &attendance.missing {
-        let count = scene.notes.get(rank).map_or(0, |note| note.count(key.0));
-        missing.entry(count).or_default().push(*rank);
+        // What a silent rank has called is not known.
+        let note = scene.notes.get(rank);
+        if let Some(note) = note.filter(|note| note.state != State::Silent) {
+            missing.entry(note.count(key.0)).or_default().push(*rank);
+        }
     }
     for (count, absent) in missing {
         let absent: Ranks = absent.into_iter().collect();
@@ -326,7 +329,9 @@ fn circles(scene: &Scene) -> Vec<Vec<i32>> {
         } else {
             scene.is_message(rank, other)
         };
-        (!meets).then_some(other)
+        // Two ranks that mean each other, one by a send, have the tags or communicators wrong.
+        let is_crossed = crossed(scene, rank, other, is_receive).is_some();
+        (!meets && !is_crossed).then_some(other)
     };
     let mut seen = HashSet::new();
     let mut found = Vec::new();
@@ -362,7 +367,9 @@ const MOST_LISTED: usize = 8;
 /// Messages that one side waits for, and the other side does not send or receive. Those of some
 /// ranks are explained already.
 fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
-    let mut findings = Vec::new();
+    // Who waits, by what is said of them.
+    let mut waiting: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+    let mut crossings = HashSet::new();
     for (rank, call) in &scene.calls {
         if call.sequence > 0 || explained.contains(rank) {
             continue;
@@ -370,46 +377,62 @@ fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
         let Some((half, is_receive)) = Scene::awaited(call) else {
             continue;
         };
-        let tag = half
-            .tag
-            .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"));
-        let name = &call.communicator_name;
-        let Peer::Rank(other) = half.peer else {
-            if !call.members().any(|sender| scene.is_message(sender, *rank)) {
-                findings.push(format!(
-                    "rank {rank} waits for a message from anyone with {tag} on {name}, and nobody \
-                     is sending it one."
-                ));
+        let meets = |other| {
+            if is_receive {
+                scene.is_message(other, *rank)
+            } else {
+                scene.is_message(*rank, other)
             }
-            continue;
         };
-        let (meets, wish, deed) = if is_receive {
-            (
-                scene.is_message(other, *rank),
-                "for a message from",
-                "is not sending it one",
-            )
-        } else {
-            (
-                scene.is_message(*rank, other),
-                "to send a message to",
-                "is not receiving it",
-            )
+        let (is_met, peer, them) = match half.peer {
+            Peer::Rank(other) => (meets(other), format!("rank {other}"), Some(other)),
+            _ => (call.members().any(meets), "anyone".to_owned(), None),
         };
-        if meets {
+        if is_met {
             continue;
         }
-        let deed = crossed(scene, *rank, other, is_receive).unwrap_or_else(|| deed.to_owned());
-        findings.push(format!(
-            "rank {rank} waits {wish} rank {other} with {tag} on {name}, and rank {other} {deed}."
-        ));
+        let they = them.map_or_else(|| "nobody".to_owned(), |_| peer.clone());
+        let crossed = them.and_then(|other| crossed(scene, *rank, other, is_receive));
+        if let (Some(other), Some(_)) = (them, &crossed)
+            && !crossings.insert((*rank.min(&other), *rank.max(&other)))
+        {
+            // It was said of the other one.
+            continue;
+        }
+        let (wish, deed) = match (is_receive, them) {
+            (true, Some(_)) => ("for a message from", "is not sending one"),
+            (true, None) => ("for a message from", "is sending one"),
+            (false, _) => ("to send a message to", "is not receiving it"),
+        };
+        let deed = crossed.unwrap_or_else(|| deed.to_owned());
+        let (tag, name) = (tag_in_words(half), &call.communicator_name);
+        let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
+        waiting.entry(text).or_default().push(*rank);
     }
-    if findings.len() > MOST_LISTED {
-        let more = findings.len() - MOST_LISTED;
-        findings.truncate(MOST_LISTED);
-        findings.push(format!("{more} other ranks do so, too."));
+    let mut waiting: Vec<(Ranks, String)> = waiting
+        .into_iter()
+        .map(|(text, ranks)| (ranks.into_iter().collect(), text))
+        .collect();
+    waiting.sort();
+    let others: usize = waiting
+        .iter()
+        .skip(MOST_LISTED)
+        .map(|(ranks, _)| ranks.len())
+        .sum();
+    waiting.truncate(MOST_LISTED);
+    let findings = waiting.into_iter();
+    let mut findings: Vec<String> = findings
+        .map(|(ranks, text)| format!("{} {text}", ranks.with_verb("waits", "wait")))
+        .collect();
+    if others > 0 {
+        findings.push(format!("{others} other ranks wait in the same way."));
     }
     findings
+}
+
+fn tag_in_words(half: Half) -> String {
+    half.tag
+        .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"))
 }
 
 /// What the other side does if it has to do with this rank, but not as this rank wants.
@@ -423,14 +446,9 @@ fn crossed(scene: &Scene, rank: i32, other: i32, is_receive: bool) -> Option<Str
     if half.peer != Peer::Rank(rank) {
         return None;
     }
-    let tag = half
-        .tag
-        .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"));
     let verb = if is_receive { "sends" } else { "receives" };
-    Some(format!(
-        "{verb} one with {tag} on {}",
-        theirs.communicator_name
-    ))
+    let (tag, name) = (tag_in_words(half), &theirs.communicator_name);
+    Some(format!("{verb} one with {tag} on {name}"))
 }
 
 /// "a, b and c".

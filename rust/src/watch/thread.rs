@@ -7,9 +7,10 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::diagnosis::DEADLOCK;
 use super::exchange::{Exchange, Objects};
 use super::note::{End, Note, State, Waiting, counts, longest_call};
-use super::watcher::{Action, Settings, Watcher, alone};
+use super::watcher::{Action, Settings, Watcher, alone, timed_out};
 use crate::log;
 use crate::mpi::{Abi, Functions, Handle};
 use crate::recorder::exactly_now;
@@ -317,7 +318,10 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
             {
                 // Without the level of threads that it takes, MPI can't be asked to do it. When a
                 // process dies, its launcher ends the others.
-                std::process::exit(super::diagnosis::DEADLOCK);
+                log::print_error(&timed_out("this rank", DEADLOCK));
+                // SAFETY: this ends the process, without the functions that would run at exit while
+                // another thread is in MPI.
+                unsafe { libc::_exit(DEADLOCK) };
             }
             if is_ending {
                 return;

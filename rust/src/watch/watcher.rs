@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::diagnosis::{DEADLOCK, diagnose};
+use super::diagnosis::{DEADLOCK, SETTLED, diagnose};
 use super::note::{Note, State};
 use super::report::report;
 
@@ -99,7 +99,9 @@ pub struct Watcher {
     alarmed: Option<f64>,
     rounds: u64,
     round: Option<Round>,
-    /// On rank 0, after an ending: when to ask again, and the pause after that.
+    /// On rank 0: whether a rank waits for long that was heard in a round that is no report.
+    has_heard: bool,
+    /// On rank 0, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
 }
 
@@ -116,6 +118,7 @@ impl Watcher {
             alarmed: None,
             rounds: 0,
             round: None,
+            has_heard: false,
             next_look: None,
         }
     }
@@ -199,6 +202,10 @@ impl Watcher {
             self.ask(now, Alarm::Ending, full, &mut actions);
         }
         self.close(now, &mut actions);
+        if self.round.is_none() && std::mem::take(&mut self.has_heard) {
+            self.ask(now, Alarm::Waiting, full, &mut actions);
+            self.close(now, &mut actions);
+        }
         actions
     }
 
@@ -229,6 +236,8 @@ impl Watcher {
             if reason == Alarm::Timeout {
                 // The rank says so once only.
                 round.reason = reason;
+            } else if round.reason == Alarm::Ending {
+                self.has_heard = true;
             }
         } else {
             self.ask(now, reason, full, actions);
@@ -265,6 +274,13 @@ impl Watcher {
         let is_interrupted = notes.iter().any(|note| note.is_interrupted);
         let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks || is_interrupted;
         let is_waiting = notes.iter().any(|note| note.waiting().is_some());
+        if !is_over {
+            // Who is awaited may come to its end later, or to a call that does not fit: the ranks
+            // that wait don't alarm again.
+            let is_fine = notes.iter().all(is_fine);
+            let first = (now + FIRST_PAUSE, FIRST_PAUSE);
+            self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
+        }
         match round.reason {
             Alarm::Ending if !is_over => return,
             // The waiting may be over by now.
@@ -278,14 +294,13 @@ impl Watcher {
             _ => None,
         };
         if let Some(code) = code {
-            let why = if is_interrupted {
-                "ending all ranks"
+            text += &if is_interrupted {
+                format!("ending all ranks with exit code {code}\n")
             } else if is_over {
-                "this is a deadlock: ending all ranks"
+                format!("this is a deadlock: ending all ranks with exit code {code}\n")
             } else {
-                "MPI4JAX_TIMEOUT is over: ending all ranks"
+                timed_out("all ranks", code)
             };
-            text += &format!("{why} with exit code {code}\n");
         } else if !diagnosis.stuck.is_empty() {
             text += "this is a deadlock: no rank can go on\n";
         }
@@ -299,11 +314,21 @@ impl Watcher {
         if note.waiting().is_none() {
             return;
         }
-        actions.push(Action::Print(alone(note, "rank 0 does not answer")));
-        if self.settings.timeout.is_some() && self.timed_out == self.reported {
+        let mut text = alone(note, "rank 0 does not answer");
+        let is_over = self.settings.timeout.is_some() && self.timed_out == self.reported;
+        if is_over {
+            text += &timed_out("all ranks", DEADLOCK);
+        }
+        actions.push(Action::Print(text));
+        if is_over {
             actions.push(Action::Abort(DEADLOCK));
         }
     }
+}
+
+/// The last line before an end that is no deadlock's.
+pub fn timed_out(who: &str, code: i32) -> String {
+    format!("MPI4JAX_TIMEOUT is over: ending {who} with exit code {code}\n")
 }
 
 /// The report of a rank that can't ask the others.
@@ -311,6 +336,15 @@ pub fn alone(note: Note, why: &str) -> String {
     let mut diagnosis = diagnose(std::slice::from_ref(&note));
     diagnosis.findings = vec![format!("what other ranks do is not known: {why}")];
     report(&[note], &diagnosis)
+}
+
+/// Whether a rank gives no reason to look again.
+fn is_fine(note: &Note) -> bool {
+    match &note.state {
+        State::Waiting(call) => call.seconds < SETTLED,
+        State::Ended(end) => end.code == 0,
+        State::Elsewhere { .. } | State::Silent => true,
+    }
 }
 
 fn silent(rank: i32) -> Note {

@@ -1,0 +1,14 @@
+"""What rank 0 sends has another tag than what rank 1 receives."""
+
+import jax.numpy as jnp
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+
+rank = MPI.COMM_WORLD.Get_rank()
+x = jnp.ones(1 << 20)
+mpi.barrier()
+if rank == 0:
+    mpi.send(x, dest=1, tag=7)
+else:
+    x = mpi.recv(x, source=0, tag=8)

@@ -1,0 +1,14 @@
+"""Rank 1 leaves by sys.exit."""
+
+import sys
+
+import jax.numpy as jnp
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+
+rank = MPI.COMM_WORLD.Get_rank()
+mpi.barrier()
+if rank == 1:
+    sys.exit(3)
+print(mpi.allgather(jnp.ones(2)))

@@ -1,0 +1,167 @@
+"""Programs that hang, and slow ones that do not: what is reported, and how they end.
+
+Each program in `programs` that leads to a report has it in a file beside it. There, `...`
+stands for what differs from run to run.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import processes
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+#: Seconds after which only a program that hangs has not ended.
+LIMIT = 150
+#: Two programs run at once: one thread is plenty for each of their ranks.
+ENVIRON = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "MPI4JAX_HANG_REPORT": "2",
+}
+
+DEADLOCK = 86
+INTERRUPTED = 130
+
+
+class Hang(NamedTuple):
+    """How a program is run, and how it ends."""
+
+    ranks: int
+    #: None: any but 0.
+    code: int | None
+    environ: Mapping[str, str] = MappingProxyType({})
+
+
+TIMEOUT = {"MPI4JAX_TIMEOUT": "5"}
+#: Nothing here waits as long, however slow the machine is.
+PATIENT = {"MPI4JAX_HANG_REPORT": "60"}
+
+HANGS = {
+    # Collective calls that do not fit.
+    "different_operations": Hang(3, DEADLOCK),
+    "different_roots": Hang(2, DEADLOCK),
+    "subset": Hang(4, DEADLOCK),
+    "one_step_more": Hang(2, DEADLOCK),
+    "two_communicators": Hang(2, DEADLOCK),
+    "freed_on_one_rank": Hang(2, DEADLOCK),
+    # MPICH's mpiexec may give the signal by which it ended others as its exit code.
+    "sixteen": Hang(16, None),
+    # Messages that do not fit.
+    "crossed_tags": Hang(2, DEADLOCK),
+    "circle_of_two": Hang(2, DEADLOCK),
+    "circle_of_three": Hang(3, DEADLOCK),
+    "recv_without_send": Hang(3, DEADLOCK),
+    "recv_from_anyone": Hang(3, DEADLOCK),
+    # A rank that has ended.
+    "early_end_awaited": Hang(4, DEADLOCK),
+    "exception": Hang(3, 1),
+    "exception_in_callback": Hang(2, 1),
+    "sys_exit": Hang(3, 3),
+    "raise_system_exit": Hang(3, DEADLOCK),
+    "exit_at_exit": Hang(2, DEADLOCK),
+    "killed": Hang(3, None),
+    # What could go on, and is ended all the same.
+    "stopped": Hang(3, DEADLOCK, TIMEOUT),
+    "endless_computation": Hang(3, DEADLOCK, TIMEOUT),
+    "interrupted": Hang(2, INTERRUPTED),
+    # Ranks that ask each other, or do not.
+    "own_communicators": Hang(2, DEADLOCK, TIMEOUT),
+    "own_communicators_watched": Hang(2, DEADLOCK),
+    # What is only slow.
+    "slow_rank": Hang(3, 0),
+    "slow_compilation": Hang(2, 0, PATIENT),
+    "large_messages": Hang(2, 0, PATIENT),
+    "early_end": Hang(3, 0, PATIENT),
+    "exit_code": Hang(2, 5, PATIENT),
+}
+
+
+def test_every_program_is_run():
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == set(HANGS)
+
+
+@pytest.fixture(scope="session")
+def runs(request):
+    """What the programs did that the chosen tests ask for: two of them run at once."""
+
+    def run(name):
+        ranks, _, environ = HANGS[name]
+        return processes.run(
+            "-P",
+            f"{name}.py",
+            ranks=ranks,
+            cwd=PROGRAMS,
+            timeout=LIMIT,
+            **{**ENVIRON, **environ},
+        )
+
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    names = [call.params["name"] for call in calls if call and "name" in call.params]
+    pool = ThreadPoolExecutor(2)
+    yield {name: pool.submit(run, name) for name in names if can_run(name)}
+    pool.shutdown(cancel_futures=True)
+
+
+def can_run(name):
+    """Whether the MPI is one for so many ranks on few cores."""
+    return HANGS[name].ranks <= 4 or is_mpich()
+
+
+def is_mpich():
+    command = [processes.MPIEXEC, "--version"]
+    return "HYDRA" in subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def reports_of(name):
+    """The reports that a program leads to, as patterns."""
+    file = PROGRAMS / f"{name}.txt"
+    texts = file.read_text().split("\n\n") if file.exists() else []
+    return [re.escape(text.strip()).replace(r"\.\.\.", ".*") for text in texts]
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_what_is_reported(runs, name):
+    if not can_run(name):
+        pytest.skip("more ranks than this MPI takes on few cores")
+    done = runs[name].result()
+    code = HANGS[name].code
+    assert done.returncode == code or (code is None and done.returncode), done.stderr
+    reports = reports_of(name)
+    assert re.search(".*".join(reports), done.stderr, re.DOTALL), done.stderr
+    if not reports or code == 0:
+        # Nothing is said that is not expected, and nothing twice.
+        assert done.stderr.count("mpi4jax: ") == len(reports), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "report"),
+    [
+        ({"MPI4JAX_ON_DEADLOCK": "report"}, "this is a deadlock: no rank can go on\n"),
+        ({"MPI4JAX_HANG_REPORT": "0"}, ""),
+    ],
+    ids=["report", "off"],
+)
+def test_a_deadlock_that_is_left_alone(environ, report):
+    process = processes.start(
+        "-P", "different_operations.py", ranks=3, cwd=PROGRAMS, **ENVIRON | environ
+    )
+    try:
+        if report:
+            for line in process.stderr:
+                assert "ending" not in line
+                if line == report:
+                    break
+        # It would have been ended by now, or soon.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3 if report else 10)
+    finally:
+        _, rest = processes.stop(process)
+    assert "mpi4jax: " not in rest

@@ -1,0 +1,48 @@
+"""What tests share that start processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+#: The mpiexec of the environment that runs the tests.
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+
+def start(
+    *arguments: object, ranks: int = 0, cwd: Path | None = None, **environ: str
+) -> subprocess.Popen[str]:
+    """Start Python with some arguments on a number of ranks (0: without mpiexec)."""
+    command = [sys.executable, *map(str, arguments)]
+    if ranks:
+        command = [str(MPIEXEC), "-n", str(ranks), *command]
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, "XLA_FLAGS": "", **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End a program and all its ranks, and give back what it has written."""
+    # Killed at once, mpiexec would leave them behind.
+    process.terminate()
+    return process.communicate()
+
+
+def run(
+    *arguments: object, timeout: float = 90, **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in the same way, and give back what it did."""
+    process = start(*arguments, **options)  # type: ignore[arg-type]
+    try:
+        output = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        text = "".join(stop(process))
+        raise AssertionError(f"{arguments} took more than {timeout} s:\n{text}") from None
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
