@@ -88,7 +88,7 @@ fn receive(size: i32, from: i32) -> Waiting {
 
 /// What is found, the ranks that are stuck, and the exit code.
 fn found(notes: &[Note]) -> (Vec<String>, String, i32) {
-    let diagnosis = diagnose(notes);
+    let diagnosis = diagnose(notes, 1.0);
     let stuck = if diagnosis.stuck.is_empty() {
         "nobody".into()
     } else {
@@ -319,7 +319,7 @@ fn thousands_of_ranks() {
     };
     let notes: Vec<Note> = (0..size).map(state).collect();
     let begin = Instant::now();
-    let text = report(&notes, &diagnose(&notes));
+    let text = report(&notes, &diagnose(&notes, 1.0));
     println!("{size} notes: {:?}", begin.elapsed());
     assert_eq!(
         text,
@@ -343,7 +343,7 @@ fn thousands_of_lines() {
     };
     let notes: Vec<Note> = (0..4096).map(|rank| waiting(rank, call(rank))).collect();
     let begin = Instant::now();
-    let text = report(&notes, &diagnose(&notes));
+    let text = report(&notes, &diagnose(&notes, 1.0));
     println!("4096 lines: {:?}", begin.elapsed());
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 20 + 1 + 8, "{text}");

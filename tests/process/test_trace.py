@@ -121,7 +121,7 @@ def test_timeline(traced, tmp_path):
         assert {"MPI", "JAX traces and compiles", "Eager calls in Python"} <= named
         assert any(name.startswith(f"rank {rank} (") for name in named)
 
-    # Who began first waited for the other one: rank 1, as rank 0 sleeps, unless all is slow.
+    # Who began first waited for the other one: rank 1, as rank 0 sleeps, if all is well.
     both = [e for e in events if e["name"] == allreduce]
     early, late = sorted(both, key=lambda call: call["ts"])
     (wait,) = (

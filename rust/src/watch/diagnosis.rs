@@ -1,16 +1,31 @@
 //! What is wrong, from the notes of all ranks.
 //!
 //! A rank is stuck if only ranks that are stuck or have ended could bring its call to an end. What
-//! ranks say holds for one moment: every call that counts here has been under way for longer than
-//! it took to ask them all. So nothing was on its way between them any more.
+//! ranks say holds for one moment: every call that counts here has been under way for some seconds.
+//! So nothing is on its way between them any more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::note::{CommunicatorId, Half, Note, Peer, State, Waiting};
 use super::ranks::Ranks;
 
-/// A call counts from so many seconds on. Asking takes less (`watcher::PATIENCE`).
+/// Of a job that fails anyway, a call counts from so many seconds on.
 pub const SETTLED: f64 = 1.0;
+/// Of any other: on a machine that has more to do than it can, a message may have been under way for
+/// some seconds when both sides are in other calls already.
+const SURELY_SETTLED: f64 = 10.0;
+
+/// How many seconds a call has to last to count, if users have calls reported after so many.
+pub fn settled(notes: &[Note], report_after: f64) -> f64 {
+    let fails = |note: &Note| {
+        note.is_interrupted || matches!(&note.state, State::Ended(end) if end.code != 0)
+    };
+    if notes.iter().any(fails) {
+        SETTLED
+    } else {
+        (report_after / 2.0).clamp(SETTLED, SURELY_SETTLED)
+    }
+}
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,12 +186,12 @@ impl<'a> Scene<'a> {
     }
 
     /// The ranks that never go on.
-    fn stuck(&self, attendances: &BTreeMap<Collective, Attendance>) -> HashSet<i32> {
-        let settled = self
+    fn stuck(&self, attendances: &BTreeMap<Collective, Attendance>, settled: f64) -> HashSet<i32> {
+        let lasting = self
             .calls
             .iter()
-            .filter(|(_, call)| call.seconds >= SETTLED);
-        let mut stuck: HashSet<i32> = settled.map(|(rank, _)| *rank).collect();
+            .filter(|(_, call)| call.seconds >= settled);
+        let mut stuck: HashSet<i32> = lasting.map(|(rank, _)| *rank).collect();
         loop {
             let mut free: Vec<i32> = Vec::new();
             for (key, attendance) in attendances {
@@ -185,7 +200,7 @@ impl<'a> Scene<'a> {
                     && !attendance.missing.iter().any(|m| self.may_act(*m, &stuck));
                 // A rank of those that is elsewhere now was there: it has not been there for long.
                 let is_lost = attendance.disagreement.is_some()
-                    && ranks.iter().all(|rank| self.calls[rank].seconds >= SETTLED);
+                    && ranks.iter().all(|rank| self.calls[rank].seconds >= settled);
                 if !waits && !is_lost {
                     free.extend(ranks.iter().filter(|rank| stuck.contains(rank)));
                 }
@@ -206,15 +221,15 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Says what is wrong.
-pub fn diagnose(notes: &[Note]) -> Diagnosis {
+/// Says what is wrong. Calls count that have lasted for so many seconds.
+pub fn diagnose(notes: &[Note], settled: f64) -> Diagnosis {
     let scene = Scene::new(notes);
     let attendances: BTreeMap<Collective, Attendance> = scene
         .collectives
         .iter()
         .map(|(key, ranks)| (*key, scene.attendance(*key, ranks)))
         .collect();
-    let stuck = scene.stuck(&attendances);
+    let stuck = scene.stuck(&attendances, settled);
 
     let mut findings = Vec::new();
     let mut exit_code = DEADLOCK;

@@ -206,7 +206,7 @@ fn note_interrupts() {
     }
 }
 
-/// What this process does, as far as the core knows.
+/// What this process does, as far as the core knows at once.
 fn brief(rank: i32) -> Note {
     let call = longest_call();
     let end = locked(&END).clone();
@@ -234,13 +234,14 @@ fn brief(rank: i32) -> Note {
         rank,
         state,
         is_interrupted,
-        counts: counts(),
+        counts: Vec::new(),
     }
 }
 
-/// The same, with what Python knows.
+/// The same, with the numbers of its calls, and with what Python knows.
 fn full(rank: i32) -> Note {
     let mut note = brief(rank);
+    note.counts = counts();
     match &mut note.state {
         State::Waiting(call) if call.line.is_empty() => {
             let (_, line) = ask_python().unwrap_or_default();

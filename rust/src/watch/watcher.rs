@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::diagnosis::{DEADLOCK, SETTLED, diagnose};
+use super::diagnosis::{DEADLOCK, SETTLED, diagnose, settled};
 use super::note::{Note, State};
 use super::report::report;
 
@@ -74,7 +74,7 @@ const HEARING: f64 = 3.0 * PATIENCE;
 /// How long after an ending rank 0 asks for the first time, and how long at the most until it asks
 /// again.
 const FIRST_PAUSE: f64 = 1.2;
-const LONGEST_PAUSE: f64 = 30.0;
+const LONGEST_PAUSE: f64 = 10.0;
 
 /// An asking under way, on rank 0.
 struct Round {
@@ -270,7 +270,7 @@ impl Watcher {
         let notes: Vec<Note> = (0..self.size)
             .map(|rank| round.notes.remove(&rank).unwrap_or_else(|| silent(rank)))
             .collect();
-        let diagnosis = diagnose(&notes);
+        let diagnosis = diagnose(&notes, settled(&notes, self.settings.report_after));
         let is_interrupted = notes.iter().any(|note| note.is_interrupted);
         let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks || is_interrupted;
         let is_waiting = notes.iter().any(|note| note.waiting().is_some());
@@ -333,7 +333,7 @@ pub fn timed_out(who: &str, code: i32) -> String {
 
 /// The report of a rank that can't ask the others.
 pub fn alone(note: Note, why: &str) -> String {
-    let mut diagnosis = diagnose(std::slice::from_ref(&note));
+    let mut diagnosis = diagnose(std::slice::from_ref(&note), SETTLED);
     diagnosis.findings = vec![format!("what other ranks do is not known: {why}")];
     report(&[note], &diagnosis)
 }
