@@ -133,7 +133,9 @@ def test_what_is_reported(runs, name):
         pytest.skip("more ranks than this MPI takes on few cores")
     done = runs[name].result()
     code = HANGS[name].code
-    assert done.returncode == code or (code is None and done.returncode), done.stderr
+    # MPICH's mpiexec gives 9 where it kills a rank before it has heard of the abort.
+    codes = {code, 9} if code else {code}
+    assert done.returncode in codes or (code is None and done.returncode), done.stderr
     reports = reports_of(name)
     assert re.search(".*".join(reports), done.stderr, re.DOTALL), done.stderr
     if not reports or code == 0:
