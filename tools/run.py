@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
-        # With JAX 0.6, a loop with a message in its condition ends too early if it is cached.
+        # In JAX 0.6, a cached loop with a message in its condition ends too early.
         if self.folder == "mpi" and self.environment.jax != "0.6":
             environ |= CACHE
         if self.folder == "device":
