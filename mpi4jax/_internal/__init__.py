@@ -7,7 +7,7 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, dispatch, flush, jax_compat, lines, profile, trace, watch
+from . import bridge, dispatch, flush, jax_compat, profile, trace, watch
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -16,7 +16,6 @@ _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
-lines.enable()
 watch.enable()
 if settings.fast_dispatch:
     dispatch.enable()

@@ -21,10 +21,8 @@ from mpi4jax import _core
 
 from .jax_compat import (
     LoweredProgram,
-    calls_with,
     is_user_file,
     map_call_attribute,
-    on_lowering,
     program_of,
     text_of,
     traceback_of,
@@ -146,21 +144,18 @@ def note(ctx: Any) -> int:
     return len(calls) - 1
 
 
-def tell(program: LoweredProgram) -> None:
+def is_noted(program: LoweredProgram) -> bool:
+    """Whether a program has calls, whose lines the core is to be told."""
+    return program.module.operation in _unfinished
+
+
+def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
-    calls = _unfinished.pop(program.module.operation, None)
-    if calls is None:
-        return
     digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
     sites = []
-    for line in calls:
+    for line in _unfinished.pop(program.module.operation):
         digest.update(b".")
         sites.append(int.from_bytes(digest.digest(), "little", signed=True))
         _core.set_call_site(sites[-1], line)
-    for call in calls_with(program, CALL_SITE):
+    for call in calls:
         map_call_attribute(call, CALL_SITE, sites.__getitem__)
-
-
-def enable() -> None:
-    """Do so with all programs that are lowered from now on."""
-    on_lowering(tell)

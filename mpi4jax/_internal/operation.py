@@ -303,18 +303,21 @@ def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
 lines.is_eager_call(Operation._run)
 
 
-def _leave_what_others_read(program: LoweredProgram) -> None:
-    """Have no result take the memory of an operand that is read by others as well.
-
-    XLA would have to make a copy of it first, and takes long to find that out: the time to
-    compile grows with the square of the number of such operations.
-    """
-    for call in calls_with(program, lines.CALL_SITE):
+def _finish(program: LoweredProgram) -> None:
+    """See to what is known of the calls of a program when all of it is lowered."""
+    if not lines.is_noted(program):
+        return
+    calls = calls_with(program, lines.CALL_SITE)
+    for call in calls:
+        # XLA would have to copy an operand that others read as well before a result can
+        # take its memory. It takes long to find that out: the time to compile grows with
+        # the square of the number of such operations.
         if call.operands and len(list(call.operands[0].uses)) > 1:
             not_in_place(call)
+    lines.tell(program, calls)
 
 
-on_lowering(_leave_what_others_read)
+on_lowering(_finish)
 
 
 class SharedTranspose:

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::ranks::runs;
 use crate::recorder::{self, CommunicatorFacts, Record};
 
 /// What a process sends to, or receives from.
@@ -124,18 +125,6 @@ impl Note {
     }
 }
 
-/// The first and the last of each run of ranks that follow one another.
-fn runs(members: &[i32]) -> Vec<(i32, i32)> {
-    let mut runs: Vec<(i32, i32)> = Vec::new();
-    for member in members {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *member => *last = *member,
-            _ => runs.push((*member, *member)),
-        }
-    }
-    runs
-}
-
 /// How many collective calls this process has made on each communicator.
 pub fn counts() -> Vec<(CommunicatorId, u64)> {
     let mut counts = BTreeMap::new();
@@ -188,7 +177,7 @@ impl Waiting {
                 number: record.communicator(),
             },
             communicator_name: record.communicator_name(),
-            members: runs(&facts.members),
+            members: runs(facts.members.iter().copied()),
             sequence: record.sequence,
             agreed: agreed(record, &facts),
             send: half("dest", "sendtag"),

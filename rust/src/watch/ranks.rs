@@ -34,22 +34,22 @@ impl Ranks {
         self.0.contains(&rank)
     }
 
-    /// The first and the last of each run.
-    fn runs(&self) -> Vec<(i32, i32)> {
-        let mut runs: Vec<(i32, i32)> = Vec::new();
-        for rank in self.iter() {
-            match runs.last_mut() {
-                Some((_, last)) if *last + 1 == rank => *last = rank,
-                _ => runs.push((rank, rank)),
-            }
-        }
-        runs
-    }
-
     /// "rank 1 is" or "ranks 0, 2 are".
     pub fn with_verb(&self, singular: &str, plural: &str) -> String {
         format!("{self} {}", if self.len() == 1 { singular } else { plural })
     }
+}
+
+/// The first and the last of each run of ranks that follow one another.
+pub fn runs(ranks: impl Iterator<Item = i32>) -> Vec<(i32, i32)> {
+    let mut runs: Vec<(i32, i32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    runs
 }
 
 /// More runs than this are not listed.
@@ -57,7 +57,7 @@ const MOST_RUNS: usize = 8;
 
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let runs = self.runs();
+        let runs = runs(self.iter());
         let words: Vec<String> = runs
             .iter()
             .take(MOST_RUNS)

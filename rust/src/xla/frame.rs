@@ -174,6 +174,14 @@ impl<'a> Frame<'a> {
             return;
         };
         for (index, (kind, value)) in types.iter().zip(values).enumerate() {
+            if *kind == XLA_FFI_AttrType_ARRAY {
+                // SAFETY: null, or the struct for arrays.
+                see(
+                    index,
+                    hash_of_array(unsafe { value.cast::<XLA_FFI_Array>().as_ref() }),
+                );
+                continue;
+            }
             // SAFETY: null, or a struct for its kind, of which the one for scalars is the smallest.
             let scalar = unsafe { value.cast::<XLA_FFI_Scalar>().as_ref() };
             let value = match scalar {
@@ -183,7 +191,6 @@ impl<'a> Frame<'a> {
                     // SAFETY: the type says that it is an i64. XLA promises no alignment.
                     unsafe { found.value.cast::<i64>().read_unaligned() }
                 }
-                _ if *kind == XLA_FFI_AttrType_ARRAY => self.hash_of_array(index),
                 _ => 0,
             };
             see(index, value);
@@ -208,13 +215,6 @@ impl<'a> Frame<'a> {
             .iter()
             .map(|span| name(span).unwrap_or_default())
             .collect()
-    }
-
-    /// A hash of the array that an attribute is, the same in all processes.
-    fn hash_of_array(&self, index: usize) -> i64 {
-        let name = self.attribute_names().swap_remove(index);
-        let elements = self.ints_attribute(&name).unwrap_or_default();
-        hash(elements) as i64
     }
 
     /// The attribute called `name`, which must be of this kind, as XLA's struct for the kind.
@@ -289,11 +289,8 @@ impl<'a> Frame<'a> {
                 array.size
             )));
         }
-        let start = array.data.cast::<i64>();
-        Ok((0..array.size)
-            // SAFETY: within the array, whose elements are i64. XLA promises no alignment.
-            .map(|index| unsafe { start.add(index).read_unaligned() })
-            .collect())
+        // SAFETY: its elements are i64, and they are there.
+        Ok(unsafe { elements(array) }.collect())
     }
 
     /// The attribute `name` as a C int, which is what MPI takes for ranks and tags.
@@ -371,6 +368,26 @@ unsafe fn buffers<'a, const N: usize>(
     Err(Error::invalid(format!(
         "expected {N} {what}{plural}, got {count}"
     )))
+}
+
+/// The elements of an array.
+///
+/// # Safety
+/// They are 64-bit integers, and their address is null only if there are none.
+unsafe fn elements(array: &XLA_FFI_Array) -> impl Iterator<Item = i64> {
+    let start = array.data.cast::<i64>();
+    // SAFETY: within the array, by the caller's promise. XLA promises no alignment.
+    (0..array.size).map(move |index| unsafe { start.add(index).read_unaligned() })
+}
+
+/// A hash of the array that an attribute is, the same in all processes. What is no array of 64-bit
+/// integers counts as an empty one.
+fn hash_of_array(array: Option<&XLA_FFI_Array>) -> i64 {
+    let readable = array.filter(|array| {
+        array.dtype == XLA_FFI_DataType_S64 && (array.size == 0 || !array.data.is_null())
+    });
+    // SAFETY: it was looked at just now.
+    readable.map_or_else(|| hash([]), |array| hash(unsafe { elements(array) })) as i64
 }
 
 /// A hash of numbers, the same in all processes: FNV-1a
