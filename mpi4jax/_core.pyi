@@ -133,6 +133,12 @@ def set_logging(enable: bool) -> None:
 def get_logging() -> bool:
     """Whether the debug lines are on."""
 
+def set_check(enable: bool) -> None:
+    """Have calls compared between processes before MPI is called, or not."""
+
+def set_eager_line(line: str) -> None:
+    """Say which Python line the eager call that begins now comes from."""
+
 def set_raise_on_error(raise_: bool) -> None:
     """Make an error of MPI's raise (True) or end all ranks (False)."""
 

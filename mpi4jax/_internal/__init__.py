@@ -7,7 +7,7 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, dispatch, flush, jax_compat, profile, trace, watch
+from . import bridge, checks, dispatch, flush, jax_compat, profile, trace, watch
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -17,6 +17,8 @@ _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
 watch.enable()
+if settings.check:
+    checks.enable()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:

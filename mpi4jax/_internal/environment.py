@@ -86,6 +86,7 @@ class Settings(NamedTuple):
     """What the environment says. None: nothing."""
 
     has_tokens: bool
+    check: bool
     debug: bool
     fast_dispatch: bool
     hang_report: float
@@ -113,6 +114,7 @@ def read() -> Settings:
     report = seconds("MPI4JAX_HANG_REPORT")
     return Settings(
         has_tokens=versions.HAS_TOKENS if api is None else api == "token",
+        check=flag("MPI4JAX_CHECK") is True,
         debug=flag("MPI4JAX_DEBUG") is True,
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
         hang_report=DEFAULT_HANG_REPORT if report is None else report,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, cast
 
 from mpi4jax import _core
@@ -49,6 +49,13 @@ class Frame(NamedTuple):
             if start <= self.instruction < end and line is not None:
                 return line
         return self.code.co_firstlineno
+
+
+def stack(frame: FrameType | None) -> Iterator[Frame]:
+    """The functions that are under way, the innermost first."""
+    while frame is not None:
+        yield Frame(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
 
 
 class Line(NamedTuple):

@@ -8,7 +8,6 @@ come back, an operation says itself (docs/autodiff.md).
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -198,21 +197,9 @@ class Operation:
         return [] if result is None else [result]
 
     @classmethod
-    def on_eager_call(cls, see: Callable[[str, int, int], None]) -> None:
-        """Show the name of every eager call from now on, and when it began and ended.
-
-        The times are those of Python, on the monotonic clock, in nanoseconds.
-        """
-        run = cls._run
-
-        def seen(self: Operation, *args: Any, **params: Any) -> Any:
-            begin = time.monotonic_ns()
-            try:
-                return run(self, *args, **params)
-            finally:
-                see(self.name, begin, time.monotonic_ns())
-
-        cls._run = seen  # type: ignore[method-assign]
+    def wrap_eager_calls(cls, wrapper: Callable[[Callable[..., Any]], Any]) -> None:
+        """Put a function around all eager calls from now on."""
+        cls._run = wrapper(cls._run)  # type: ignore[method-assign]
 
     def _compile(self, communicator: Communicator, params: dict[str, Any]) -> Any:
         """A jitted function that does nothing but this operation, and what is kept.

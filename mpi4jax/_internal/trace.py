@@ -13,6 +13,7 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Trace:
         self.calls = folder / f"rank-{rank}.calls"
         _core.start_trace(self.calls, bridge.operations, CAPACITY)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        Operation.on_eager_call(self._on_eager_call)
+        Operation.wrap_eager_calls(self._timed)
 
     def _write(self, **facts: Any) -> None:
         # At once, as other threads write, too.
@@ -101,9 +102,16 @@ class Trace:
             self._span("compile", f"{_WORK[event]} {name}".strip(), begin, now)
             self._write_tables()
 
-    def _on_eager_call(self, name: str, begin: int, end: int) -> None:
-        if self._is_open:
-            self._span("eager", name, begin, end)
+    def _timed(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(operation: Operation, *args: Any, **params: Any) -> Any:
+            begin = time.monotonic_ns()
+            try:
+                return run(operation, *args, **params)
+            finally:
+                if self._is_open:
+                    self._span("eager", operation.name, begin, time.monotonic_ns())
+
+        return timed
 
     def _span(self, kind: str, name: str, begin: int, end: int) -> None:
         self._write(kind=kind, name=name, begin=begin, end=end)

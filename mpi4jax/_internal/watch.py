@@ -14,35 +14,29 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
 
 from .environment import settings
 from .hashable import handle
-from .lines import Frame, described, eager, users
+from .lines import Frame, described, eager, stack, users
 
 #: Where JAX compiles.
 _COMPILER = "jax/_src/compiler.py"
 
 
-def _stack(frame: FrameType | None) -> Iterator[Frame]:
-    while frame is not None:
-        yield Frame(frame.f_code, frame.f_lasti)
-        frame = frame.f_back
-
-
 def whereabouts() -> tuple[str, str]:
     """What the main thread does, and its line; or that of an eager call in any thread."""
-    stacks = {name: list(_stack(frame)) for name, frame in sys._current_frames().items()}
+    stacks = {name: list(stack(frame)) for name, frame in sys._current_frames().items()}
     main = stacks.pop(threading.main_thread().ident or 0, [])
-    for stack in (main, *stacks.values()):
-        if any(frame.code in eager for frame in stack):
-            return "", described(users(stack))
+    for frames in (main, *stacks.values()):
+        if any(frame.code in eager for frame in frames):
+            return "", described(users(frames))
     compiles = any(frame.code.co_filename.endswith(_COMPILER) for frame in main)
     return "compiling" if compiles else "", described(users(main))
 
@@ -67,7 +61,7 @@ class _Ending:
 
         @functools.wraps(sys.exit)
         def exit(status: Any = None, /) -> NoReturn:
-            self._exit = status, described(users(_stack(sys._getframe())))
+            self._exit = status, described(users(stack(sys._getframe())))
             raise SystemExit(status)
 
         sys.exit = exit
@@ -160,7 +154,16 @@ def connect() -> bool:
     """
     start()
     world = MPI.COMM_WORLD
-    if world.allreduce(MPI.Query_thread(), MPI.MIN) < MPI.THREAD_MULTIPLE:
+    own = np.array([MPI.Query_thread(), settings.check, not settings.check])
+    least = np.empty_like(own)
+    world.Allreduce(own, least, MPI.MIN)
+    thread_level, is_checked, is_unchecked = least
+    if is_checked == is_unchecked:
+        raise RuntimeError(
+            "the environment variable MPI4JAX_CHECK is set in some processes only, "
+            "expected it in all of them or in none"
+        )
+    if thread_level < MPI.THREAD_MULTIPLE:
         return False
     comm = world.Dup()
     _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE))

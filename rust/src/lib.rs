@@ -9,6 +9,7 @@
 //! - [`xla`]: the frames in which XLA hands a call over.
 //! - [`recorder`]: what was called last, and when.
 //! - [`trace`]: all calls, in a file.
+//! - [`diagnosis`]: what is wrong between ranks.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`watch`]: what explains a hang.
@@ -19,6 +20,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod c_interface;
+pub mod diagnosis;
 pub mod error;
 pub mod log;
 pub mod memory;
@@ -43,9 +45,9 @@ mod _core {
     use super::python::{
         connect_watchers, describe_communicator, device, end_with, free_communicator, free_staging,
         get_logging, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
-        set_call_site, set_communicator, set_count_limit, set_datatype, set_direct, set_logging,
-        set_operator, set_raise_on_error, set_staging_limit, set_status, start_watching,
-        status_ignore, why_no_device,
+        set_call_site, set_check, set_communicator, set_count_limit, set_datatype, set_direct,
+        set_eager_line, set_logging, set_operator, set_raise_on_error, set_staging_limit,
+        set_status, start_watching, status_ignore, why_no_device,
     };
 
     #[pymodule_init]

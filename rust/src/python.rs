@@ -10,13 +10,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
 use crate::c_interface::REGISTRY_INTERFACE;
+use crate::diagnosis::End;
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
     Standard,
 };
 use crate::recorder::CommunicatorFacts;
-use crate::watch::{End, Objects, Settings, Start};
+use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
 use crate::{log, ops, recorder, trace, watch};
 
@@ -371,6 +372,18 @@ pub fn set_logging(enable: bool) {
 #[pyfunction]
 pub fn get_logging() -> bool {
     log::is_enabled()
+}
+
+/// Has calls compared between processes before MPI is called, or not.
+#[pyfunction]
+pub fn set_check(enable: bool) {
+    ops::set_check(enable);
+}
+
+/// Says which Python line the eager call that begins now comes from.
+#[pyfunction]
+pub fn set_eager_line(line: &str) {
+    recorder::set_eager_line(line);
 }
 
 /// Whether an error of MPI's raises (True) or ends all ranks (False).

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use _core::watch::{
-    Action, Alarm, CommunicatorId, End, Half, Message, Note, Peer, Settings, State, Waiting,
-    Watcher, diagnose, report,
+use _core::diagnosis::{
+    CommunicatorId, End, Half, Kind, Note, Peer, Sent, State, Traffic, Waiting, diagnose, report,
 };
+use _core::watch::{Action, Alarm, Message, Settings, Watcher};
 
 const WORLD: CommunicatorId = CommunicatorId {
     members: 1,
@@ -435,6 +435,16 @@ impl World {
         let note = self.note(rank);
         let look = || note.clone();
         let actions = self.watchers[rank].step(self.now, messages.into(), &note, &look);
+        self.act(own, actions);
+    }
+
+    /// A rank comes to its end, with these messages.
+    fn end(&mut self, rank: i32, traffic: Option<Traffic>) {
+        let actions = self.watchers[rank as usize].end(traffic);
+        self.act(rank, actions);
+    }
+
+    fn act(&mut self, own: i32, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Send(to, message) => {
@@ -453,6 +463,54 @@ impl World {
             .map(|(when, rank, text)| (*when as i32, *rank, text.lines().last().unwrap()))
             .collect()
     }
+}
+
+/// A message from rank 0 to rank 1.
+fn one_message() -> Sent {
+    Sent {
+        kind: Kind {
+            from: 0,
+            to: 1,
+            communicator: 0,
+            tag: 3,
+        },
+        count: 1,
+        communicator: "COMM_WORLD".into(),
+        line: "main.py:5".into(),
+    }
+}
+
+#[test]
+fn a_message_that_nobody_has_received() {
+    let mut world = World::new(3, SETTINGS);
+    let sender = Traffic {
+        sent: vec![one_message()],
+        received: Vec::new(),
+    };
+    world.end(0, Some(sender));
+    world.end(1, Some(Traffic::default()));
+    world.run(1.0);
+    assert!(!world.watchers[0].knows_traffic());
+    assert_eq!(world.printed, []);
+    world.end(2, Some(Traffic::default()));
+    world.run(1.0);
+    assert!(world.watchers[0].knows_traffic());
+    let line = "  1 of 1 from rank 0 to rank 1 with tag 3 on COMM_WORLD   main.py:5";
+    assert_eq!(world.last_lines(), [(1, 0, line)]);
+}
+
+#[test]
+fn messages_are_not_counted_where_a_rank_has_failed() {
+    let mut world = World::new(2, SETTINGS);
+    let sender = Traffic {
+        sent: vec![one_message()],
+        received: Vec::new(),
+    };
+    world.end(0, Some(sender));
+    world.end(1, None);
+    world.run(1.0);
+    assert!(world.watchers[0].knows_traffic());
+    assert_eq!(world.printed, []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Programs that hang, and slow ones that do not: what is reported, and how they end.
+"""Programs that hang or lie, and slow ones: what is reported, and how they end.
 
 Each program in `programs` that leads to a report has it in a file beside it. There, `...`
 stands for what differs from run to run.
@@ -44,6 +44,8 @@ TIMEOUT = {"MPI4JAX_TIMEOUT": "5"}
 #: Nothing here waits as long, however slow the machine is.
 PATIENT = {"MPI4JAX_HANG_REPORT": "60"}
 
+CHECK = {"MPI4JAX_CHECK": "1"}
+
 HANGS = {
     # Collective calls that do not fit.
     "different_operations": Hang(3, DEADLOCK),
@@ -75,6 +77,11 @@ HANGS = {
     # Ranks that ask each other, or do not.
     "own_communicators": Hang(2, DEADLOCK, TIMEOUT),
     "own_communicators_watched": Hang(2, DEADLOCK),
+    # What MPI takes without a word.
+    "different_types": Hang(3, DEADLOCK, CHECK),
+    "short_message": Hang(2, DEADLOCK, CHECK),
+    "never_received": Hang(2, 0, CHECK),
+    "checked_on_one_rank": Hang(2, 1, PATIENT),
     # What is only slow.
     "slow_rank": Hang(3, 0),
     "slow_compilation": Hang(2, 0, PATIENT),

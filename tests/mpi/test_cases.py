@@ -18,6 +18,7 @@ FILES = {
         "send": "has no derivative, which is tested there",
         "recv": "has no derivative, which is tested there",
     },
+    "test_check": {},
     "test_counts": {},
     "test_growth": {},
     "test_logging": {},

@@ -7,6 +7,7 @@ pub mod half_float;
 mod library;
 mod operators;
 mod registry;
+mod status;
 mod types;
 
 pub use abi::{Abi, Mpich, OpenMpi, Standard};
@@ -16,5 +17,6 @@ pub use functions::{
 pub use growing_list::GrowingList;
 pub use library::Library;
 pub use operators::PredefinedOp;
-pub use registry::{Communicator, Datatype, REGISTRY, Registry};
+pub use registry::{Communicator, Companion, Datatype, REGISTRY, Registry};
+pub use status::{Status, source_and_tag};
 pub use types::{Handle, Types};

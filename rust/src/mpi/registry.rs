@@ -81,12 +81,25 @@ impl Datatype {
     }
 }
 
+/// A communicator that the core makes of a user's, of the same processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Companion {
+    /// With their ranks in reverse order.
+    Reversed,
+    /// For what processes tell each other before a call.
+    Check,
+}
+
+impl Companion {
+    const COUNT: usize = Self::Check as usize + 1;
+}
+
 /// The place of a communicator, which it has for itself also when it is gone.
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
-    /// The handle of a communicator of the same processes, with their ranks in reverse order.
-    reversed: OnceLock<usize>,
+    /// The handles of the communicators that were made of it.
+    companions: [OnceLock<usize>; Companion::COUNT],
     is_freed: AtomicBool,
 }
 
@@ -130,18 +143,23 @@ impl Registry {
         set_once(&slot.communicator, communicator);
     }
 
-    /// Forgets a communicator. Its number is never given to another one. What is left to free is
-    /// the reversed one, if there was one.
-    pub fn free_communicator<A: Abi>(&self, number: usize) -> Option<A::Comm> {
+    /// Forgets a communicator. Its number is never given to another one. What is left to free are
+    /// its companions.
+    pub fn free_communicator<A: Abi>(&self, number: usize) -> Vec<A::Comm> {
         let slot = self.communicators.get_or_grow(number);
-        let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
-        let reversed = slot.reversed.get().filter(|_| !was_freed)?;
-        Some(A::Comm::from_raw(*reversed))
+        if slot.is_freed.swap(true, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let companions = slot.companions.iter().filter_map(OnceLock::get);
+        companions
+            .map(|handle| A::Comm::from_raw(*handle))
+            .collect()
     }
 
-    /// Where the handle of the reversed communicator is kept.
-    pub fn reversed(&self, number: i64) -> Result<&OnceLock<usize>> {
-        self.communicator_slot(number).map(|slot| &slot.reversed)
+    /// Where the handle of a communicator's companion is kept.
+    pub fn companion(&self, number: i64, companion: Companion) -> Result<&OnceLock<usize>> {
+        let slot = self.communicator_slot(number)?;
+        Ok(&slot.companions[companion as usize])
     }
 
     /// Gives a number to an operator. Panics if it is another one's.

@@ -9,6 +9,7 @@ use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
+use crate::recorder::Record;
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -20,6 +21,8 @@ pub struct Call<'a, A: Abi, M> {
     /// The number of the communicator.
     pub(super) comm_number: i64,
     pub communicator: Communicator,
+    /// The record of the call, if messages are to be checked.
+    pub(super) checked: Option<Record>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -35,6 +38,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             memory,
             comm_number,
             communicator: REGISTRY.communicator(comm_number)?,
+            checked: None,
         })
     }
 
@@ -111,6 +115,17 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         self.in_memory(self.memory.before(access))?;
+        self.logged(function, details, body)?;
+        self.in_memory(self.memory.after(access))
+    }
+
+    /// The same, for a call that has nothing to do with the arrays.
+    pub(super) fn logged(
+        &self,
+        function: &'static str,
+        details: impl FnOnce() -> String,
+        body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
+    ) -> Result<()> {
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
             let entry = log::Entry::begin(self.communicator.rank, function, &details());
@@ -120,8 +135,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         } else {
             body(self.functions, comm)
         };
-        self.check(function, code)?;
-        self.in_memory(self.memory.after(access))
+        self.check(function, code)
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.

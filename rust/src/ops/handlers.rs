@@ -1,6 +1,7 @@
 //! The handlers that XLA calls, of all operations.
 
 use super::call::Call;
+use super::check::check_is_enabled;
 use super::{collective, point_to_point, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
@@ -74,8 +75,11 @@ fn run<A: Abi, M: Memory>(
     memory: M,
     body: impl FnOnce(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    let call = Call::new(frame, memory)?;
-    let _recording = recorder::begin(operation, frame, call.comm_number);
+    let mut call = Call::new(frame, memory)?;
+    let recording = recorder::begin(operation, frame, call.comm_number);
+    if check_is_enabled() {
+        call.check_before(&recording)?;
+    }
     body(&call)
 }
 

@@ -5,7 +5,11 @@
 
 mod buffers;
 mod call;
+mod check;
+mod checked_collective;
+mod checked_message;
 mod collective;
+mod companions;
 mod counts;
 mod derived;
 mod handlers;
@@ -16,11 +20,11 @@ mod pieces;
 mod point_to_point;
 mod reduction;
 mod reduction_pieces;
-mod reversed;
 mod vector;
 
+pub use check::{check_is_enabled, set_check};
+pub use checked_message::traffic;
+pub use companions::free_communicator;
 pub use counts::set_count_limit;
 pub use handlers::{device_handlers, host_handlers};
 pub use on_error::set_raise_on_error;
-pub use point_to_point::MAX_STATUS;
-pub use reversed::free_communicator;

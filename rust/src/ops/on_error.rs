@@ -13,6 +13,11 @@ pub fn set_raise_on_error(raise: bool) {
     RAISE_ON_ERROR.store(raise, Ordering::Relaxed);
 }
 
+/// Whether an error of MPI's becomes an error of XLA's.
+pub fn raises() -> bool {
+    RAISE_ON_ERROR.load(Ordering::Relaxed)
+}
+
 /// Ends all ranks of the communicator with a line on stderr, or makes an error of the failure.
 #[cold]
 pub fn failed<A: Abi>(
@@ -21,7 +26,7 @@ pub fn failed<A: Abi>(
     failure: &Failure,
 ) -> Error {
     let message = format!("r{} | {failure}", communicator.rank);
-    if !RAISE_ON_ERROR.load(Ordering::Relaxed) {
+    if !raises() {
         log::print_error(&format!("{message} - aborting\n"));
         // SAFETY: a communicator that the registry holds is valid.
         unsafe { (functions.abort)(communicator.handle::<A>(), failure.code) };

@@ -6,15 +6,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::ptr;
 
 use super::buffers::{RecvBuffer, SendBuffer, check_blocks};
 use super::call::Call;
+use super::checked_message::{Labelled, Refusal};
 use super::counts::{Count, Form, invoke};
 use super::pieces::piece_at;
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Communicator};
+use crate::mpi::{Abi, Communicator, Status, source_and_tag};
 
 /// A message that is being sent.
 struct Outgoing {
@@ -86,12 +86,12 @@ struct Incoming<A: Abi> {
     is_done: bool,
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: *mut A::Status,
-    /// A status where the caller wants none: more than any MPI's.
-    own: [u64; MAX_STATUS],
+    /// A status where the caller wants none.
+    own: Status,
+    /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
+    /// the next one is not taken for it.
+    refusal: Option<Refusal>,
 }
-
-/// No MPI has a status of more words.
-pub const MAX_STATUS: usize = 16;
 
 impl<A: Abi> Incoming<A> {
     fn new(
@@ -110,8 +110,28 @@ impl<A: Abi> Incoming<A> {
             piece: piece_at(0, buffer.count, length),
             is_done: false,
             wanted,
-            own: [0; MAX_STATUS],
+            own: Status::EMPTY,
+            refusal: None,
         }
+    }
+
+    /// Takes in what the label of the message says.
+    fn is_labelled(&mut self, label: Labelled) {
+        (self.source, self.tag) = (label.source, label.tag);
+        if let Some(mut refusal) = label.refusal {
+            if let Some(buffer) = refusal.buffer() {
+                self.buffer = buffer;
+                self.piece = piece_at(0, buffer.count, self.length);
+            } else {
+                self.is_done = true;
+            }
+            self.refusal = Some(refusal);
+        }
+    }
+
+    /// How the receiving has ended.
+    fn outcome(self) -> Result<()> {
+        self.refusal.map_or(Ok(()), |refusal| Err(refusal.error))
     }
 
     /// The number of elements for which there is room.
@@ -123,7 +143,7 @@ impl<A: Abi> Incoming<A> {
     fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
         access.read = 0..0;
-        if self.is_in_pieces() || self.source == A::PROC_NULL {
+        if self.is_in_pieces() || self.source == A::PROC_NULL || self.refusal.is_some() {
             access.written.end = access.written.start;
         }
         access
@@ -140,7 +160,7 @@ impl<A: Abi> Incoming<A> {
     /// Where MPI puts the status of the next piece.
     fn status(&mut self) -> *mut A::Status {
         if self.is_in_pieces() && self.wanted as usize == A::STATUS_IGNORE {
-            return ptr::from_mut(&mut self.own).cast();
+            return self.own.address::<A>();
         }
         self.wanted
     }
@@ -163,11 +183,9 @@ impl<A: Abi> Incoming<A> {
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
             // The next piece is of the same message.
-            // SAFETY: in this ABI, the fields of a status are there.
-            unsafe {
-                let fields = status.cast::<c_int>().add(A::STATUS_SOURCE);
-                (self.source, self.tag) = (*fields, *fields.add(1));
-            }
+            // SAFETY: MPI has filled the status.
+            let (source, tag) = unsafe { source_and_tag::<A>(status) };
+            (self.source, self.tag) = (source, tag);
             self.piece = piece_at(end, self.buffer.count, self.length);
         } else if self.wanted == status {
             // SAFETY: the status is the caller's own, filled by MPI, and stays (MPI-4.1 §13.3).
@@ -184,10 +202,13 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let recv = call.recv_buffer(&result)?;
     let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
+    if let Some(label) = call.receive_label(source, tag)? {
+        message.is_labelled(label);
+    }
     while !message.is_done {
         recv_piece(call, &mut message)?;
     }
-    Ok(())
+    message.outcome()
 }
 
 fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -> Result<()> {
@@ -223,6 +244,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let send = call.send_buffer(&operand)?;
     let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
+    call.send_label(dest, tag)?;
     while !message.is_done {
         send_piece(call, &mut message)?;
     }
@@ -257,7 +279,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
-    let replace = send.count.min(recv.count) > 0 && send.address == recv.address.cast_const();
+    let mut replace = send.count.min(recv.count) > 0 && send.address == recv.address.cast_const();
     if replace {
         check_blocks(&result, &operand, 1)?;
     }
@@ -266,12 +288,16 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     // What no message replaces stays as it was.
     sent.is_read |= replace;
     let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
+    if let Some(label) = call.exchange_labels((dest, send_tag), (source, recv_tag))? {
+        received.is_labelled(label);
+        replace &= received.refusal.is_none();
+    }
     loop {
         match (sent.is_done, received.is_done) {
             (false, false) => exchange_pieces(call, &mut sent, &mut received, replace)?,
             (false, true) => send_piece(call, &mut sent)?,
             (true, false) => recv_piece(call, &mut received)?,
-            (true, true) => return Ok(()),
+            (true, true) => return received.outcome(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ring::{Array, Record};
-use super::tables::{call_site, communicator_facts, is_nobody};
+use super::tables::{call_site, communicator_facts, eager_line, is_nobody};
 use crate::mpi::PredefinedOp;
 use crate::xla::data_type_name;
 
@@ -21,13 +21,15 @@ impl Record {
 
     /// What users call the communicator.
     pub fn communicator_name(&self) -> String {
-        let number = self.communicator();
-        communicator_facts(number).map_or_else(|| format!("communicator {number}"), |c| c.name)
+        communicator_name(self.communicator())
     }
 
-    /// The Python line of the call: `None` if it is not known, empty for an eager call.
+    /// The Python line of the call: `None` if it is not known, empty for an eager call whose line
+    /// was not told.
     pub fn line(&self) -> Option<String> {
-        call_site(self.attribute("call_site")?)
+        let line = call_site(self.attribute("call_site")?)?;
+        let is_eager = line.is_empty() && self.end.is_none();
+        Some(if is_eager { eager_line() } else { line })
     }
 
     /// The arguments of the call, in words.
@@ -69,6 +71,11 @@ impl Record {
             _ => "any tag".into(),
         }
     }
+}
+
+/// What users call the communicator with this number.
+pub fn communicator_name(number: i64) -> String {
+    communicator_facts(number).map_or_else(|| format!("communicator {number}"), |c| c.name)
 }
 
 /// The name of a reduction operator.

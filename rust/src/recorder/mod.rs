@@ -13,12 +13,12 @@ mod ring;
 mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
-pub use describe::operator_name;
+pub use describe::{communicator_name, operator_name};
 pub use reader::Reader;
 pub use ring::{
     Array, Operation, Record, Recording, begin, calls_on, record, recorded, set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, call_site, call_sites_since, communicator_facts, communicators, is_nobody,
-    set_call_site, set_communicator_facts, set_proc_null,
+    set_call_site, set_communicator_facts, set_eager_line, set_proc_null, world_rank,
 };

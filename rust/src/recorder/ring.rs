@@ -243,6 +243,13 @@ pub fn calls_on(communicator: i64) -> u64 {
         .map_or(0, |count| count.load(Relaxed))
 }
 
+impl Recording {
+    /// What is recorded, unless it is not kept any more.
+    pub fn record(&self) -> Option<Record> {
+        record(self.number)
+    }
+}
+
 impl Drop for Recording {
     #[inline(always)]
     fn drop(&mut self) {

@@ -44,6 +44,7 @@ struct Tables {
     call_sites: HashMap<i64, Vec<String>>,
     /// The call sites in the order in which their lines became known.
     told: Vec<i64>,
+    eager_line: String,
 }
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
@@ -64,6 +65,25 @@ pub fn set_communicator_facts(number: i64, facts: CommunicatorFacts) {
 /// What is known about the communicator with this number.
 pub fn communicator_facts(number: i64) -> Option<CommunicatorFacts> {
     with_tables(|tables| tables.communicators.get(&number).cloned())
+}
+
+/// The rank in `MPI_COMM_WORLD` of a process with this rank in a communicator, if that is known.
+pub fn world_rank(communicator: i64, rank: i32) -> Option<i32> {
+    let rank = usize::try_from(rank).ok()?;
+    with_tables(|tables| {
+        let facts = tables.communicators.get(&communicator)?;
+        facts.members.get(rank).copied()
+    })
+}
+
+/// Says which line the eager call that begins now comes from.
+pub fn set_eager_line(line: &str) {
+    with_tables(|tables| line.clone_into(&mut tables.eager_line));
+}
+
+/// The line of the eager call that began last, if it was told.
+pub fn eager_line() -> String {
+    with_tables(|tables| tables.eager_line.clone())
 }
 
 /// Says which Python line a call in a compiled program comes from. An empty one says that the

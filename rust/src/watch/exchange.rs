@@ -4,11 +4,9 @@
 //! received when it is there.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
 use super::watcher::Message;
-use crate::mpi::{Abi, Functions, Handle};
-use crate::ops::MAX_STATUS;
+use crate::mpi::{Abi, Functions, Handle, Status, source_and_tag};
 
 /// What the exchange gets from mpi4py.
 #[derive(Debug, Clone, Copy)]
@@ -88,10 +86,10 @@ impl<A: Abi> Exchange<A> {
         let functions = self.functions;
         self.sends
             .retain_mut(|(request, _)| !is_done::<A>(functions, request));
-        let mut status = [0_u64; MAX_STATUS];
-        let status = ptr::from_mut(&mut status).cast::<A::Status>();
+        let mut status = Status::EMPTY;
+        let status = status.address::<A>();
         let (mut flag, mut length) = (0, 0);
-        // SAFETY: no MPI's status is longer; the flag may be written.
+        // SAFETY: there is room for the status, and the flag may be written.
         let code = unsafe {
             (functions.iprobe)(
                 self.objects.any_source,
@@ -104,10 +102,10 @@ impl<A: Abi> Exchange<A> {
         if code != 0 || flag == 0 {
             return None;
         }
-        // SAFETY: MPI has filled the status, in which the source is there.
-        let source = unsafe {
+        // SAFETY: MPI has filled the status.
+        let (source, _) = unsafe {
             (functions.get_count)(status, self.byte(), &raw mut length);
-            *status.cast::<c_int>().add(A::STATUS_SOURCE)
+            source_and_tag::<A>(status)
         };
         let mut bytes = vec![0_u8; usize::try_from(length).ok()?];
         // SAFETY: the message is there, and there is room for it.

@@ -7,12 +7,12 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::diagnosis::DEADLOCK;
 use super::exchange::{Exchange, Objects};
-use super::note::{End, Note, State, Waiting, counts, longest_call};
 use super::watcher::{Action, Settings, Watcher, alone, timed_out};
+use crate::diagnosis::{DEADLOCK, End, Note, State, Waiting, counts, longest_call};
 use crate::log;
 use crate::mpi::{Abi, Functions, Handle};
+use crate::ops;
 use crate::recorder::exactly_now;
 
 /// How the thread learns what Python does.
@@ -282,6 +282,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
     let mut watcher = Watcher::new(rank, start.size, start.settings);
     let mut exchange: Option<Exchange<A>> = None;
     let mut reported_alone = 0;
+    let mut has_told_traffic = !ops::check_is_enabled();
     let origin = exactly_now();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
@@ -293,7 +294,13 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
             let messages: Vec<_> = std::iter::from_fn(|| exchange.receive()).collect();
             let now = exactly_now().seconds_since(origin);
             is_busy = !messages.is_empty() || watcher.is_busy();
-            for action in watcher.step(now, messages, &brief(rank), &|| full(rank)) {
+            let mut actions = watcher.step(now, messages, &brief(rank), &|| full(rank));
+            if is_ending && !has_told_traffic {
+                has_told_traffic = true;
+                let has_failed = locked(&END).as_ref().is_some_and(|end| end.code != 0);
+                actions.extend(watcher.end((!has_failed).then(ops::traffic)));
+            }
+            for action in actions {
                 is_busy = true;
                 match action {
                     Action::Send(rank, message) => exchange.send(rank, &message),
@@ -301,7 +308,8 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
                     Action::Abort(code) => exchange.abort(code),
                 }
             }
-            if is_ending && exchange.has_ended() {
+            let is_settled = !ops::check_is_enabled() || watcher.knows_traffic();
+            if is_ending && is_settled && exchange.has_ended() {
                 return;
             }
         } else {

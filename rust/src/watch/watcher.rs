@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::diagnosis::{DEADLOCK, SETTLED, diagnose, settled};
-use super::note::{Note, State};
-use super::report::report;
+use crate::diagnosis::{
+    DEADLOCK, Note, SETTLED, State, Traffic, diagnose, report, settled, unreceived,
+};
 
 /// What ranks say to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub enum Message {
         /// What the rank does.
         note: Box<Note>,
     },
+    /// To rank 0, from a rank that ends: the messages that it has sent and received, or nothing if
+    /// it has failed.
+    Traffic(Option<Traffic>),
 }
 
 /// Why a rank alarms the others.
@@ -103,6 +106,8 @@ pub struct Watcher {
     has_heard: bool,
     /// On rank 0, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
+    /// On rank 0: the messages of the ranks that have ended.
+    traffic: BTreeMap<i32, Option<Traffic>>,
 }
 
 impl Watcher {
@@ -120,6 +125,30 @@ impl Watcher {
             round: None,
             has_heard: false,
             next_look: None,
+            traffic: BTreeMap::new(),
+        }
+    }
+
+    /// This rank has ended with these messages.
+    pub fn end(&mut self, traffic: Option<Traffic>) -> Vec<Action> {
+        if self.rank != 0 {
+            return vec![Action::Send(0, Message::Traffic(traffic))];
+        }
+        let mut actions = Vec::new();
+        self.note_traffic(0, traffic, &mut actions);
+        actions
+    }
+
+    /// Whether all have said so that this rank listens to.
+    pub fn knows_traffic(&self) -> bool {
+        self.rank != 0 || self.traffic.len() == self.size as usize
+    }
+
+    fn note_traffic(&mut self, rank: i32, traffic: Option<Traffic>, actions: &mut Vec<Action>) {
+        self.traffic.insert(rank, traffic);
+        if self.knows_traffic() {
+            let all: Option<Vec<Traffic>> = self.traffic.values().cloned().collect();
+            actions.extend(all.and_then(|all| unreceived(&all)).map(Action::Print));
         }
     }
 
@@ -176,6 +205,7 @@ impl Watcher {
                         open.notes.insert(from, *note);
                     }
                 }
+                Message::Traffic(traffic) => self.note_traffic(from, traffic, &mut actions),
             }
         }
         if let Some(reason) = self.alarm(brief) {

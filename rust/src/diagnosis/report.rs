@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::diagnosis::Diagnosis;
+use super::findings::Diagnosis;
 use super::note::{Note, State};
 use super::ranks::Ranks;
 
@@ -10,7 +10,7 @@ use super::ranks::Ranks;
 const MOST_LINES: usize = 20;
 
 /// What a group of ranks does, and its Python line.
-type Doing = (String, String);
+pub type Doing = (String, String);
 
 fn doing(note: &Note) -> Doing {
     match &note.state {
@@ -36,10 +36,11 @@ fn doing_in_short(note: &Note) -> Doing {
     }
 }
 
-fn groups(notes: &[Note], doing: impl Fn(&Note) -> Doing) -> Vec<(Ranks, Doing)> {
+/// What ranks do, by what it is.
+fn groups(ranks: impl IntoIterator<Item = (i32, Doing)>) -> Vec<(Ranks, Doing)> {
     let mut groups: BTreeMap<Doing, Vec<i32>> = BTreeMap::new();
-    for note in notes {
-        groups.entry(doing(note)).or_default().push(note.rank);
+    for (rank, doing) in ranks {
+        groups.entry(doing).or_default().push(rank);
     }
     let mut groups: Vec<(Ranks, Doing)> = groups
         .into_iter()
@@ -47,6 +48,53 @@ fn groups(notes: &[Note], doing: impl Fn(&Note) -> Doing) -> Vec<(Ranks, Doing)>
         .collect();
     groups.sort();
     groups
+}
+
+/// A line for all ranks that do the same.
+pub fn rows(ranks: impl IntoIterator<Item = (i32, Doing)>) -> Vec<String> {
+    table(groups(ranks))
+}
+
+/// The same, from their notes.
+pub fn rows_of(notes: &[Note]) -> Vec<String> {
+    let mut found = groups(notes.iter().map(|note| (note.rank, doing(note))));
+    if found.len() > MOST_LINES {
+        found = groups(notes.iter().map(|note| (note.rank, doing_in_short(note))));
+    }
+    table(found)
+}
+
+/// A line for each group.
+fn table(mut groups: Vec<(Ranks, Doing)>) -> Vec<String> {
+    let hidden: Ranks = groups
+        .iter()
+        .skip(MOST_LINES)
+        .flat_map(|(ranks, _)| ranks.iter())
+        .collect();
+    groups.truncate(MOST_LINES);
+    let shown: Vec<(String, &Doing)> = groups
+        .iter()
+        .map(|(ranks, doing)| (padded(&ranks.to_string()), doing))
+        .collect();
+    let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
+    let first = width(&mut shown.iter().map(|(ranks, _)| ranks.chars().count()));
+    let second = width(
+        &mut shown
+            .iter()
+            .filter(|(_, (_, line))| !line.is_empty())
+            .map(|(_, (text, _))| text.chars().count()),
+    );
+    let mut lines: Vec<String> = shown
+        .iter()
+        .map(|(ranks, (text, line))| {
+            let row = format!("  {ranks:first$}   {text:second$}   {line}");
+            row.trim_end().to_owned()
+        })
+        .collect();
+    if !hidden.is_empty() {
+        lines.push(format!("  {hidden}: other lines"));
+    }
+    lines
 }
 
 /// The report: a line for each group of ranks that do the same, and what is wrong.
@@ -69,35 +117,7 @@ pub fn report(notes: &[Note], diagnosis: &Diagnosis) -> String {
         "mpi4jax: {all} {ranks} {have} been waiting for {seconds:.0} s"
     )];
 
-    let mut groups_shown = groups(notes, doing);
-    if groups_shown.len() > MOST_LINES {
-        groups_shown = groups(notes, doing_in_short);
-    }
-    let hidden: Ranks = groups_shown
-        .iter()
-        .skip(MOST_LINES)
-        .flat_map(|(ranks, _)| ranks.iter())
-        .collect();
-    groups_shown.truncate(MOST_LINES);
-    let rows: Vec<(String, &Doing)> = groups_shown
-        .iter()
-        .map(|(ranks, doing)| (padded(&ranks.to_string()), doing))
-        .collect();
-    let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
-    let first = width(&mut rows.iter().map(|(ranks, _)| ranks.chars().count()));
-    let second = width(
-        &mut rows
-            .iter()
-            .filter(|(_, (_, line))| !line.is_empty())
-            .map(|(_, (text, _))| text.chars().count()),
-    );
-    for (ranks, (text, line)) in rows {
-        let row = format!("  {ranks:first$}   {text:second$}   {line}");
-        lines.push(row.trim_end().to_owned());
-    }
-    if !hidden.is_empty() {
-        lines.push(format!("  {hidden}: other lines"));
-    }
+    lines.extend(rows_of(notes));
     lines.extend(diagnosis.findings.iter().cloned());
     lines.join("\n") + "\n"
 }

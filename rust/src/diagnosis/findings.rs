@@ -288,6 +288,19 @@ pub fn diagnose(notes: &[Note], settled: f64) -> Diagnosis {
     }
 }
 
+/// What ranks that are in the same collective call disagree about.
+pub fn disagreements(notes: &[Note]) -> Vec<String> {
+    let scene = Scene::new(notes);
+    let in_words = |(key, ranks): (&Collective, &Vec<i32>)| {
+        let attendance = Attendance {
+            disagreement: scene.disagreement(ranks),
+            missing: Vec::new(),
+        };
+        of_collective(&scene, *key, &attendance)
+    };
+    scene.collectives.iter().flat_map(in_words).collect()
+}
+
 fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec<String> {
     let ranks = &scene.collectives[&key];
     let name = &scene.calls[&ranks[0]].communicator_name;
@@ -467,7 +480,7 @@ fn crossed(scene: &Scene, rank: i32, other: i32, is_receive: bool) -> Option<Str
 }
 
 /// "a, b and c".
-fn listed<T: AsRef<str>>(words: &[T]) -> String {
+pub fn listed<T: AsRef<str>>(words: &[T]) -> String {
     match words {
         [] => String::new(),
         [one] => one.as_ref().to_owned(),

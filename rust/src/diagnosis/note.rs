@@ -1,11 +1,14 @@
 //! What a rank says about itself.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
 use super::ranks::runs;
+use crate::mpi::PredefinedOp;
 use crate::recorder::{self, CommunicatorFacts, Record};
+use crate::xla;
 
 /// What a process sends to, or receives from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +182,9 @@ impl Waiting {
             communicator_name: record.communicator_name(),
             members: runs(facts.members.iter().copied()),
             sequence: record.sequence,
-            agreed: agreed(record, &facts),
+            agreed: iter::once(("communicators".to_owned(), identity(&facts)))
+                .chain(agreed_in_words(record))
+                .collect(),
             send: half("dest", "sendtag"),
             receive: half("source", "recvtag"),
         }
@@ -189,6 +194,12 @@ impl Waiting {
     pub fn members(&self) -> impl Iterator<Item = i32> {
         self.members.iter().flat_map(|(first, last)| *first..=*last)
     }
+}
+
+/// What all ranks have to agree about in a call on one communicator: the words for it, and what
+/// this rank has.
+pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)> {
+    agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.in_words(value)))
 }
 
 /// What tells a communicator from others of the same processes, which have its number on other
@@ -201,34 +212,74 @@ fn identity(facts: &CommunicatorFacts) -> String {
     format!("{}, place {}", facts.name, earlier.count())
 }
 
+/// The number of the first operator that a user has made.
+const FIRST_OF_USERS: i64 = PredefinedOp::ALL.len() as i64;
+
 /// What all ranks have to agree about in a collective call besides the operation.
-fn agreed(record: &Record, facts: &CommunicatorFacts) -> Vec<(String, String)> {
-    let mut agreed = Vec::new();
-    let mut add = |what: &str, value: String| agreed.push((what.to_owned(), value));
-    add("communicators", identity(facts));
-    if let Some(root) = record.attribute("root") {
-        add("roots", root.to_string());
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aspect {
+    /// The rank of the root.
+    Roots,
+    /// The number of the operator. All that users make count as one: their numbers may differ.
+    Operators,
+    /// XLA's number for the type of the elements.
+    Types,
+    /// The number of elements.
+    Sizes,
+    /// A hash of how many rows each rank has.
+    Counts,
+}
+
+impl Aspect {
+    /// What it is called.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Roots => "roots",
+            Self::Operators => "operators",
+            Self::Types => "types",
+            Self::Sizes => "sizes",
+            Self::Counts => "counts",
+        }
     }
-    if let Some(number) = record.attribute("op_number") {
-        add("operators", recorder::operator_name(number));
+
+    /// What a rank has, in words.
+    fn in_words(self, value: i64) -> String {
+        match self {
+            Self::Operators if value == FIRST_OF_USERS => "one of your own".to_owned(),
+            Self::Operators => recorder::operator_name(value),
+            Self::Types => xla::data_type_name(value as i32).to_owned(),
+            Self::Roots | Self::Sizes => value.to_string(),
+            Self::Counts => format!("{value:x}"),
+        }
     }
+}
+
+/// What all ranks have to agree about in a collective call, and what this rank has.
+pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
     // What travels is what root has in the case of a broadcast, and is received by all.
     let array = match record.operation.name {
         "scatter" | "scatterv" => record.received,
         _ => record.sent,
     };
-    if let Some(array) = array {
-        add("types", crate::xla::data_type_name(array.dtype).to_owned());
-        // Where ranks say how much each of them has, they may have different amounts.
-        let has_counts = record
-            .attributes()
-            .any(|(name, _)| name.ends_with("counts"));
-        if !has_counts {
-            add("sizes", array.count.to_string());
-        }
-    }
-    if let Some(hash) = record.attribute("counts") {
-        add("counts", format!("{hash:x}"));
-    }
-    agreed
+    // Where ranks say how much each of them has, they may have different amounts.
+    let has_counts = || {
+        let mut names = record.attributes().map(|(name, _)| name);
+        names.any(|name| name.ends_with("counts"))
+    };
+    let operator = record.attribute("op_number");
+    [
+        (Aspect::Roots, record.attribute("root")),
+        (
+            Aspect::Operators,
+            operator.map(|number| number.min(FIRST_OF_USERS)),
+        ),
+        (Aspect::Types, array.map(|array| array.dtype.into())),
+        (
+            Aspect::Sizes,
+            array.filter(|_| !has_counts()).map(|array| array.count),
+        ),
+        (Aspect::Counts, record.attribute("counts")),
+    ]
+    .into_iter()
+    .filter_map(|(aspect, value)| Some((aspect, value?)))
 }

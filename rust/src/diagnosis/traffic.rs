@@ -1,0 +1,141 @@
+//! Messages that were sent and never received.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What messages of one kind have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Kind {
+    /// The rank in `MPI_COMM_WORLD` of who sends.
+    pub from: i32,
+    /// The rank in `MPI_COMM_WORLD` of who receives.
+    pub to: i32,
+    /// The number that the sender has for the communicator.
+    pub communicator: i64,
+    /// The tag.
+    pub tag: i32,
+}
+
+/// How many messages of a kind were sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// What they have in common.
+    pub kind: Kind,
+    /// How many.
+    pub count: u64,
+    /// The name of the communicator.
+    pub communicator: String,
+    /// The Python line of the last one.
+    pub line: String,
+}
+
+/// The messages of one process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Those that it has sent.
+    pub sent: Vec<Sent>,
+    /// How many it has received of each kind.
+    pub received: Vec<(Kind, u64)>,
+}
+
+/// More kinds are not listed.
+const MOST_LISTED: usize = 20;
+
+/// The report of messages that nobody has received, if there are any.
+pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
+    let mut left: BTreeMap<Kind, (u64, &Sent)> = BTreeMap::new();
+    for sent in of_all.iter().flat_map(|traffic| &traffic.sent) {
+        left.insert(sent.kind, (sent.count, sent));
+    }
+    for (kind, count) in of_all.iter().flat_map(|traffic| &traffic.received) {
+        if let Some((left, _)) = left.get_mut(kind) {
+            *left = left.saturating_sub(*count);
+        }
+    }
+    left.retain(|_, (left, _)| *left > 0);
+    let total: u64 = left.values().map(|(left, _)| *left).sum();
+    let what = match total {
+        0 => return None,
+        1 => "1 message was",
+        _ => &format!("{total} messages were"),
+    };
+    let mut lines = vec![format!("mpi4jax: {what} never received (MPI4JAX_CHECK)")];
+    for (kind, (left, sent)) in left.iter().take(MOST_LISTED) {
+        let Kind { from, to, tag, .. } = kind;
+        let Sent {
+            count,
+            communicator,
+            line,
+            ..
+        } = sent;
+        lines.push(format!(
+            "  {left} of {count} from rank {from} to rank {to} with tag {tag} on {communicator}   {line}"
+        ));
+    }
+    if left.len() > MOST_LISTED {
+        lines.push("  ...".to_owned());
+    }
+    Some(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(from: i32, tag: i32) -> Kind {
+        Kind {
+            from,
+            to: 1,
+            communicator: 0,
+            tag,
+        }
+    }
+
+    fn sent(kind: Kind, count: u64) -> Sent {
+        Sent {
+            kind,
+            count,
+            communicator: "COMM_WORLD".into(),
+            line: "main.py:5 in main".into(),
+        }
+    }
+
+    #[test]
+    fn what_nobody_has_received() {
+        let sender = Traffic {
+            sent: vec![sent(kind(0, 5), 3), sent(kind(0, 6), 2)],
+            received: Vec::new(),
+        };
+        let receiver = Traffic {
+            sent: vec![sent(kind(1, 5), 1)],
+            received: vec![(kind(0, 5), 1), (kind(0, 6), 2)],
+        };
+        assert_eq!(
+            unreceived(&[sender, receiver]).unwrap(),
+            "mpi4jax: 3 messages were never received (MPI4JAX_CHECK)\n  \
+             2 of 3 from rank 0 to rank 1 with tag 5 on COMM_WORLD   main.py:5 in main\n  \
+             1 of 1 from rank 1 to rank 1 with tag 5 on COMM_WORLD   main.py:5 in main\n"
+        );
+    }
+
+    #[test]
+    fn all_were_received() {
+        let both = Traffic {
+            sent: vec![sent(kind(1, 5), 1)],
+            received: vec![(kind(1, 5), 1)],
+        };
+        assert_eq!(unreceived(&[both, Traffic::default()]), None);
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let sender = Traffic {
+            sent: (0..30).map(|tag| sent(kind(0, tag), 1)).collect(),
+            received: Vec::new(),
+        };
+        let report = unreceived(&[sender]).unwrap();
+        assert!(report.starts_with("mpi4jax: 30 messages were never"));
+        assert!(report.ends_with("tag 19 on COMM_WORLD   main.py:5 in main\n  ...\n"));
+    }
+}

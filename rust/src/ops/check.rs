@@ -1,0 +1,80 @@
+//! `MPI4JAX_CHECK`: whether calls are compared before MPI is called, and what becomes of those that
+//! do not fit.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::call::Call;
+use crate::diagnosis::DEADLOCK;
+use crate::error::{Error, Result};
+use crate::log;
+use crate::memory::Memory;
+use crate::mpi::{Abi, Datatype, REGISTRY};
+use crate::recorder::{self, Record, Recording};
+use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
+
+use super::on_error;
+
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
+
+/// Has calls compared from now on, or not. All processes do the same.
+pub fn set_check(enable: bool) {
+    IS_ENABLED.store(enable, Ordering::Relaxed);
+}
+
+/// Whether they are.
+#[inline(always)]
+pub fn check_is_enabled() -> bool {
+    IS_ENABLED.load(Ordering::Relaxed)
+}
+
+/// The rank in `MPI_COMM_WORLD` of a process, by its rank in the communicator of a call.
+pub fn world_rank(record: &Record, rank: i32) -> i32 {
+    recorder::world_rank(record.communicator(), rank).unwrap_or(rank)
+}
+
+/// The type of what ranks tell each other: numbers.
+pub fn number_type() -> Result<Datatype> {
+    REGISTRY.datatype(XLA_FFI_DataType_S64)
+}
+
+/// The same: text.
+pub fn byte_type() -> Result<Datatype> {
+    REGISTRY.datatype(XLA_FFI_DataType_U8)
+}
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// Compares the call with those of the other ranks, or, for a message, has it compared when it
+    /// is sent or received.
+    #[cold]
+    pub fn check_before(&mut self, recording: &Recording) -> Result<()> {
+        let Some(record) = recording.record() else {
+            return Ok(());
+        };
+        if record.operation.is_collective {
+            return self.check_collective(&record);
+        }
+        self.checked = Some(record);
+        Ok(())
+    }
+
+    /// Ends all ranks with a report, or makes an error of it. If the ranks of a communicator do so
+    /// together, the first of them prints the report, and the others wait for it.
+    #[cold]
+    pub fn refuse(&self, mut report: Vec<String>, together: Option<A::Comm>) -> Error {
+        if !on_error::raises() {
+            report.push(format!("ending all ranks with exit code {DEADLOCK}\n"));
+            if together.is_none() || self.communicator.rank == 0 {
+                log::print_error(&report.join("\n"));
+            }
+            let comm = self.communicator.handle::<A>();
+            // SAFETY: communicators that are valid, of the same ranks.
+            unsafe {
+                if let Some(together) = together {
+                    (self.functions.barrier)(together);
+                }
+                (self.functions.abort)(comm, DEADLOCK);
+            }
+        }
+        Error::invalid(report.join("\n"))
+    }
+}

@@ -1,0 +1,336 @@
+//! The comparing of messages: each has a label, which travels ahead of it.
+//!
+//! Label and message have the same communicator and tag, so the label is the first of both to be
+//! received (MPI-4.1 §3.5), and says who sends the message if that is anybody.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use super::buffers::{MpiBuffer, RecvBuffer};
+use super::call::Call;
+use super::check::{byte_type, world_rank};
+use crate::diagnosis::{Doing, Kind, Sent, Traffic, rows};
+use crate::error::{Error, Result};
+use crate::memory::Memory;
+use crate::mpi::{Abi, Datatype, REGISTRY, Status, source_and_tag};
+use crate::recorder::{self, Array, Record};
+
+/// What travels ahead of a message.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Label {
+    magic: u64,
+    /// The number that the sender has for the communicator.
+    communicator: i64,
+    /// The elements of the message.
+    count: i64,
+    /// XLA's number for their type.
+    dtype: i32,
+    /// The length of the line.
+    length: u32,
+    /// The Python line of the sender, in part if it is long.
+    line: [u8; LONGEST_LINE],
+}
+
+const LONGEST_LINE: usize = 224;
+/// Nothing that a user sends begins like this, but by a rare accident.
+const MAGIC: u64 = 0x8f5a_6d70_6934_6a78;
+const BYTES: c_int = size_of::<Label>() as c_int;
+
+impl Label {
+    /// Room for one that has not come yet.
+    const EMPTY: Self = Self {
+        magic: 0,
+        communicator: 0,
+        count: 0,
+        dtype: 0,
+        length: 0,
+        line: [0; LONGEST_LINE],
+    };
+
+    fn new(record: &Record, line: &str) -> Self {
+        let sent = record.sent.unwrap_or(Array { dtype: 0, count: 0 });
+        let mut length = line.len().min(LONGEST_LINE);
+        while !line.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut label = Self {
+            magic: MAGIC,
+            communicator: record.communicator(),
+            count: sent.count,
+            dtype: sent.dtype,
+            length: length as u32,
+            ..Self::EMPTY
+        };
+        label.line[..length].copy_from_slice(&line.as_bytes()[..length]);
+        label
+    }
+
+    fn array(&self) -> Array {
+        Array {
+            dtype: self.dtype,
+            count: self.count,
+        }
+    }
+
+    fn line(&self) -> String {
+        let length = LONGEST_LINE.min(self.length as usize);
+        String::from_utf8_lossy(&self.line[..length]).into_owned()
+    }
+}
+
+/// What a label says about the message behind it.
+pub struct Labelled {
+    /// Who sends it.
+    pub source: c_int,
+    /// Its tag.
+    pub tag: c_int,
+    /// Why it does not fit, if so.
+    pub refusal: Option<Refusal>,
+}
+
+/// A message that does not fit.
+pub struct Refusal {
+    pub error: Error,
+    /// Where it is received, and what its elements are, unless that was the message.
+    room: Option<(Vec<u8>, i64, Datatype)>,
+}
+
+impl Refusal {
+    /// Where the message is received, unless it has been.
+    pub fn buffer(&mut self) -> Option<RecvBuffer> {
+        let (bytes, count, datatype) = self.room.as_mut()?;
+        Some(MpiBuffer {
+            address: bytes.as_mut_ptr().cast(),
+            count: *count,
+            datatype: *datatype,
+        })
+    }
+}
+
+/// What was sent and received so far.
+#[derive(Default)]
+struct Tallies {
+    /// How many of each kind, with the line of the last.
+    sent: BTreeMap<Kind, (u64, String)>,
+    received: BTreeMap<Kind, u64>,
+}
+
+static TALLIES: Mutex<Option<Tallies>> = Mutex::new(None);
+
+fn with_tallies<T>(body: impl FnOnce(&mut Tallies) -> T) -> T {
+    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    body(tallies.get_or_insert_default())
+}
+
+/// The messages of this process so far, as far as they were checked.
+pub fn traffic() -> Traffic {
+    with_tallies(|tallies| Traffic {
+        sent: tallies
+            .sent
+            .iter()
+            .map(|(kind, (count, line))| Sent {
+                kind: *kind,
+                count: *count,
+                communicator: recorder::communicator_name(kind.communicator),
+                line: line.clone(),
+            })
+            .collect(),
+        received: tallies.received.clone().into_iter().collect(),
+    })
+}
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// Sends the label of a message.
+    pub(super) fn send_label(&self, dest: c_int, tag: c_int) -> Result<()> {
+        let Some(record) = self.checked.as_ref().filter(|_| dest != A::PROC_NULL) else {
+            return Ok(());
+        };
+        let label = self.label(record, dest, tag);
+        // SAFETY: the label has so many bytes.
+        let code = unsafe {
+            (self.functions.int.send)(
+                (&raw const label).cast(),
+                BYTES,
+                byte_type()?.handle::<A>(),
+                dest,
+                tag,
+                self.communicator.handle::<A>(),
+            )
+        };
+        self.check("MPI_Send", code)
+    }
+
+    /// Receives the label of a message, if there is one.
+    pub(super) fn receive_label(&self, source: c_int, tag: c_int) -> Result<Option<Labelled>> {
+        let Some(record) = self.checked.as_ref().filter(|_| source != A::PROC_NULL) else {
+            return Ok(None);
+        };
+        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let status = status.address::<A>();
+        // SAFETY: there is room for the label and the status.
+        let code = unsafe {
+            (self.functions.int.recv)(
+                (&raw mut label).cast(),
+                BYTES,
+                byte_type()?.handle::<A>(),
+                source,
+                tag,
+                self.communicator.handle::<A>(),
+                status,
+            )
+        };
+        self.check("MPI_Recv", code)?;
+        // SAFETY: MPI has filled the status.
+        let (source, tag) = unsafe { source_and_tag::<A>(status) };
+        self.read_label(record, &label, source, tag).map(Some)
+    }
+
+    /// Does both, for the messages to and from a rank with a tag.
+    pub(super) fn exchange_labels(
+        &self,
+        (dest, send_tag): (c_int, c_int),
+        (source, recv_tag): (c_int, c_int),
+    ) -> Result<Option<Labelled>> {
+        let Some(record) = &self.checked else {
+            return Ok(None);
+        };
+        if source == A::PROC_NULL {
+            return self.send_label(dest, send_tag).map(|()| None);
+        }
+        if dest == A::PROC_NULL {
+            return self.receive_label(source, recv_tag);
+        }
+        let own = self.label(record, dest, send_tag);
+        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let status = status.address::<A>();
+        let datatype = byte_type()?.handle::<A>();
+        // SAFETY: both labels have so many bytes, and there is room for the status.
+        let code = unsafe {
+            (self.functions.int.sendrecv)(
+                (&raw const own).cast(),
+                BYTES,
+                datatype,
+                dest,
+                send_tag,
+                (&raw mut label).cast(),
+                BYTES,
+                datatype,
+                source,
+                recv_tag,
+                self.communicator.handle::<A>(),
+                status,
+            )
+        };
+        self.check("MPI_Sendrecv", code)?;
+        // SAFETY: MPI has filled the status.
+        let (source, tag) = unsafe { source_and_tag::<A>(status) };
+        self.read_label(record, &label, source, tag).map(Some)
+    }
+
+    /// The label of a message that is sent now.
+    fn label(&self, record: &Record, dest: c_int, tag: c_int) -> Label {
+        let line = record.line().unwrap_or_default();
+        let label = Label::new(record, &line);
+        let kind = Kind {
+            from: world_rank(record, self.communicator.rank),
+            to: world_rank(record, dest),
+            communicator: label.communicator,
+            tag,
+        };
+        with_tallies(|tallies| {
+            let (count, last) = tallies.sent.entry(kind).or_default();
+            *count += 1;
+            *last = line;
+        });
+        label
+    }
+
+    /// Compares a label with what is to be received.
+    fn read_label(
+        &self,
+        record: &Record,
+        label: &Label,
+        source: c_int,
+        tag: c_int,
+    ) -> Result<Labelled> {
+        let own = world_rank(record, self.communicator.rank);
+        let from = world_rank(record, source);
+        let refusal = if label.magic == MAGIC {
+            let kind = Kind {
+                from,
+                to: own,
+                communicator: label.communicator,
+                tag,
+            };
+            with_tallies(|tallies| *tallies.received.entry(kind).or_default() += 1);
+            self.compare(record, label, (from, own, tag))?
+        } else {
+            Some(Refusal {
+                error: self.refuse_message(
+                    vec![(
+                        own,
+                        (format!("in {record}"), record.line().unwrap_or_default()),
+                    )],
+                    format!(
+                        "the message from rank {from} with tag {tag} was not sent by mpi4jax: \
+                         MPI4JAX_CHECK compares messages that both sides leave to mpi4jax."
+                    ),
+                ),
+                room: None,
+            })
+        };
+        Ok(Labelled {
+            source,
+            tag,
+            refusal,
+        })
+    }
+
+    /// Why a message does not fit, if so.
+    fn compare(
+        &self,
+        record: &Record,
+        label: &Label,
+        (from, own, tag): (i32, i32, c_int),
+    ) -> Result<Option<Refusal>> {
+        let (sent, wanted) = (label.array(), record.received);
+        // Who has a status can ask it how long the message was.
+        let has_status = self.number("status_number")? >= 0;
+        let fits = |wanted: Array| {
+            sent.dtype == wanted.dtype
+                && (sent.count == wanted.count || has_status && sent.count < wanted.count)
+        };
+        if wanted.is_none_or(fits) {
+            return Ok(None);
+        }
+        let wanted = wanted.map_or_else(String::new, |array| array.to_string());
+        let communicator = record.communicator_name();
+        let to = self.communicator.rank;
+        let sender = format!("sends {sent} to {to} with tag {tag} on {communicator}");
+        let error = self.refuse_message(
+            vec![
+                (from, (sender, label.line())),
+                (
+                    own,
+                    (format!("in {record}"), record.line().unwrap_or_default()),
+                ),
+            ],
+            format!("rank {from} sends {sent}, where rank {own} receives {wanted}."),
+        );
+        let datatype = REGISTRY.datatype(label.dtype)?;
+        let bytes = vec![0; label.count.max(0) as usize * datatype.size];
+        Ok(Some(Refusal {
+            error,
+            room: Some((bytes, label.count, datatype)),
+        }))
+    }
+
+    fn refuse_message(&self, sides: Vec<(i32, Doing)>, finding: String) -> Error {
+        let mut report = vec!["mpi4jax: a message that does not fit (MPI4JAX_CHECK)".to_owned()];
+        report.extend(rows(sides));
+        report.push(finding);
+        self.refuse(report, None)
+    }
+}

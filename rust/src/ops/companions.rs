@@ -1,0 +1,60 @@
+//! Communicators that go with one of a user's: with the ranks in reverse order, for the transposes
+//! of scans, and for what ranks tell each other before a call.
+
+use super::call::Call;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::mpi::{Abi, Companion, Handle, REGISTRY};
+
+/// Makes calls on a communicator an error, and frees its companions.
+pub fn free_communicator<A: Abi>(number: usize) {
+    let companions = REGISTRY.free_communicator::<A>(number);
+    let Some(functions) = A::functions().get() else {
+        return;
+    };
+    for mut comm in companions {
+        let mut is_finalized = 0;
+        // SAFETY: may be called at any time (MPI-4.1 §11.4.1). Before the end of MPI, the
+        // communicator is one that this process made, and freed once.
+        unsafe {
+            (functions.finalized)(&raw mut is_finalized);
+            if is_finalized == 0 {
+                (functions.comm_free)(&raw mut comm);
+            }
+        }
+    }
+}
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// The communicator, or with the attribute `reverse` the one with the ranks in reverse order.
+    pub fn comm_in_order(&self) -> Result<A::Comm> {
+        if self.int("reverse")? == 0 {
+            return Ok(self.communicator.handle::<A>());
+        }
+        self.companion(Companion::Reversed)
+    }
+
+    /// A companion of the communicator. The ranks make it together, as all of them reach their
+    /// first call that needs it at once.
+    pub fn companion(&self, companion: Companion) -> Result<A::Comm> {
+        let made = REGISTRY.companion(self.comm_number, companion)?;
+        if let Some(handle) = made.get() {
+            return Ok(A::Comm::from_raw(*handle));
+        }
+        let rank = self.communicator.rank;
+        let key = match companion {
+            Companion::Reversed => self.communicator.size - 1 - rank,
+            Companion::Check => rank,
+        };
+        let mut handle = self.communicator.handle::<A>();
+        // Not MPI_Comm_dup, which would ask Python to copy attributes.
+        self.logged(
+            "MPI_Comm_split",
+            || format!("(color 0, key {key})"),
+            // SAFETY: MPI gives the new communicator in place of this one.
+            |mpi, comm| unsafe { (mpi.comm_split)(comm, 0, key, &raw mut handle) },
+        )?;
+        made.get_or_init(|| handle.into_raw());
+        Ok(handle)
+    }
+}
