@@ -26,13 +26,16 @@ from mpi4py import MPI
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands"))
 from workloads import (
     LATENCY_SIZES,
+    LEFT,
     QUICK,
     RANK,
+    RIGHT,
     SIZE,
     SIZES,
     WORLD,
     Call,
     Effort,
+    awaited,
     dispatch,
     eager,
     import_mpi,
@@ -145,8 +148,45 @@ def programs(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def checks(effort: Effort) -> dict[str, list[float]]:
+    """Calls as they are, and with those of the other ranks compared before."""
+    from mpi4jax import _core
+
+    mpi = import_mpi()
+    comm = WORLD.Clone()
+
+    def checked(call: Call) -> Call:
+        def with_check() -> None:
+            _core.set_check(True)
+            call()
+            _core.set_check(False)
+
+        return with_check
+
+    operations = {
+        "allreduce": lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm),
+        "sendrecv": lambda x: mpi.sendrecv(x, x, LEFT, RIGHT, comm=comm),
+    }
+    samples: dict[str, list[float]] = {}
+    for name, operation in operations.items():
+        for size, length in ((8, 1000), (1 << 16, 100)):
+            length = min(length, effort.loop)
+            x = jnp.ones(size // 4, jnp.float32)
+            loop = jax.jit(
+                lambda x, f=operation, n=length: jax.lax.fori_loop(
+                    0, n, lambda _, y: f(y), x
+                )
+            )
+            call = awaited(loop, x)
+            cases = {f"{name}, {size}": call, f"checked {name}, {size}": checked(call)}
+            for case, seconds in take_turns(cases, effort).items():
+                samples[case] = [s / length for s in seconds]
+    return samples
+
+
 WORKLOADS = {
-    f.__name__: f for f in (dispatch, eager, loops, latency, gloo, growth, programs)
+    f.__name__: f
+    for f in (dispatch, eager, loops, latency, gloo, growth, programs, checks)
 }
 
 

@@ -76,6 +76,24 @@ def programs(r: Results) -> list[Row]:
     return rows
 
 
+def checks(r: Results) -> list[Row]:
+    rows: list[Row] = []
+    for name in ("allreduce", "sendrecv"):
+        for size in r.sizes("checks", OURS, f"{name}, "):
+            plain = r("checks", OURS, f"{name}, {size}")
+            checked = r("checks", OURS, f"checked {name}, {size}")
+            rows.append(
+                {
+                    "operation": name,
+                    "size": size_of(size),
+                    "by default": plain,
+                    "MPI4JAX_CHECK=1": checked,
+                    "checked / by default": over(checked, plain),
+                }
+            )
+    return rows
+
+
 def others(r: Results) -> list[Row]:
     times = {}
     for name in r.samples:
@@ -159,6 +177,7 @@ def main() -> None:
         "Operations in a loop, µs each": loops(r),
         "Ranks, µs": growth(r),
         "Operations in a function": programs(r),
+        "Checked operations in a loop, µs each": checks(r),
         "Everything else": others(r),
     }
     machine = ", ".join(f"{k} {v}" for k, v in r.samples["machine"].items())
