@@ -185,8 +185,7 @@ def checks(effort: Effort) -> dict[str, list[float]]:
 
 
 WORKLOADS = {
-    f.__name__: f
-    for f in (dispatch, eager, loops, latency, gloo, growth, programs, checks)
+    f.__name__: f for f in (dispatch, eager, loops, latency, gloo, growth, programs, checks)
 }
 
 
