@@ -7,6 +7,7 @@ ends.
 
 from __future__ import annotations
 
+import _sitebuiltins
 import atexit
 import dis
 import functools
@@ -57,8 +58,8 @@ class _Ending:
 
     def __init__(self) -> None:
         self._exception: BaseException | None = None
-        #: The status and the line of the last call of sys.exit.
-        self._exit: tuple[Any, str] | None = None
+        #: The status of the last call of sys.exit, the call in words, and its line.
+        self._exit: tuple[Any, str, str] | None = None
         self._excepthook = sys.excepthook
         self._main = _main()
 
@@ -67,10 +68,26 @@ class _Ending:
 
         @functools.wraps(sys.exit)
         def exit(status: Any = None, /) -> NoReturn:
-            self._exit = status, described(users(_stack(sys._getframe())))
+            self._note_exit(status, "sys.exit")
             raise SystemExit(status)
 
         sys.exit = exit
+
+        # The class of `exit` and `quit`.
+        quitter: Any = _sitebuiltins.Quitter
+        call = quitter.__call__
+
+        @functools.wraps(call)
+        def quit(quitter: Any, code: Any = None) -> None:
+            self._note_exit(code, quitter.name)
+            call(quitter, code)
+
+        quitter.__call__ = quit
+
+    def _note_exit(self, status: Any, name: str) -> None:
+        given = "" if status is None else _shortened(repr(status))
+        line = described(users(_stack(sys._getframe())))
+        self._exit = status, f"{name}({given})", line
 
     def _note_exception(self, kind: Any, value: Any, trace: Any) -> None:
         self._exception = value
@@ -86,9 +103,8 @@ class _Ending:
             # Who has called sys.exit, and caught the exception, went on.
             return
         elif self._exit is not None:
-            status, line = self._exit
-            given = "" if status is None else _shortened(repr(status))
-            self._tell(_exit_code(status), f"sys.exit({given})", line)
+            status, call, line = self._exit
+            self._tell(_exit_code(status), call, line)
         else:
             # Raised by itself, it tells nobody its exit code.
             last = Frame(self._main.f_code, self._main.f_lasti)
