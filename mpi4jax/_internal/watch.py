@@ -25,7 +25,7 @@ from mpi4jax import _core
 
 from .environment import settings
 from .hashable import handle
-from .lines import Frame, described, eager, users
+from .lines import Frame, described, eager
 
 #: Where JAX compiles.
 _COMPILER = "jax/_src/compiler.py"
@@ -43,14 +43,14 @@ def whereabouts() -> tuple[str, str]:
     main = stacks.pop(threading.main_thread().ident or 0, [])
     for stack in (main, *stacks.values()):
         if any(frame.code in eager for frame in stack):
-            return "", described(users(stack))
+            return "", described(stack)
     compiles = any(frame.code.co_filename.endswith(_COMPILER) for frame in main)
-    return "compiling" if compiles else "", described(users(main))
+    return "compiling" if compiles else "", described(main)
 
 
 def _lines_of(trace: TracebackType | None) -> str:
     frames = [Frame(frame.f_code, frame.f_lasti) for frame, _ in traceback.walk_tb(trace)]
-    return described(users(reversed(frames)))
+    return described(reversed(frames))
 
 
 class _Ending:
@@ -86,7 +86,7 @@ class _Ending:
 
     def _note_exit(self, status: Any, name: str) -> None:
         given = "" if status is None else _shortened(repr(status))
-        line = described(users(_stack(sys._getframe())))
+        line = described(_stack(sys._getframe()))
         self._exit = status, f"{name}({given})", line
 
     def _note_exception(self, kind: Any, value: Any, trace: Any) -> None:
@@ -108,7 +108,7 @@ class _Ending:
         else:
             # Raised by itself, it tells nobody its exit code.
             last = Frame(self._main.f_code, self._main.f_lasti)
-            self._tell(0, "SystemExit", described(users([last])))
+            self._tell(0, "SystemExit", described([last]))
 
     def _tell(self, code: int, text: str, line: str) -> None:
         _core.end_with(code, f"{text}, {line}" if line else text)
