@@ -21,5 +21,5 @@ pub use exchange::Objects;
 pub use note::{CommunicatorId, End, Half, Note, Peer, State, Waiting};
 pub use ranks::Ranks;
 pub use report::report;
-pub use thread::{Python, Start, connect, end_with, finish, set_python, start};
+pub use thread::{Start, Whereabouts, connect, end_with, finish, set_whereabouts, start};
 pub use watcher::{Action, Alarm, Message, Settings, Watcher};
