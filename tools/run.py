@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
-        # In JAX 0.6, a cached loop with a message in its condition ends too early.
+        # The cache of jaxlib 0.6.0 is broken; mpi4jax would warn of it, and turn it off.
         if self.folder == "mpi" and self.environment.jax != "0.6":
             environ |= CACHE
         if self.folder == "device":

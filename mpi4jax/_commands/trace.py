@@ -104,7 +104,8 @@ class Timeline:
         collectives, messages = Collectives(), Messages()
         for part in self._parts():
             process, call, _ = part
-            self._write_call(part)
+            if self._is_drawn(part):
+                self._write_call(part)
             if call.sequence:
                 self._write_waiting(collectives.add(part))
             else:
@@ -113,16 +114,19 @@ class Timeline:
         self._file.write("\n]}\n")
 
     def _parts(self) -> Iterator[Part]:
-        """All calls, in the order in which they began."""
+        """All calls that are drawn or matter to them, in the order in which they began."""
 
         def of(process: Process) -> Iterator[tuple[int, int, Call]]:
-            return ((call.begin, process.rank, call) for call in process.calls())
+            calls = process.calls(self._begin, self._end)
+            return ((call.begin, process.rank, call) for call in calls)
 
         by_rank = {process.rank: process for process in self._processes}
-        for begin, rank, call in heapq.merge(*map(of, self._processes)):
-            if self._begin <= begin < self._end:
-                process = by_rank[rank]
-                yield Part(process, call, self._track(process, call))
+        for _, rank, call in heapq.merge(*map(of, self._processes)):
+            process = by_rank[rank]
+            yield Part(process, call, self._track(process, call))
+
+    def _is_drawn(self, part: Part) -> bool:
+        return part.call.begin >= self._begin
 
     def _track(self, process: Process, call: Call) -> int:
         """Where to draw a call: beside those that are under way when it begins."""
@@ -211,13 +215,17 @@ class Timeline:
     def _write_wait(self, part: Part, needed: Part) -> None:
         """Draw the time that a call waits for another one to begin, within the call."""
         error = (part.process.clocks.error or 0) + (needed.process.clocks.error or 0)
+        # An arrow belongs to the innermost slice where it begins, which has to be the call.
+        begin = part.call.begin + 1
         end = min(part.call.end, needed.call.begin)
-        if end - part.call.begin > error:
+        if end - begin > error:
             name = f'"waits for rank {needed.process.rank}"'
-            self._slice(part.process, part.track, name, part.call.begin, end)
+            self._slice(part.process, part.track, name, begin, end)
 
     def _write_messages(self, messages: Iterator[Message]) -> None:
         for sent, received in messages:
+            if not (self._is_drawn(sent) and self._is_drawn(received)):
+                continue
             self._messages += 1
             if not (sent.call.end and received.call.end):
                 continue

@@ -11,6 +11,7 @@ from . import bridge, checks, dispatch, flush, jax_compat, profile, trace, watch
 from .environment import settings
 
 jax_compat.check_jax_version()
+jax_compat.avoid_broken_cache()
 bridge.load()
 _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)

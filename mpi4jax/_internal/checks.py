@@ -15,14 +15,14 @@ import jax
 
 from mpi4jax import _core
 
-from .lines import described, stack, users
+from .lines import described, frames_of
 from .operation import Operation
 
 
 def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def checked(*args: Any, **params: Any) -> Any:
-        _core.set_eager_line(described(users(stack(sys._getframe()))))
+        _core.set_eager_line(described(frames_of(sys._getframe())))
         # The next call has another line, so this one has to be over by then.
         return jax.block_until_ready(run(*args, **params))
 

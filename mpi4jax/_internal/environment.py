@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from . import versions
+
+T = TypeVar("T")
 
 TRUTHY = ("1", "true", "on", "yes")
 FALSY = ("0", "false", "off", "no")
@@ -25,61 +28,57 @@ def is_falsy(value: str) -> bool:
     return value.lower() in FALSY
 
 
-def flag(name: str) -> bool | None:
-    """The on/off variable `name`, None if it is not set (or empty)."""
-    value = os.environ.get(name, "")
-    if is_truthy(value):
-        return True
-    if is_falsy(value):
-        return False
-    if value:
-        accepted = ", ".join(TRUTHY + FALSY)
+def _found(name: str, convert: Callable[[str], T | None], expected: str) -> T | None:
+    """The variable `name`, converted, None if it is not set (or empty)."""
+    value = os.environ.get(name)
+    if not value:
+        return None
+    found = convert(value)
+    if found is None:
         raise ValueError(
-            f"the environment variable {name} is {value!r}, "
-            f"expected one of: {accepted} (in any case)"
+            f"the environment variable {name} is {value!r}, expected {expected}"
         )
-    return None
+    return found
+
+
+def flag(name: str) -> bool | None:
+    """The on/off variable `name`."""
+
+    def convert(value: str) -> bool | None:
+        return is_truthy(value) if is_truthy(value) or is_falsy(value) else None
+
+    return _found(name, convert, f"one of: {', '.join(TRUTHY + FALSY)} (in any case)")
 
 
 def choice(name: str, *accepted: str) -> str | None:
-    """The variable `name`, which is one of the given words, None if it is not set."""
-    value = os.environ.get(name)
-    if not value:
-        return None
-    if value not in accepted:
-        raise ValueError(
-            f"the environment variable {name} is {value!r}, "
-            f"expected one of: {', '.join(accepted)}"
-        )
-    return value
+    """The variable `name`, which is one of the given words."""
+
+    def convert(value: str) -> str | None:
+        return value if value in accepted else None
+
+    return _found(name, convert, f"one of: {', '.join(accepted)}")
 
 
 def number(name: str) -> int | None:
-    """The variable `name`, which is a number of bytes, None if it is not set (or empty)."""
-    value = os.environ.get(name)
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError(
-            f"the environment variable {name} is {value!r}, expected a number of bytes"
-        )
-    return int(value)
+    """The variable `name`, which is a number of bytes."""
+
+    def convert(value: str) -> int | None:
+        return int(value) if value.isascii() and value.isdigit() else None
+
+    return _found(name, convert, "a number of bytes")
 
 
 def seconds(name: str) -> float | None:
-    """The variable `name`, a number of seconds, None if it is not set (or empty)."""
-    value = os.environ.get(name)
-    if not value:
-        return None
-    try:
-        found = float(value)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
-        raise ValueError(
-            f"the environment variable {name} is {value!r}, expected a number of seconds"
-        )
-    return found
+    """The variable `name`, which is a number of seconds."""
+
+    def convert(value: str) -> float | None:
+        try:
+            found = float(value)
+        except ValueError:
+            return None
+        return found if 0 <= found < float("inf") else None
+
+    return _found(name, convert, "a number of seconds")
 
 
 class Settings(NamedTuple):

@@ -13,10 +13,11 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
 import numpy as np
-from jax._src import dispatch, source_info_util, xla_bridge
+from jax._src import compilation_cache, dispatch, source_info_util, xla_bridge
 from jax._src.core import Primitive, Token, abstract_token, trace_state_clean
 from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
@@ -48,6 +49,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "apply_primitive",
+    "avoid_broken_cache",
     "batching",
     "calls_with",
     "check_jax_version",
@@ -96,6 +98,28 @@ def check_jax_version() -> None:
             f"Set the environment variable `{name}=1` to silence this warning.",
             stacklevel=2,
         )
+
+
+#: Where it is not known how many turns a while loop on the CPU makes, this jaxlib writes 0
+#: into the cache, and takes it for the number when it reads the program again.
+_JAXLIB_LOSING_LOOPS = (0, 6, 0)
+
+
+def avoid_broken_cache() -> None:
+    """Turn JAX's persistent cache off if programs from it have other results."""
+    if versiontuple(jaxlib.__version__) != _JAXLIB_LOSING_LOOPS:
+        return
+    config: Any = jax.config
+    if config.jax_enable_compilation_cache and config.jax_compilation_cache_dir:
+        warnings.warn(
+            f"\njaxlib {jaxlib.__version__} gets while loops wrong that come from JAX's "
+            "persistent compilation\ncache. mpi4jax turns the cache off. JAX 0.6.1 has it "
+            "right:\n\n    $ pip install -U 'jax>=0.6.1'\n",
+            stacklevel=2,
+        )
+    config.update("jax_enable_compilation_cache", False)
+    # JAX looks once, and may have done so for a program from before.
+    compilation_cache.reset_cache()
 
 
 def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:

@@ -35,6 +35,10 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 
+#: The function that a file is, and those that are a part of another one.
+MODULE = "<module>"
+_PARTS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
 
 class Frame(NamedTuple):
     """A function that was called, and where it is."""
@@ -50,24 +54,26 @@ class Frame(NamedTuple):
                 return line
         return self.code.co_firstlineno
 
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
 
-def stack(frame: FrameType | None) -> Iterator[Frame]:
+    @property
+    def function(self) -> str:
+        """The name of the function, with its class if it has one."""
+        name: str = getattr(self.code, "co_qualname", self.code.co_name)  # Python >= 3.11
+        return name.rpartition("<locals>.")[2]
+
+    def __str__(self) -> str:
+        where = f"{shortened(self.file)}:{self.line}"
+        return where if self.function == MODULE else f"{where} in {self.function}"
+
+
+def frames_of(frame: FrameType | None) -> Iterator[Frame]:
     """The functions that are under way, the innermost first."""
     while frame is not None:
         yield Frame(frame.f_code, frame.f_lasti)
         frame = frame.f_back
-
-
-class Line(NamedTuple):
-    """A line of a user's, and the function that it is in."""
-
-    file: str
-    number: int
-    function: str
-
-    def __str__(self) -> str:
-        where = f"{shortened(self.file)}:{self.number}"
-        return where if self.function == "<module>" else f"{where} in {self.function}"
 
 
 def shortened(file: str) -> str:
@@ -79,9 +85,14 @@ def shortened(file: str) -> str:
     return file if relative.startswith(os.pardir) else relative
 
 
+def is_jax(file: str) -> bool:
+    """Whether a file belongs to JAX."""
+    return not is_user_file(file)
+
+
 def is_users(file: str) -> bool:
     """Whether a file is a user's: not JAX's, Python's or ours."""
-    if file.startswith((_PACKAGE, "<frozen ")) or not is_user_file(file):
+    if file.startswith((_PACKAGE, "<frozen ")) or is_jax(file):
         return False
     return not file.startswith(_LIBRARY) or is_installed(file)
 
@@ -91,35 +102,36 @@ def is_installed(file: str) -> bool:
     return any(part in file for part in _INSTALLED)
 
 
-def users(frames: Iterable[Frame]) -> list[Line]:
-    """The lines of a user's in a stack, the innermost first."""
-    return [
-        Line(frame.code.co_filename, frame.line, name_of(frame.code))
-        for frame in frames
-        if is_users(frame.code.co_filename)
-    ]
-
-
-def name_of(code: CodeType) -> str:
-    """The name of a function, with its class if it has one."""
-    qualified: str = getattr(code, "co_qualname", code.co_name)  # Python >= 3.11
-    return qualified.rpartition("<locals>.")[2]
-
-
-def described(lines: list[Line], scope: str = "") -> str:
-    """A line, and the one that called it from another file, in which a helper may be.
-
-    What runs the user's program, such as pytest, has called it, too, but tells nothing.
-    """
-    if not lines:
+def described(stack: Iterable[Frame], scope: str = "") -> str:
+    """The line of a user's in a stack, the innermost first, and the one that called it."""
+    frames = iter(stack)
+    frame = next((frame for frame in frames if is_users(frame.file)), None)
+    if frame is None:
         return ""
-    others = (line for line in lines if line.file != lines[0].file)
-    callers = (line for line in others if not is_installed(line.file))
-    text = str(lines[0])
-    if scope:
-        text += f" ({scope})"
-    caller = next(callers, None)
+    text = f"{frame} ({scope})" if scope else str(frame)
+    caller = _caller(frame, frames)
     return text if caller is None else f"{text}, from {caller}"
+
+
+def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
+    """The line that called the function of another one, which may be a helper.
+
+    What JAX calls has none: it traces a function once for all callers. Only that of an
+    installed package is named nevertheless, as the user's own line says more.
+    """
+    for frame in frames:
+        if not is_installed(callee.file) and is_jax(frame.file):
+            return None
+        if (
+            is_users(frame.file)
+            and not is_installed(frame.file)  # what runs the program, such as pytest
+            and frame.code is not callee.code
+            and frame.function not in _PARTS
+        ):
+            # That a program calls its main function tells nothing.
+            is_same = frame.function == MODULE and frame.file == callee.file
+            return None if is_same else frame
+    return None
 
 
 #: The functions that make a call outside of any program.
@@ -145,7 +157,7 @@ def note(ctx: Any) -> int:
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append("" if iseager else described(users(frames), scope))
+    calls.append("" if iseager else described(frames, scope))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1

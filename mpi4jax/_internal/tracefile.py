@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,10 +213,15 @@ class Process:
     def started(self) -> int:
         return int(self.clocks.shifted(np.array([self.facts["started"]]))[0])
 
-    def calls(self) -> Iterator[Call]:
-        """The calls, with the times of rank 0's clock, in the order of the file."""
+    def calls(self, begin: float = -math.inf, end: float = math.inf) -> Iterator[Call]:
+        """The calls, with the times of rank 0's clock, in the order of the file.
+
+        With the messages from before `begin`, as each takes one from those that follow.
+        """
         for chunk in self.chunks():
-            yield from map(Call._make, chunk.tolist())
+            is_wanted = (chunk["begin"] >= begin) | (chunk["sequence"] == 0)
+            wanted = chunk[is_wanted & (chunk["begin"] < end)]
+            yield from map(Call._make, wanted.tolist())
 
     def chunks(self) -> Iterator[np.ndarray[Any, Any]]:
         """The same in arrays."""

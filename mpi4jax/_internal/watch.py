@@ -7,6 +7,7 @@ ends.
 
 from __future__ import annotations
 
+import _sitebuiltins
 import atexit
 import dis
 import functools
@@ -24,7 +25,7 @@ from mpi4jax import _core
 
 from .environment import settings
 from .hashable import handle
-from .lines import Frame, described, eager, stack, users
+from .lines import Frame, described, eager, frames_of
 
 #: Where JAX compiles.
 _COMPILER = "jax/_src/compiler.py"
@@ -32,18 +33,18 @@ _COMPILER = "jax/_src/compiler.py"
 
 def whereabouts() -> tuple[str, str]:
     """What the main thread does, and its line; or that of an eager call in any thread."""
-    stacks = {name: list(stack(frame)) for name, frame in sys._current_frames().items()}
+    stacks = {name: list(frames_of(frame)) for name, frame in sys._current_frames().items()}
     main = stacks.pop(threading.main_thread().ident or 0, [])
     for frames in (main, *stacks.values()):
         if any(frame.code in eager for frame in frames):
-            return "", described(users(frames))
+            return "", described(frames)
     compiles = any(frame.code.co_filename.endswith(_COMPILER) for frame in main)
-    return "compiling" if compiles else "", described(users(main))
+    return "compiling" if compiles else "", described(main)
 
 
 def _lines_of(trace: TracebackType | None) -> str:
     frames = [Frame(frame.f_code, frame.f_lasti) for frame, _ in traceback.walk_tb(trace)]
-    return described(users(reversed(frames)))
+    return described(reversed(frames))
 
 
 class _Ending:
@@ -51,8 +52,8 @@ class _Ending:
 
     def __init__(self) -> None:
         self._exception: BaseException | None = None
-        #: The status and the line of the last call of sys.exit.
-        self._exit: tuple[Any, str] | None = None
+        #: The status of the last call of sys.exit, the call in words, and its line.
+        self._exit: tuple[Any, str, str] | None = None
         self._excepthook = sys.excepthook
         self._main = _main()
 
@@ -61,10 +62,26 @@ class _Ending:
 
         @functools.wraps(sys.exit)
         def exit(status: Any = None, /) -> NoReturn:
-            self._exit = status, described(users(stack(sys._getframe())))
+            self._note_exit(status, "sys.exit")
             raise SystemExit(status)
 
         sys.exit = exit
+
+        # The class of `exit` and `quit`.
+        quitter: Any = _sitebuiltins.Quitter
+        call = quitter.__call__
+
+        @functools.wraps(call)
+        def quit(quitter: Any, code: Any = None) -> None:
+            self._note_exit(code, quitter.name)
+            call(quitter, code)
+
+        quitter.__call__ = quit
+
+    def _note_exit(self, status: Any, name: str) -> None:
+        given = "" if status is None else _shortened(repr(status))
+        line = described(frames_of(sys._getframe()))
+        self._exit = status, f"{name}({given})", line
 
     def _note_exception(self, kind: Any, value: Any, trace: Any) -> None:
         self._exception = value
@@ -80,13 +97,12 @@ class _Ending:
             # Who has called sys.exit, and caught the exception, went on.
             return
         elif self._exit is not None:
-            status, line = self._exit
-            given = "" if status is None else _shortened(repr(status))
-            self._tell(_exit_code(status), f"sys.exit({given})", line)
+            status, call, line = self._exit
+            self._tell(_exit_code(status), call, line)
         else:
             # Raised by itself, it tells nobody its exit code.
             last = Frame(self._main.f_code, self._main.f_lasti)
-            self._tell(0, "SystemExit", described(users([last])))
+            self._tell(0, "SystemExit", described([last]))
 
     def _tell(self, code: int, text: str, line: str) -> None:
         _core.end_with(code, f"{text}, {line}" if line else text)

@@ -280,10 +280,10 @@ pub fn start_watching(
     timeout: Option<f64>,
     end_deadlocks: bool,
 ) {
-    WHEREABOUTS.get_or_init(|| whereabouts);
-    watch::set_python(watch::Python {
-        whereabouts: ask_whereabouts,
-    });
+    // The thread that asks is none of Python's.
+    watch::set_whereabouts(Box::new(move || {
+        Python::try_attach(|py| whereabouts.call0(py).ok()?.extract(py).ok())?
+    }));
     let settings = Settings {
         report_after,
         timeout,
@@ -300,14 +300,6 @@ pub fn start_watching(
 }
 
 static START_WATCHING: OnceLock<fn(Start, usize)> = OnceLock::new();
-static WHEREABOUTS: OnceLock<Py<PyAny>> = OnceLock::new();
-
-fn ask_whereabouts() -> Option<(String, String)> {
-    Python::try_attach(|py| {
-        let answer = WHEREABOUTS.get()?.call0(py).ok()?;
-        answer.extract(py).ok()
-    })?
-}
 
 /// Gives the watchers of all processes a communicator to talk on, by its handle. The others are
 /// `MPI_BYTE` and `MPI_ANY_SOURCE`.

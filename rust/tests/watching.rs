@@ -552,18 +552,97 @@ fn a_deadlock_ends_all() {
     assert_eq!(world.aborted.map(|end| (end.1, end.2)), Some((0, 86)));
 }
 
+const REPORT_ONLY: Settings = Settings {
+    end_deadlocks: false,
+    ..SETTINGS
+};
+const DEADLOCK: &str = "this is a deadlock: no rank can go on";
+
 #[test]
 fn a_deadlock_may_be_reported_only() {
-    let settings = Settings {
-        end_deadlocks: false,
-        ..SETTINGS
-    };
-    let mut world = World::new(2, settings);
+    let mut world = World::new(2, REPORT_ONLY);
     world.barrier(0);
     world.set(waiting(1, collective(2, "bcast")));
     world.run(500.0);
-    let line = "this is a deadlock: no rank can go on";
-    assert_eq!(world.last_lines(), [(60, 0, line)]);
+    assert_eq!(world.last_lines(), [(60, 0, DEADLOCK)]);
+    assert_eq!(world.aborted, None);
+}
+
+#[test]
+fn a_deadlock_after_a_report_is_reported_once() {
+    // The ranks that wait have alarmed once, and will not do so again.
+    let mut world = World::new(3, REPORT_ONLY);
+    world.barrier(0);
+    world.barrier(1);
+    world.run(100.0);
+    world.set(ended(2, 0, "in MPI_Finalize", 0));
+    world.run(500.0);
+    let late = "rank 2 has made 0 calls on COMM_WORLD, and ranks 0, 1 wait for call #1.";
+    let lines = world.last_lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0], (60, 0, late));
+    assert_eq!(lines[1].2, DEADLOCK);
+    assert!((100..115).contains(&lines[1].0), "{lines:?}");
+}
+
+#[test]
+fn a_deadlock_by_a_rank_that_comes_late_is_reported_once() {
+    // Its call is reported when it is proven that it does not fit, and not again after a minute.
+    let mut world = World::new(3, REPORT_ONLY);
+    world.barrier(0);
+    world.barrier(1);
+    world.run(100.0);
+    world.set(waiting(2, collective(3, "bcast")));
+    world.run(500.0);
+    let lines = world.last_lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[1].2, DEADLOCK);
+    assert!((110..125).contains(&lines[1].0), "{lines:?}");
+}
+
+#[test]
+fn each_deadlock_is_reported() {
+    // Two ranks wait for each other, then two others; the last one waits for one of these.
+    let mut world = World::new(5, REPORT_ONLY);
+    world.set(waiting(0, receive(5, 1)));
+    world.set(waiting(1, receive(5, 0)));
+    world.run(100.0);
+    world.set(waiting(2, receive(5, 3)));
+    world.set(waiting(3, receive(5, 2)));
+    world.run(100.0);
+    world.set(waiting(4, receive(5, 3)));
+    world.run(500.0);
+    let lines = world.last_lines();
+    let times: Vec<i32> = lines.iter().map(|line| line.0).collect();
+    assert!(lines.iter().all(|line| line.2 == DEADLOCK), "{lines:?}");
+    assert_eq!((times.len(), times[0], times[2]), (3, 60, 260), "{lines:?}");
+    assert!((110..125).contains(&times[1]), "{lines:?}");
+}
+
+#[test]
+fn an_error_is_reported_soon_if_nobody_is_ended() {
+    let mut world = World::new(3, REPORT_ONLY);
+    world.barrier(0);
+    world.barrier(1);
+    world.run(20.0);
+    world.set(ended(2, 7, "sys.exit(7)", 0));
+    world.run(500.0);
+    assert_eq!(world.last_lines(), [(21, 0, DEADLOCK)]);
+    assert_eq!(world.aborted, None);
+}
+
+#[test]
+fn nothing_is_reported_if_reports_are_off() {
+    let settings = Settings {
+        report_after: f64::INFINITY,
+        ..REPORT_ONLY
+    };
+    let mut world = World::new(3, settings);
+    world.barrier(0);
+    world.set(waiting(1, collective(3, "bcast")));
+    world.set(ended(2, 7, "sys.exit(7)", 0));
+    world.run(500.0);
+    assert_eq!(world.last_lines(), []);
     assert_eq!(world.aborted, None);
 }
 

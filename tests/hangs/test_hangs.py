@@ -67,6 +67,7 @@ HANGS = {
     "exception": Hang(3, 1),
     "exception_in_callback": Hang(2, 1),
     "sys_exit": Hang(3, 3),
+    "site_exit": Hang(3, 3),
     "raise_system_exit": Hang(3, DEADLOCK),
     "exit_at_exit": Hang(2, DEADLOCK),
     "killed": Hang(3, None),

@@ -44,16 +44,19 @@ def line_of(function, offset):
     return f"{shortened(code.co_filename)}:{code.co_firstlineno + offset} in {code.co_name}"
 
 
+HELPER = """
+from mpi4py import MPI
+from mpi4jax import notoken as mpi
+def total(x):
+    return mpi.allreduce(x, op=MPI.SUM)
+"""
+
+
 @pytest.fixture
 def helper(tmp_path):
     """A function that calls an operation, in a file of its own."""
     file = Path(tmp_path, "helper.py")
-    file.write_text(
-        "from mpi4py import MPI\n"
-        "from mpi4jax import notoken as mpi\n"
-        "def total(x):\n"
-        "    return mpi.allreduce(x, op=MPI.SUM)\n"
-    )
+    file.write_text(HELPER)
     return runpy.run_path(str(file))["total"]
 
 
@@ -89,6 +92,52 @@ def test_a_helper_and_who_called_it(helper):
     assert texts_of(step, X) == [
         f"allreduce (SUM, float32[3]) on COMM_WORLD   "
         f"{line_of(helper, 1)}, from {line_of(step, 2)}"
+    ]
+
+
+def total(x):
+    return mpi.allreduce(x, op=MPI.SUM)
+
+
+def test_a_helper_in_the_same_file_that_is_called_on_two_lines():
+    def twice(x):
+        # A lambda is a part of the function that it is in.
+        return (lambda y: total(y))(x) + total(x)
+
+    def half(x):
+        return total(x) / 2
+
+    step = jax.jit(lambda x: half(twice(x)))
+    callers = line_of(twice, 2), line_of(twice, 2), line_of(half, 1)
+    assert [call.line for call in calls_of(step, X)] == [
+        f"{line_of(total, 1)}, from {caller}" for caller in callers
+    ]
+
+
+def test_what_jax_calls_has_no_caller():
+    """JAX traces it once, whoever calls it."""
+    inner = jax.jit(total)
+
+    @jax.jit
+    def step(x):
+        x = inner(x)
+        return inner(x)
+
+    assert [call.line for call in calls_of(step, X)] == [line_of(total, 1)] * 2
+
+
+def test_an_installed_helper_and_the_line_that_led_to_it(tmp_path):
+    folder = Path(tmp_path, "site-packages")
+    folder.mkdir()
+    file = folder / "helper.py"
+    file.write_text(HELPER)
+    helper = jax.jit(runpy.run_path(str(file))["total"])
+
+    def step(x):
+        return helper(x)
+
+    assert [call.line for call in calls_of(step, X)] == [
+        f"{line_of(helper, 1)}, from {line_of(step, 1)}"
     ]
 
 

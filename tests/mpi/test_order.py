@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from every import every_operation
+from jax.experimental.compilation_cache import compilation_cache
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -186,3 +187,37 @@ def test_while_loop_with_communication_in_its_condition(rank, comm):
         result = mode(lambda x: jax.lax.while_loop(condition, body, x))(jnp.float32(1))
         assert result == 128
     pair.Free()
+
+
+@pytest.fixture
+def persistent_cache(tmp_path):
+    """JAX's cache of compiled programs in files, with none in it."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+
+    def use(values):
+        for name, value in values.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+    use(settings)
+    yield
+    use(before)
+
+
+def test_loops_from_the_persistent_cache(persistent_cache):
+    """With jaxlib 0.6.0, a while loop from the cache would make no turn."""
+
+    def function(x):
+        return jax.lax.while_loop(lambda y: (y < 100).all(), lambda y: 2 * total(y), x)
+
+    def total(x):
+        return mpi.allreduce(x, MPI.MAX)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(jax.jit(function)(jnp.ones(2)), np.full(2, 128))
+        jax.clear_caches()

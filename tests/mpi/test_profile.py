@@ -18,6 +18,24 @@ X = jnp.ones(3)
 BYTES = 12
 
 
+def test_a_helper_has_a_row_for_each_line_that_calls_it(size):
+    def helper(x):
+        return mpi.allreduce(x, MPI.MAX)
+
+    @jax.jit
+    def step(x):
+        x = helper(x)
+        return helper(helper(x))
+
+    with diagnostics.profile(quiet=True) as found:
+        step(X)
+    first = step.__wrapped__.__code__.co_firstlineno
+    assert {row.line.rpartition(", from ")[2]: row.calls for row in found.rows} == {
+        f"{shortened(__file__)}:{first + 2} in step": size,
+        f"{shortened(__file__)}:{first + 3} in step": 2 * size,
+    }
+
+
 def test_rows(comm, rank, size, capsys):
     right, left = (rank + 1) % size, (rank - 1) % size
 

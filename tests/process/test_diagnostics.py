@@ -1,4 +1,17 @@
-"""What `mpi4jax.diagnostics` needs of MPI."""
+"""What `mpi4jax.diagnostics` needs of MPI, and what its documentation shows."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "hangs.md"
+
+
+def test_the_example_of_recent_calls(launch, tmp_path):
+    text = PAGE.read_text().partition("\n## What was called last\n")[2]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    (output,) = re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S)
+    done = launch(code, cwd=tmp_path)
+    assert done.stdout == output, done.stderr
 
 
 def test_watch_needs_threads(launch):

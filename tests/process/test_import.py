@@ -189,3 +189,25 @@ def test_warning_about_newer_jax(launch, version, warns):
     )
     assert ("but you have 99.1.0" in done.stderr) == warns
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("jaxlib", "cache", "is_on", "warns"),
+    [
+        ("0.6.0", "cache", False, True),
+        ("0.6.0", "", False, False),
+        ("0.6.1", "cache", True, False),
+    ],
+)
+def test_cache_of_a_jaxlib_that_breaks_programs(launch, jaxlib, cache, is_on, warns):
+    done = launch(
+        f"""
+        import jax, jaxlib
+        jaxlib.__version__ = "{jaxlib}"
+        import mpi4jax
+        print(jax.config.jax_enable_compilation_cache)
+        """,
+        JAX_COMPILATION_CACHE_DIR=cache,
+    )
+    assert done.stdout == f"{is_on}\n"
+    assert ("mpi4jax turns the cache off" in done.stderr) == warns

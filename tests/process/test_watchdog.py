@@ -1,12 +1,9 @@
 """A test whose ranks wait for each other for ever: every rank says which one it is in."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from processes import MPIEXEC
+import processes
 
 TESTS = Path(__file__).parent.parent
 
@@ -30,13 +27,13 @@ def test_after_it():
 def test_every_rank_says_where_it_is(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["ranks"]')
     (tmp_path / "test_deadlock.py").write_text(DEADLOCK)
-    command = [MPIEXEC, "-n", "2", sys.executable, "-P", "-m", "pytest", "-q"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
-        env={**os.environ, "TEST_LIMIT": "3", "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
+    done = processes.run(
+        *("-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *("--rootdir", tmp_path, tmp_path),
+        ranks=2,
         timeout=120,
+        TEST_LIMIT="3",
+        PYTHONPATH=str(TESTS),
     )
     assert done.returncode != 0
     output = done.stdout + done.stderr

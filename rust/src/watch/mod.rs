@@ -9,5 +9,5 @@ mod thread;
 mod watcher;
 
 pub use exchange::Objects;
-pub use thread::{Python, Start, connect, end_with, finish, set_python, start};
+pub use thread::{Start, Whereabouts, connect, end_with, finish, set_whereabouts, start};
 pub use watcher::{Action, Alarm, Message, Settings, Watcher};

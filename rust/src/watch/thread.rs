@@ -15,13 +15,9 @@ use crate::mpi::{Abi, Functions, Handle};
 use crate::ops;
 use crate::recorder::exactly_now;
 
-/// How the thread learns what Python does.
-#[derive(Clone, Copy)]
-pub struct Python {
-    /// What the main thread does, and its line, if it is outside of MPI; the line of an eager call,
-    /// if it is in one. `None` if Python does not run any more.
-    pub whereabouts: fn() -> Option<(String, String)>,
-}
+/// Asks Python what the main thread does, and for its line, if it is outside of MPI; for the line of
+/// an eager call, if it is in one. Gives `None` if Python does not run any more.
+pub type Whereabouts = Box<dyn Fn() -> Option<(String, String)> + Send + Sync>;
 
 /// What the thread has to know.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +30,7 @@ pub struct Start {
     pub settings: Settings,
 }
 
-static PYTHON: OnceLock<Python> = OnceLock::new();
+static WHEREABOUTS: OnceLock<Whereabouts> = OnceLock::new();
 static END: Mutex<Option<End>> = Mutex::new(None);
 static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
@@ -56,8 +52,8 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Says how to ask Python.
-pub fn set_python(python: Python) {
-    let _ = PYTHON.set(python);
+pub fn set_whereabouts(whereabouts: Whereabouts) {
+    let _ = WHEREABOUTS.set(whereabouts);
 }
 
 /// Says how this process ends. It is in `MPI_Finalize` soon.
@@ -261,7 +257,7 @@ fn full(rank: i32) -> Note {
 /// Asks Python, which may be busy for as long as it likes: by a thread of its own.
 fn ask_python() -> Option<(String, String)> {
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
-    let whereabouts = PYTHON.get()?.whereabouts;
+    let whereabouts = WHEREABOUTS.get()?;
     if IS_ASKED.swap(true, Ordering::AcqRel) {
         return None;
     }

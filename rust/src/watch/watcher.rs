@@ -4,7 +4,7 @@
 //! of what comes back. Nobody waits for anybody here: [`Watcher::step`] gets what has come, and
 //! says what to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -102,8 +102,10 @@ pub struct Watcher {
     alarmed: Option<f64>,
     rounds: u64,
     round: Option<Round>,
-    /// On rank 0: whether a rank waits for long that was heard in a round that is no report.
-    has_heard: bool,
+    /// On rank 0: whether a round that is no report showed that there is something to report.
+    is_report_due: bool,
+    /// On rank 0: the calls, by rank and number, that were reported to be in a deadlock.
+    told: HashSet<(i32, u64)>,
     /// On rank 0, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
     /// On rank 0: the messages of the ranks that have ended.
@@ -123,7 +125,8 @@ impl Watcher {
             alarmed: None,
             rounds: 0,
             round: None,
-            has_heard: false,
+            is_report_due: false,
+            told: HashSet::new(),
             next_look: None,
             traffic: BTreeMap::new(),
         }
@@ -232,7 +235,7 @@ impl Watcher {
             self.ask(now, Alarm::Ending, full, &mut actions);
         }
         self.close(now, &mut actions);
-        if self.round.is_none() && std::mem::take(&mut self.has_heard) {
+        if self.round.is_none() && std::mem::take(&mut self.is_report_due) {
             self.ask(now, Alarm::Waiting, full, &mut actions);
             self.close(now, &mut actions);
         }
@@ -267,7 +270,7 @@ impl Watcher {
                 // The rank says so once only.
                 round.reason = reason;
             } else if round.reason == Alarm::Ending {
-                self.has_heard = true;
+                self.is_report_due = true;
             }
         } else {
             self.ask(now, reason, full, actions);
@@ -312,11 +315,18 @@ impl Watcher {
             self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
         }
         match round.reason {
-            Alarm::Ending if !is_over => return,
+            Alarm::Ending if !is_over => {
+                self.is_report_due |= self.is_news(&notes);
+                return;
+            }
             // The waiting may be over by now.
             Alarm::Waiting if !is_waiting => return,
             _ => {}
         }
+        let stuck = notes
+            .iter()
+            .filter(|note| diagnosis.stuck.contains(note.rank));
+        self.told.extend(stuck.filter_map(call));
         let mut text = report(&notes, &diagnosis);
         let code = match round.reason {
             _ if is_over => Some(diagnosis.exit_code),
@@ -336,6 +346,21 @@ impl Watcher {
         }
         actions.push(Action::Print(text));
         actions.extend(code.map(Action::Abort));
+    }
+
+    /// Whether there is a deadlock that is not told, in a program that goes on nevertheless. Who
+    /// waits for a rank in one that is told makes no other one.
+    fn is_news(&self, notes: &[Note]) -> bool {
+        let untold: Vec<Note> = notes
+            .iter()
+            .map(|note| match call(note) {
+                Some(call) if self.told.contains(&call) => silent(note.rank),
+                _ => note.clone(),
+            })
+            .collect();
+        let report_after = self.settings.report_after;
+        let stuck = diagnose(&untold, settled(&untold, report_after)).stuck;
+        report_after.is_finite() && !stuck.is_empty()
     }
 
     /// Nobody listens to this rank.
@@ -375,6 +400,11 @@ fn is_fine(note: &Note) -> bool {
         State::Ended(end) => end.code == 0,
         State::Elsewhere { .. } | State::Silent => true,
     }
+}
+
+/// The rank, and the number of the call that it is in.
+fn call(note: &Note) -> Option<(i32, u64)> {
+    Some((note.rank, note.waiting()?.number))
 }
 
 fn silent(rank: i32) -> Note {
