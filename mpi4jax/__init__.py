@@ -32,12 +32,14 @@ elif not _is_for_command:
         from ._tokens import *
     else:
         from .notoken import *
+    from . import tree as tree
 
     __all__ = [
         *notoken.__all__,
         "HashableMPIType",
         "has_cuda_support",
         "has_sycl_support",
+        "tree",
         "unpack_hashable",
         "wrap_as_hashable",
     ]
