@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from .validation import PLAIN_TYPES, array
 
 #: Leaves of more bytes than this travel by themselves. To pack an array and to unpack it
-#: takes two copies. Between two processes of one machine, a message more takes about as
-#: long as these do for 64 KiB (docs/performance.md); over a network, longer.
-LARGEST_PACKED = 1 << 16
+#: copies it twice. Between two processes of one machine that takes as long as to start a
+#: message more at some tens of KiB (docs/performance.md), over a network at more.
+LARGEST_PACKED = 1 << 15
 
 
 class Tree:
