@@ -117,8 +117,8 @@ class Linear(Operation):
         if params["is_tangent"] and axes[2] is None:
             raise RuntimeError(
                 f"{self.name} with a token can't be used with jax.jacfwd, nor with "
-                "jax.vmap over tangents alone: every process pushes a basis of its own, and "
-                "what arrives is a derivative with respect to the array of another process. "
-                "Use jax.jvp for one direction that all processes have in common."
+                "jax.vmap over tangents alone: every process pushes a basis of its own, "
+                "and what arrives is a derivative with respect to the array of another "
+                "process. Use jax.jvp for one direction that all processes have in common."
             )
         return super()._batch(operands, axes, **params)
