@@ -181,8 +181,6 @@ def trees(effort: Effort) -> dict[str, list[float]]:
             cases[f"{label}, jit, {name}"] = call(jax.jit(way))
             cases[f"{label}, loop, {name}"] = call(jax.jit(loop))
         cases[f"{label}, jit, nothing"] = call(jax.jit(lambda x: [y + 1 for y in x]))
-        if "tree" in ways:
-            cases[f"{label}, eager, tree"] = call(whole)
         for case, seconds in take_turns(cases, effort).items():
             steps = length if ", loop, " in case else 1
             samples[case] = [s / steps for s in seconds]

@@ -45,6 +45,7 @@ PLAN = [
     ("programs", BOTH, (1,), 1),
     ("growth", BOTH, (1, 2, 4, 8), 1),
     ("loops", BOTH, (2,), 1),
+    ("trees", BOTH, (2,), 2),
 ]
 
 Samples = dict[str, list[float]]

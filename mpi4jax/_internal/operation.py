@@ -258,7 +258,10 @@ class Operation:
             return result
         # No result that the caller could wait for, so the call itself waits.
         result[0].block_until_ready()
-        return None if kept is None else jax.tree_util.tree_map(jnp.asarray, operands[kept])
+        if kept is None:
+            return None
+        given = operands[kept]
+        return list(map(jnp.asarray, given)) if type(given) is list else jnp.asarray(given)
 
     def _evaluate(
         self, *operands: Any, communicator: Communicator, **params: Any
