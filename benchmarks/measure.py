@@ -184,8 +184,51 @@ def checks(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def trees(effort: Effort) -> dict[str, list[float]]:
+    """An allreduce of all leaves of a tree: by one call for the tree, or one for each.
+
+    By a jitted function, which JAX hands every leaf to and takes every result from, and in
+    a loop within one, per tree.
+    """
+    mpi = import_mpi()
+    comm = WORLD.Clone()
+    samples: dict[str, list[float]] = {}
+
+    def each(leaves):
+        return [mpi.allreduce(x, op=MPI.MAX, comm=comm) for x in leaves]
+
+    def whole(leaves):
+        return mpi.tree.allreduce(leaves, op=MPI.MAX, comm=comm)
+
+    ways = {"each": each}
+    if hasattr(mpi, "tree"):  # the original has none
+        ways["tree"] = whole
+    for count, size, length in ((200, 1 << 10, 100), (10, 1 << 22, 3)):
+        leaves = [jnp.full(size // 4, n, jnp.float32) for n in range(count)]
+        label = f"{count} of {size}"
+        length = min(length, effort.loop)
+        cases: dict[str, Call] = {}
+
+        def call(function, leaves=leaves):
+            return lambda: jax.block_until_ready(function(leaves))
+
+        for name, way in ways.items():
+
+            def loop(leaves, way=way, length=length):
+                return jax.lax.fori_loop(0, length, lambda _, x: way(x), leaves)
+
+            cases[f"{label}, jit, {name}"] = call(jax.jit(way))
+            cases[f"{label}, loop, {name}"] = call(jax.jit(loop))
+        cases[f"{label}, jit, nothing"] = call(jax.jit(lambda x: [y + 1 for y in x]))
+        for case, seconds in take_turns(cases, effort).items():
+            steps = length if ", loop, " in case else 1
+            samples[case] = [s / steps for s in seconds]
+    return samples
+
+
 WORKLOADS = {
-    f.__name__: f for f in (dispatch, eager, loops, latency, gloo, growth, programs, checks)
+    f.__name__: f
+    for f in (dispatch, eager, loops, latency, gloo, growth, programs, trees, checks)
 }
 
 

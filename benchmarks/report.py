@@ -94,6 +94,36 @@ def checks(r: Results) -> list[Row]:
     return rows
 
 
+def trees(r: Results) -> list[Row]:
+    """An allreduce of every leaf of a tree, by one call or by many."""
+    rows: list[Row] = []
+    for leaves, label in (
+        ("200 of 1024", "200 of 1 KiB"),
+        ("10 of 4194304", "10 of 4 MiB"),
+    ):
+        for where in ("jit", "loop"):
+            tree, each = (
+                r("trees", OURS, f"{leaves}, {where}, {c}") for c in ("tree", "each")
+            )
+            upstream = r("trees", UPSTREAM, f"{leaves}, {where}, each")
+            nothing = None
+            if where == "jit":
+                nothing = r("trees", OURS, f"{leaves}, jit, nothing")
+            rows.append(
+                {
+                    "leaves": label,
+                    "in": {"jit": "a jitted call", "loop": "a loop"}[where],
+                    "tree": tree,
+                    "a call for each": each,
+                    "0.9.1, a call for each": upstream,
+                    "no message": nothing,
+                    "tree / each": over(tree, each),
+                    "tree / 0.9.1": over(tree, upstream),
+                }
+            )
+    return rows
+
+
 def others(r: Results) -> list[Row]:
     times = {}
     for name in r.samples:
@@ -178,6 +208,7 @@ def main() -> None:
         "Ranks, µs": growth(r),
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),
+        "Trees, µs": trees(r),
         "Everything else": others(r),
     }
     machine = ", ".join(f"{k} {v}" for k, v in r.samples["machine"].items())

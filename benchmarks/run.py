@@ -46,6 +46,7 @@ PLAN = [
     ("growth", BOTH, (1, 2, 4, 8), 1),
     ("loops", BOTH, (2,), 1),
     ("checks", (OURS,), (2,), 1),
+    ("trees", BOTH, (2,), 2),
 ]
 
 Samples = dict[str, list[float]]

@@ -21,6 +21,9 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.hashable import HashableMPIType as HashableMPIType
     from ._internal.hashable import unpack_hashable as unpack_hashable
     from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
+    from ._internal.token import LinearToken as LinearToken
+    from ._internal.token import create_token as create_token
+    from ._internal.token import tie as tie
 
     __version__ = _versions.VERSION
 
@@ -32,12 +35,17 @@ elif not _is_for_command:
         from ._tokens import *
     else:
         from .notoken import *
+    from . import tree as tree
 
     __all__ = [
         *notoken.__all__,
         "HashableMPIType",
+        "LinearToken",
+        "create_token",
         "has_cuda_support",
         "has_sycl_support",
+        "tie",
+        "tree",
         "unpack_hashable",
         "wrap_as_hashable",
     ]

@@ -1,5 +1,6 @@
 """The operations with tokens, as in mpi4jax 0.2 to 0.7."""
 
+from . import _tree_tokens
 from ._internal.operations.allgather import allgather_with_token as allgather
 from ._internal.operations.allgatherv import allgatherv_with_token as allgatherv
 from ._internal.operations.allreduce import allreduce_with_token as allreduce
@@ -21,6 +22,8 @@ from ._internal.operations.scatter import scatter_with_token as scatter
 from ._internal.operations.scatterv import scatterv_with_token as scatterv
 from ._internal.operations.send import send_with_token as send
 from ._internal.operations.sendrecv import sendrecv_with_token as sendrecv
+
+tree = _tree_tokens
 
 __all__ = [
     "allgather",

@@ -1,5 +1,6 @@
 """The operations without tokens, as in mpi4jax 0.8 and later."""
 
+from . import _tree_notoken
 from ._internal.operations.allgather import allgather
 from ._internal.operations.allgatherv import allgatherv
 from ._internal.operations.allreduce import allreduce
@@ -19,6 +20,8 @@ from ._internal.operations.scatter import scatter
 from ._internal.operations.scatterv import scatterv
 from ._internal.operations.send import send
 from ._internal.operations.sendrecv import sendrecv
+
+tree = _tree_notoken
 
 __all__ = [
     "allgather",

@@ -42,7 +42,7 @@ Config = dict[str, Any] | None
 ROOT = Path(__file__).resolve().parent.parent
 
 #: What type checkers see of the API without tokens, in place of `mpi4jax/_line.pyi`.
-NOTOKEN_LINE = b"from .notoken import *\n"
+NOTOKEN_LINE = b"from .notoken import tree as tree\nfrom .notoken import *\n"
 
 
 def versions() -> dict[str, str]:

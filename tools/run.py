@@ -56,7 +56,7 @@ MPI = (*CORE[:2], *under("mpi", "types::test_reductions", "counts"))
 #: What moves arrays, in pieces too.
 PIECES = (*CORE[:2], *under("mpi", "status"))
 #: What depends on how JAX traces and transforms.
-JAX = under("mpi", "autodiff", "vmap", "docs", "inputs", "extend")
+JAX = under("mpi", "autodiff", "linear_token", "tree", "vmap", "docs", "inputs", "extend")
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_linear", "autodiff::test_first_derivatives")
 

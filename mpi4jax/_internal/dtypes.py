@@ -90,14 +90,16 @@ def check_dtype(function: str, argument: str, dtype: Any) -> None:
     raise TypeError(f"{given}, expected one of {', '.join(_SENT.values())}")
 
 
-def check_reduction(function: str, op_number: int, dtype: Any) -> None:
+def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "") -> None:
     """Raise TypeError if an operator of MPI's is not for arrays of this type."""
     if op_number >= len(OPERATORS):
         return  # What a user-made one takes is up to its maker.
     allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
+        given = f' for argument "{argument}"' if argument else ""
         raise TypeError(
-            f"{function} got an array of type {dtype} for op=MPI.{OPERATORS[op_number]}, "
+            f"{function} got an array of type {dtype}{given} for "
+            f"op=MPI.{OPERATORS[op_number]}, "
             f"which is for {', '.join(allowed) or 'no type of JAX'}"
         )
 

@@ -8,6 +8,7 @@ come back, an operation says itself (docs/autodiff.md).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from .jax_compat import (
     register_lowering,
     trace_state_clean,
 )
+from .packing import Tree, packed, parcels, unpacked
 from .validation import PLAIN_TYPES, array
 
 _operations: dict[str, Operation] = {}
@@ -145,15 +147,84 @@ class Operation:
         results = self.primitive.bind(*operands, **params)
         return results[0] if results else None
 
+    def apply_to_leaves(self, *operands: Sequence[Any], **params: Any) -> Any:
+        """The same with the leaves of a tree for each operand, in as few calls as pay.
+
+        Gives the results for the leaves of the last one.
+        """
+        axis, result_axis = self.batch_axes(**params)
+        arrays = [list(map(jnp.asarray, leaves)) for leaves in operands]
+        together = [parcels(leaves, axis) for leaves in arrays]
+        results: dict[int, Any] = {}
+        for places in itertools.zip_longest(*together):
+            parts = [
+                None if places is None else [leaves[n] for n in places]
+                for leaves, places in zip(arrays, places, strict=True)
+            ]
+            given = [None if part is None else packed(part, axis) for part in parts]
+            result = self.apply_to_parcel(*given, **params)
+            if result is None or parts[-1] is None:
+                continue
+            found = unpacked(result, parts[-1], axis, result_axis)
+            results.update(zip(places[-1], found, strict=True))
+        return [results[place] for place in sorted(results)]
+
+    def apply_to_parcel(self, *operands: Any, **params: Any) -> Any:
+        """Call MPI for some leaves, packed into an array for each operand.
+
+        An operand is None where the tree of another one takes more calls.
+        """
+        return self.apply(*operands, **params)
+
     def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
         """Call MPI for a user, whose arrays are still to be checked."""
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
+                if type(operand) is Tree:
+                    return self._call_with_trees(communicator, *operands, **params)
                 operands = self._check(operands)
                 break
         if not trace_state_clean():
             return self.apply(*operands, **params, communicator=communicator)
         return self._run(communicator, *operands, **params)
+
+    def _call_with_trees(
+        self, communicator: Communicator, *trees: Tree, **params: Any
+    ) -> Any:
+        """Call MPI for all leaves of trees, with a result like the last of these."""
+        try:
+            operands = [tree.arrays(self.name) for tree in trees]
+            if not any(operands):
+                results: Any = None
+            elif not trace_state_clean():
+                params["communicator"] = communicator
+                results = self.apply_to_leaves(*operands, **params)
+            else:
+                results = self._run(communicator, *operands, **params)
+        except TypeError as error:
+            raise (self._wrong_leaf(trees, params) or error) from None
+        last = trees[-1]
+        if last.leaves and not results:  # nothing comes back
+            return None
+        return jax.tree_util.tree_unflatten(last.structure, results or [])
+
+    def _wrong_leaf(
+        self, trees: Sequence[Tree], params: dict[str, Any]
+    ) -> TypeError | None:
+        """What is wrong with the first leaf of which something is, with its path."""
+
+        def check(name: str, leaf: Any) -> None:
+            dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+            check_dtype(self.name, name, dtype)
+            if "op_number" in params:
+                check_reduction(self.name, params["op_number"], dtype, name)
+
+        try:
+            for tree in trees:
+                tree.check(self.name, check)
+        except TypeError as error:
+            return error
+        return None
 
     def receive(
         self, communicator: Communicator, *operands: Any, status: Any, **params: Any
@@ -186,7 +257,10 @@ class Operation:
             return result
         # No result that the caller could wait for, so the call itself waits.
         result[0].block_until_ready()
-        return None if kept is None else jnp.asarray(operands[kept])
+        if kept is None:
+            return None
+        given = operands[kept]
+        return list(map(jnp.asarray, given)) if type(given) is list else jnp.asarray(given)
 
     def _evaluate(
         self, *operands: Any, communicator: Communicator, **params: Any
@@ -209,8 +283,11 @@ class Operation:
         kept = self._kept(**params, communicator=communicator)
 
         def run(*operands: Any) -> Any:
-            result = self.apply(*operands, **params, communicator=communicator)
-            has_result = result is not None and kept is None
+            # A list has the leaves of a tree.
+            is_list = bool(operands) and type(operands[0]) is list
+            apply = self.apply_to_leaves if is_list else self.apply
+            result = apply(*operands, **params, communicator=communicator)
+            has_result = kept is None and bool(jax.tree_util.tree_leaves(result))
             return result if has_result else (jnp.zeros((), bool),)
 
         lines.is_eager_call(run)

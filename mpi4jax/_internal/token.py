@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from . import jax_compat
 from .flush import flush
@@ -21,6 +22,7 @@ from .validation import check
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Token:
@@ -46,9 +48,91 @@ class Token:
 
 _TOKEN = Token()
 
+
+@jax.tree_util.register_pytree_node_class
+class LinearToken:
+    """A token that derivatives follow from call to call: see :func:`create_token`.
+
+    A pytree with one leaf, an array without elements. JAX differentiates it like any other.
+    """
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+
+    def block_until_ready(self) -> LinearToken:
+        """Wait until all operations that were called are done."""
+        flush()
+        return self
+
+    def __repr__(self) -> str:
+        return "LinearToken()"
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.leaf,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: tuple[Any]) -> LinearToken:
+        return cls(*leaves)
+
+
+def create_token(like: Any = ()) -> LinearToken:
+    """Make a token that lets derivatives follow :func:`send` and :func:`recv`.
+
+    Pass it from call to call, and to :func:`tie` at the end. The derivative of a message
+    then goes the way of the message, backwards in reverse mode, and the messages of the
+    derivative are sent in the order of the tokens.
+
+    Arguments:
+        like: What is differentiated: an array, or a tree of arrays. A process that only
+            receives has to give it, unless it differentiates the array that it lends to
+            ``recv``, or the token itself. The values don't matter.
+
+    """
+    leaves = map(jnp.asarray, jax.tree_util.tree_leaves(like))
+    return LinearToken(leaf_after(jnp.zeros(0, jnp.float32), *leaves))
+
+
+def leaf_after(leaf: Any, *arrays: Any) -> Any:
+    """The leaf of a token, which depends on arrays as well, for derivatives and maps."""
+    for x in arrays:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            leaf = leaf + jnp.sum(jnp.ravel(x)[:0]).real.astype(leaf.dtype)
+        else:
+            # No derivative, but a batch if the array is one.
+            leaf = leaf + jnp.zeros_like(jnp.ravel(x)[:0], leaf.dtype).sum()
+    return leaf
+
+
+def tie(value: T, token: AnyToken) -> T:
+    """Make a value depend on the calls that a token has come from, for derivatives.
+
+    A process that differentiates a value (its loss) differentiates the calls that this
+    depends on, and no others. One that only sends has to say that it depends on these.
+
+    Arguments:
+        value: An array, or a tree of arrays. Those of a float or complex type are tied.
+        token (LinearToken): The token that the last of the calls gave.
+
+    Returns:
+        The value as it was.
+
+    """
+    check("tie", "token", (LinearToken,), token)
+    given: Any = token
+    nothing = jnp.sum(given.leaf)
+
+    def tied(x: Any) -> Any:
+        x = jnp.asarray(x)
+        is_linear = jnp.issubdtype(x.dtype, jnp.inexact)
+        # A sum, as it is linear in both. Nothing is added to what is a zero, or none.
+        return x + nothing.astype(x.dtype) if is_linear else x
+
+    return jax.tree_util.tree_map(tied, value)
+
+
 jax.tree_util.register_pytree_node(Token, lambda _: ((), None), lambda *_: _TOKEN)
 
-TOKEN_TYPES = (type(None), Token, jax_compat.Token, Tracer)
+TOKEN_TYPES = (type(None), Token, LinearToken, jax_compat.Token, Tracer)
 
 
 class AnyToken(Protocol):
@@ -71,6 +155,11 @@ def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
     """Explain to programs for mpi4jax 0.7 why there are no tokens."""
     if token is NOTSET:
         return
+    if type(token) is LinearToken:
+        raise RuntimeError(
+            f"{function} got a token, but this form of it takes none: "
+            "mpi4jax.experimental.tokens has the operations that do"
+        )
     raise RuntimeError(
         f"{function} got a token, but this is the API of mpi4jax>=0.8.0, which has "
         "none: explicit token management is not supported, operations are "
@@ -100,10 +189,19 @@ def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
     return without_token
 
 
-def with_tokens(form: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def with_tokens(
+    form: Callable[..., Any], linear: Callable[..., Any] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make the form with tokens of an operation from the one without.
 
     It decorates a function without a body, which has the signature.
+
+    Arguments:
+        form: The form without tokens.
+        linear: What is called in its place if the token is a :class:`LinearToken`: a
+            function of that token and the other arguments, which gives what the form with
+            tokens gives. By default, the operation is called as ever.
+
     """
     function: Any = inspect.unwrap(form)
 
@@ -114,6 +212,8 @@ def with_tokens(form: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
                 token = _TOKEN
             else:
                 check(function.__name__, "token", TOKEN_TYPES, token)
+            if linear is not None and type(token) is LinearToken:
+                return linear(token, *args, **kwargs)
             result = function(*args, **kwargs)
             return token if result is None else (result, token)
 

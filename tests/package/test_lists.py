@@ -55,6 +55,43 @@ def test_the_form_with_tokens(name):
     assert "\n        token (Token): " in with_token.__doc__
 
 
+TREES = notoken.tree.__all__
+
+
+def test_every_list_has_every_operation_on_trees(root):
+    documented = (root / "docs" / "api.md").read_text()
+    page = (root / "docs" / "trees.md").read_text()
+    lists = {
+        "_tree_tokens.py": _tokens.tree.__all__,
+        "tree.py": importlib.import_module("mpi4jax.tree").__all__,
+        "docs/api.md": re.findall(r":: mpi4jax\.tree\.(\w+)$", documented, re.M),
+        "docs/trees.md": re.findall(r"^\| `tree\.(\w+)\(", page, re.M),
+    }
+    for name, listed in lists.items():
+        assert listed == TREES, name
+    assert sorted(TREES) == TREES
+    assert {*TREES} < {*OPERATIONS}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_form_for_trees(name):
+    """It takes what the operation takes, apart from a status, in both forms."""
+    plain, with_token = getattr(notoken.tree, name), getattr(_tokens.tree, name)
+    names = {"x": "tree", "sendbuf": "sendtree", "recvbuf": "recvtree"}
+    arrays = inspect.signature(getattr(notoken, name)).parameters
+    wanted = [names.get(n, n) for n in arrays if n != "status"]
+    for function in (plain, with_token):
+        parameters = inspect.signature(function).parameters
+        assert list(parameters) == wanted
+        assert function.__name__ == name
+        for parameter in wanted[:-1]:
+            assert re.search(rf"\n        {parameter}[ :]", function.__doc__)
+        for parameter in wanted[:-1]:
+            if parameter in arrays:
+                assert parameters[parameter] == arrays[parameter]
+    assert "\n        token (Token): " in with_token.__doc__
+
+
 def imports_of(path, package):
     """The modules of ours that a file imports when it is imported itself."""
     for node in ast.parse(path.read_text()).body:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..annotations import Array
 from ..handles import Communicator
 from ..jax_compat import ShapedArray
+from ..packing import Tree
 from ..validation import integer, reject
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
@@ -49,9 +50,17 @@ def root_rank(function: str, root: Any, communicator: Communicator) -> int:
 
 
 def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
-    """Check that `x` has a slice for every process."""
-    if np.ndim(x) == 0 or np.shape(x)[0] != communicator.size:
-        raise ValueError(f"{function.capitalize()} input must have shape (nproc, ...)")
+    """Check that `x` has a slice for every process, or each leaf if it is a tree."""
+    text = f"{function.capitalize()} input must have shape (nproc, ...)"
+
+    def check(name: str, leaf: Any) -> None:
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != communicator.size:
+            raise ValueError(f"{text}, unlike {name}" if name else text)
+
+    if type(x) is Tree:
+        x.check(function, check)
+    else:
+        check("", x)
 
 
 def row_counts(
@@ -90,9 +99,11 @@ def no_derivative(function: str) -> Callable[..., Any]:
     def rule(*_: Any, **__: Any) -> Any:
         raise NotImplementedError(
             f"{function} can't be differentiated: a derivative has to travel with the "
-            "message, and JAX does not follow it from one process to another. Use sendrecv "
-            "on both sides, with MPI.PROC_NULL for the side that is missing, and let what "
-            "is differentiated depend on its result"
+            "message, and JAX does not follow it from one process to another. Pass a token "
+            "of mpi4jax.create_token() from call to call, and let what is differentiated "
+            "depend on it by mpi4jax.tie(). Or use sendrecv on both sides, with "
+            "MPI.PROC_NULL for the side that is missing, and let what is differentiated "
+            "depend on its result"
         )
 
     return rule

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+
 from .. import handles
 from ..annotations import Array, ArrayLike, Comm, Integer, Status
 from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
+from ..token import AnyToken, LinearToken, with_tokens, without_tokens
 from ..validation import integer
 from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like, no_derivative
+from ._linear import Linear, linear
 
 operation = Operation(
     "recv",
@@ -57,7 +62,30 @@ def recv(
     )
 
 
-@with_tokens(recv)
+def _with_linear_token(
+    token: LinearToken,
+    x: Any,
+    source: Any = ANY_SOURCE,
+    *,
+    tag: Any = ANY_TAG,
+    comm: Any = None,
+    status: Any = None,
+) -> tuple[Any, LinearToken]:
+    communicator = handles.communicator("recv", comm)
+    source, tag = integer("recv", "source", source), integer("recv", "tag", tag)
+    result = linear_recv.on(
+        token,
+        x,
+        source=source,
+        tag=tag,
+        status_number=handles.status_number("recv", status),
+        communicator=communicator,
+    )
+    # The status is filled when the call has run.
+    return jax.block_until_ready(result) if status is not None else result
+
+
+@with_tokens(recv, _with_linear_token)
 def recv_with_token(
     x: ArrayLike,
     source: Integer = ANY_SOURCE,
@@ -67,3 +95,31 @@ def recv_with_token(
     status: Status = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]: ...
+
+
+def _transpose(
+    cotangent: Any,
+    token: Any,
+    zeros: Any,
+    origin: Any,
+    *,
+    source: int,
+    tag: int,
+    status_number: int,
+    **params: Any,
+) -> tuple[Any, Any]:
+    if source == ANY_SOURCE:
+        raise NotImplementedError(
+            "recv with source=MPI.ANY_SOURCE can't be differentiated in reverse mode: the "
+            "gradient has to be sent back to the source. Name it"
+        )
+    # The tag that a message comes with is not known. This is the one of a `send` without.
+    tag = 0 if tag == ANY_TAG else tag
+    (token,) = linear("send").apply(
+        cotangent, token, origin, dest=source, tag=tag, **params
+    )
+    # What was in `x` had no part in the result, unless nothing came.
+    return (cotangent if source == PROC_NULL else zeros), token
+
+
+linear_recv = Linear(operation, _transpose)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import handles
 from ..annotations import ArrayLike, Comm, Integer
 from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
+from ..token import AnyToken, LinearToken, with_tokens, without_tokens
 from ..validation import integer
 from ._arguments import no_derivative
+from ._linear import Linear, linear
 
 operation = Operation("send", result=lambda x, **_: None)
 operation.def_jvp(no_derivative("send"))
@@ -31,7 +34,15 @@ def send(x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None) ->
     )
 
 
-@with_tokens(send)
+def _with_linear_token(
+    token: LinearToken, x: Any, dest: Any, *, tag: Any = 0, comm: Any = None
+) -> LinearToken:
+    communicator = handles.communicator("send", comm)
+    dest, tag = integer("send", "dest", dest), integer("send", "tag", tag)
+    return linear_send.on(token, x, dest=dest, tag=tag, communicator=communicator)[1]
+
+
+@with_tokens(send, _with_linear_token)
 def send_with_token(
     x: ArrayLike,
     dest: Integer,
@@ -40,3 +51,15 @@ def send_with_token(
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> AnyToken: ...
+
+
+def _transpose(
+    token: Any, zeros: Any, origin: Any, *, dest: int, **params: Any
+) -> tuple[Any, Any]:
+    back, token = linear("recv").apply(
+        zeros, token, origin, source=dest, status_number=handles.NO_STATUS, **params
+    )
+    return back, token
+
+
+linear_send = Linear(operation, _transpose)

@@ -35,7 +35,19 @@ def _operation(kind: type[Operation], *operands: str) -> Operation:
     )
 
 
-operation = _operation(Operation, "sendbuf", "recvbuf")
+class _Messages(Operation):
+    """A sendrecv, of which one half may be missing where trees are sent and received."""
+
+    def apply_to_parcel(self, *operands: Any, **params: Any) -> Any:
+        sendbuf, recvbuf = operands
+        if sendbuf is None:
+            sendbuf, params["dest"] = jnp.zeros(0, recvbuf.dtype), PROC_NULL
+        elif recvbuf is None:
+            recvbuf, params["source"] = jnp.zeros(0, sendbuf.dtype), PROC_NULL
+        return self.apply(sendbuf, recvbuf, **params)
+
+
+operation = _operation(_Messages, "sendbuf", "recvbuf")
 
 
 @without_tokens

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import allgather, extend, notoken
-from mpi4jax.experimental import auto_tokenize
+from mpi4jax.experimental import auto_tokenize, tokens
 
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
@@ -34,6 +34,11 @@ reveal_type(shift(x, 1))  # Array
 reveal_type(total(x, mpi4jax.wrap_as_hashable(comm)))  # Array
 reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(MPI.SUM)))  # Op
 reveal_type(extend.communicator_number(comm))  # int
+reveal_type(mpi4jax.tree.allreduce({"a": x}, MPI.SUM))  # dict[str, Array]
+reveal_type(notoken.tree.bcast([x], 0))  # list[Array]
+linear = mpi4jax.create_token({"a": x})
+reveal_type(tokens.recv(x, 0, token=linear))  # tuple[Array, AnyToken]
+reveal_type(mpi4jax.tie(x, linear))  # Array
 
 mpi4jax.allreduce("text", op=MPI.SUM)  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=None)  # error

@@ -36,6 +36,11 @@ reveal_type(mpi4jax.wrap_as_hashable(comm))  # HashableMPIType[Intracomm]
 reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(comm)))  # Intracomm
 reveal_type(mpi4jax.scan(x, mpi4jax.wrap_as_hashable(MPI.MAX))[0])  # Array
 reveal_type(mpi4jax.notoken.scatter(x, root=0))  # Array
+reveal_type(mpi4jax.tree.allreduce({"a": x}, MPI.SUM)[0])  # dict[str, Array]
+reveal_type(mpi4jax.notoken.tree.bcast([x], 0))  # list[Array]
+linear = mpi4jax.create_token({"a": x})
+reveal_type(mpi4jax.send(x, 0, token=linear))  # AnyToken
+reveal_type(mpi4jax.tie(x, linear))  # Array
 
 mpi4jax.allreduce("text", op=MPI.SUM)  # error
 mpi4jax.allreduce(x, op=sum)  # error

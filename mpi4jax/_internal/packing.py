@@ -1,0 +1,93 @@
+"""Trees of arrays: which leaves travel together, and how.
+
+A small message takes as long as its start, whatever is in it. So small leaves of one type
+become one array, which travels as the operation's declaration has a batch travel: behind
+the axis of processes, where there is one. Large leaves travel by themselves, without the
+copies that this takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .validation import PLAIN_TYPES, array
+
+#: Leaves of more bytes than this travel by themselves. To pack an array and to unpack it
+#: copies it twice. Between two processes of one machine that takes as long as to start a
+#: message more at some tens of KiB (docs/performance.md), over a network at more.
+LARGEST_PACKED = 1 << 15
+
+
+class Tree:
+    """A tree of arrays, in the place of an array that an operation is called with."""
+
+    __slots__ = ("argument", "leaves", "structure", "tree")
+
+    def __init__(self, argument: str, tree: Any) -> None:
+        #: The name by which the user knows it.
+        self.argument = argument
+        self.tree = tree
+        self.leaves, self.structure = jax.tree_util.tree_flatten(tree)
+
+    def arrays(self, function: str) -> list[Any]:
+        """The leaves, each of which has to be an array."""
+        if all(type(leaf) in PLAIN_TYPES for leaf in self.leaves):
+            return self.leaves
+        return [array(function, self.argument, leaf) for leaf in self.leaves]
+
+    def check(self, function: str, check: Callable[[str, Any], None]) -> None:
+        """Check each leaf, by a function of what the user knows it by and of the array."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
+            name = self.argument + jax.tree_util.keystr(path)
+            check(name, array(function, name, leaf))
+
+
+def parcels(leaves: Sequence[Any], axis: int) -> list[list[int]]:
+    """Which leaves travel together: their places in the tree.
+
+    That follows from the sizes and types alone, so all processes come to the same.
+
+    Arguments:
+        leaves: Arrays.
+        axis: How many axes are in front of those that count: 1 where the first axis is
+            one of processes.
+
+    """
+    found: list[list[int]] = []
+    open_parcels: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        size = math.prod(leaf.shape[axis:]) * leaf.dtype.itemsize
+        if size > LARGEST_PACKED:
+            found.append([place])
+        elif leaf.dtype in open_parcels:
+            open_parcels[leaf.dtype].append(place)
+        else:
+            found.append(open_parcels.setdefault(leaf.dtype, [place]))
+    return found
+
+
+def packed(leaves: Sequence[Any], axis: int) -> Any:
+    """One array of several: flattened, one behind the other."""
+    if len(leaves) == 1:
+        return leaves[0]
+    return jnp.concatenate([x.reshape(*x.shape[:axis], -1) for x in leaves], axis)
+
+
+def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:
+    """What belongs to each of the leaves that were packed, of the result for all."""
+    if len(leaves) == 1:
+        return [result]
+    shapes = [leaf.shape[axis:] for leaf in leaves]
+    ends = list(itertools.accumulate(map(math.prod, shapes)))
+    return [
+        jax.lax.slice_in_dim(result, end - math.prod(shape), end, axis=result_axis).reshape(
+            *result.shape[:result_axis], *shape
+        )
+        for shape, end in zip(shapes, ends, strict=True)
+    ]
