@@ -22,6 +22,14 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
 
+def set_neighbors(
+    number: int, sources: list[tuple[int, int]], destinations: list[tuple[int, int]]
+) -> None:
+    """Say which neighbors a process has in the topology of a communicator.
+
+    The ranks and tags of those that send to it, and of those that it sends to.
+    """
+
 def describe_communicator(
     number: int, name: str, members: list[int], creation: int
 ) -> None:

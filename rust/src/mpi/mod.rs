@@ -16,5 +16,5 @@ pub use functions::{
 pub use growing_list::GrowingList;
 pub use library::Library;
 pub use operators::PredefinedOp;
-pub use registry::{Communicator, Datatype, REGISTRY, Registry};
+pub use registry::{Communicator, Companions, Datatype, Neighbor, Neighbors, REGISTRY, Registry};
 pub use types::{Handle, Types};

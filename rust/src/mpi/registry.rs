@@ -56,6 +56,33 @@ impl Communicator {
     }
 }
 
+/// One end of an edge in a topology: the process there, and the tag of the messages along it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbor {
+    /// The rank of the process, or `MPI_PROC_NULL`.
+    pub rank: c_int,
+    /// The same on both ends, and on no other edge between the two that has this direction.
+    pub tag: c_int,
+}
+
+/// The neighbors of this process in the topology of a communicator (MPI-4.1 §8.6), in MPI's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbors {
+    /// Those that send to this process.
+    pub sources: Vec<Neighbor>,
+    /// Those that it sends to.
+    pub destinations: Vec<Neighbor>,
+}
+
+/// The handles of communicators that were made of one.
+#[derive(Default)]
+pub struct Companions {
+    /// With the ranks in reverse order.
+    pub reversed: OnceLock<usize>,
+    /// For messages between neighbors.
+    pub messages: OnceLock<usize>,
+}
+
 /// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datatype {
@@ -85,8 +112,8 @@ impl Datatype {
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
-    /// The handle of a communicator of the same processes, with their ranks in reverse order.
-    reversed: OnceLock<usize>,
+    neighbors: OnceLock<Neighbors>,
+    companions: Companions,
     is_freed: AtomicBool,
 }
 
@@ -130,18 +157,34 @@ impl Registry {
         set_once(&slot.communicator, communicator);
     }
 
-    /// Forgets a communicator. Its number is never given to another one. What is left to free is
-    /// the reversed one, if there was one.
-    pub fn free_communicator<A: Abi>(&self, number: usize) -> Option<A::Comm> {
+    /// Gives the communicator with this number neighbors. Panics if it has some.
+    pub fn set_neighbors(&self, number: usize, neighbors: Neighbors) {
         let slot = self.communicators.get_or_grow(number);
-        let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
-        let reversed = slot.reversed.get().filter(|_| !was_freed)?;
-        Some(A::Comm::from_raw(*reversed))
+        set_once(&slot.neighbors, neighbors);
     }
 
-    /// Where the handle of the reversed communicator is kept.
-    pub fn reversed(&self, number: i64) -> Result<&OnceLock<usize>> {
-        self.communicator_slot(number).map(|slot| &slot.reversed)
+    /// The neighbors of this process in the topology of a communicator.
+    pub fn neighbors(&self, number: i64) -> Result<&Neighbors> {
+        let slot = self.communicator_slot(number)?;
+        slot.neighbors
+            .get()
+            .ok_or_else(|| Error::precondition(format!("communicator {number} has no topology")))
+    }
+
+    /// Forgets a communicator. Its number is never given to another one. What was made of it is
+    /// left to free.
+    pub fn free_communicator<A: Abi>(&self, number: usize) -> Vec<A::Comm> {
+        let slot = self.communicators.get_or_grow(number);
+        let was_freed = slot.is_freed.swap(true, Ordering::AcqRel);
+        let Companions { reversed, messages } = &slot.companions;
+        let handles = [reversed, messages].into_iter().filter_map(OnceLock::get);
+        let handles = handles.filter(|_| !was_freed);
+        handles.copied().map(A::Comm::from_raw).collect()
+    }
+
+    /// Where the handles of what was made of a communicator are kept.
+    pub fn companions(&self, number: i64) -> Result<&Companions> {
+        self.communicator_slot(number).map(|slot| &slot.companions)
     }
 
     /// Gives a number to an operator. Panics if it is another one's.

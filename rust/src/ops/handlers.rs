@@ -1,7 +1,7 @@
 //! The handlers that XLA calls, of all operations.
 
 use super::call::Call;
-use super::{collective, point_to_point, reduction, vector};
+use super::{collective, neighborhood, point_to_point, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
@@ -102,6 +102,10 @@ handlers! {
     collective::bcast,
     collective::gather,
     collective::scatter,
+    neighborhood::neighbor_allgather,
+    neighborhood::neighbor_allgatherv,
+    neighborhood::neighbor_alltoall,
+    neighborhood::neighbor_alltoallv,
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,

@@ -1,26 +1,27 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
-//! `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
+//! `neighborhood.rs`, `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
 mod collective;
+mod companions;
 mod counts;
 mod derived;
 mod handlers;
 mod log_text;
+mod neighborhood;
 mod on_error;
 mod operator;
 mod pieces;
 mod point_to_point;
 mod reduction;
 mod reduction_pieces;
-mod reversed;
 mod vector;
 
+pub use companions::free_communicator;
 pub use counts::set_count_limit;
 pub use handlers::{device_handlers, host_handlers};
 pub use on_error::set_raise_on_error;
 pub use point_to_point::MAX_STATUS;
-pub use reversed::free_communicator;
