@@ -1,7 +1,7 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
@@ -23,7 +23,9 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
     """
 
 def set_neighbors(
-    number: int, sources: list[tuple[int, int]], destinations: list[tuple[int, int]]
+    number: int,
+    sources: Sequence[tuple[int, int]],
+    destinations: Sequence[tuple[int, int]],
 ) -> None:
     """Say which neighbors a process has in the topology of a communicator.
 

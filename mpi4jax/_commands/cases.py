@@ -520,13 +520,14 @@ class BetweenNeighbors(Case):
     def neighborhood(self) -> MPI.Intracomm:
         """The communicator of the call, which is made once of the given one."""
         comm = MPI.COMM_WORLD if self.comm is None else self.comm
-        made = comm.Get_attr(_topologies())
+        made: Any = comm.Get_attr(_topologies())
         if made is None:
             made = {}
             comm.Set_attr(_topologies(), made)
         if self.kind not in made:
             made[self.kind] = self.topology.make(comm)
-        return made[self.kind]
+        found: MPI.Intracomm = made[self.kind]
+        return found
 
     @property
     def blocks_sent(self) -> int:
@@ -540,9 +541,9 @@ class BetweenNeighbors(Case):
         """The rows in a block that a process sends: none to some."""
         return (sender + block + 1) % 3
 
-    @property
-    def rows_sent(self) -> list[int]:
-        return [self.rows_to(self.rank, block) for block in range(self.blocks_sent)]
+    def rows_sent(self, sender: int) -> list[int]:
+        blocks = range(len(self.topology.destinations(sender)))
+        return [self.rows_to(sender, block) for block in blocks]
 
 
 class NeighborAllgather(BetweenNeighbors):
@@ -617,16 +618,16 @@ class NeighborAlltoallv(BetweenNeighbors):
 
     def call(self, x: Any) -> Any:
         return mpi.neighbor_alltoallv(
-            x, self.rows_sent, self.rows_received, comm=self.neighborhood
+            x, self.rows_sent(self.rank), self.rows_received, comm=self.neighborhood
         )
 
     def shape(self, block: Shape) -> Shape:
-        return (sum(self.rows_sent), *block)
+        return (sum(self.rows_sent(self.rank)), *block)
 
     def result(self, xs: Arrays) -> Array:
         x = xs[self.rank]
         nothing = np.zeros((2, *x.shape[1:]), x.dtype)
-        parts = [_split(x, self.of(rank).rows_sent) for rank, x in enumerate(xs)]
+        parts = [_split(x, self.rows_sent(sender)) for sender, x in enumerate(xs)]
         return np.concatenate(
             [nothing if o is None else parts[o[0]][o[1]] for o in self.origins]
         )

@@ -97,8 +97,7 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
     _core.set_communicator(number, handle(comm), rank, size, chunk)
     if neighbors is not None:
-        sources, destinations = map(list, (neighbors.sources, neighbors.destinations))
-        _core.set_neighbors(number, sources, destinations)
+        _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
     members = _members_of(comm)
     _core.describe_communicator(number, _name_of(comm, number), members, comm.py2f())
     watch.start()

@@ -50,7 +50,7 @@ def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Commun
         # Those of the cases: messages travel on a communicator that the core makes.
         case = OPERATIONS["neighbor_alltoall"].but(comm=comm)
         sources, destinations, _ = topology.neighbors_of(case.neighborhood)
-        _core.set_neighbors(made.number, list(sources), list(destinations))
+        _core.set_neighbors(made.number, sources, destinations)
         _communicators[key] = made
     return _communicators[key]
 

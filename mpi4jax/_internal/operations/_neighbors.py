@@ -17,7 +17,7 @@ from ..operation import fill
 from ..topology import Neighbor, Neighbors
 from ..validation import array
 
-#: The kinds of numbers, each of which can hold those before it. Only `bool` can hold `bool`.
+#: The kinds of numbers, each of which can hold those before it.
 KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 

@@ -90,9 +90,7 @@ def _transpose(
         backwards=1,
         communicator=communicator,
     )
-    return jnp.sum(
-        cotangents.reshape(number, *x.shape), axis=0, dtype=cotangent.dtype
-    )
+    return jnp.sum(cotangents.reshape(number, *x.shape), axis=0, dtype=cotangent.dtype)
 
 
 operation.def_linear(_transpose)
