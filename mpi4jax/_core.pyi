@@ -1,7 +1,7 @@
 """The Rust core: XLA handlers that call the MPI of this process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
@@ -20,6 +20,16 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
     """Make `number` stand for the communicator with this handle.
 
     What has more than `chunk` bytes travels in pieces, unless that is 0.
+    """
+
+def set_neighbors(
+    number: int,
+    sources: Sequence[tuple[int, int]],
+    destinations: Sequence[tuple[int, int]],
+) -> None:
+    """Say which neighbors a process has in the topology of a communicator.
+
+    The ranks and tags of those that send to it, and of those that it sends to.
     """
 
 def describe_communicator(

@@ -11,6 +11,18 @@ from ._internal.operations.bcast import bcast_with_token as bcast
 from ._internal.operations.exscan import exscan_with_token as exscan
 from ._internal.operations.gather import gather_with_token as gather
 from ._internal.operations.gatherv import gatherv_with_token as gatherv
+from ._internal.operations.neighbor_allgather import (
+    neighbor_allgather_with_token as neighbor_allgather,
+)
+from ._internal.operations.neighbor_allgatherv import (
+    neighbor_allgatherv_with_token as neighbor_allgatherv,
+)
+from ._internal.operations.neighbor_alltoall import (
+    neighbor_alltoall_with_token as neighbor_alltoall,
+)
+from ._internal.operations.neighbor_alltoallv import (
+    neighbor_alltoallv_with_token as neighbor_alltoallv,
+)
 from ._internal.operations.recv import recv_with_token as recv
 from ._internal.operations.reduce import reduce_with_token as reduce
 from ._internal.operations.reduce_scatter import reduce_scatter_with_token as reduce_scatter
@@ -36,6 +48,10 @@ __all__ = [
     "exscan",
     "gather",
     "gatherv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
     "recv",
     "reduce",
     "reduce_scatter",

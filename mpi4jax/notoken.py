@@ -11,6 +11,10 @@ from ._internal.operations.bcast import bcast
 from ._internal.operations.exscan import exscan
 from ._internal.operations.gather import gather
 from ._internal.operations.gatherv import gatherv
+from ._internal.operations.neighbor_allgather import neighbor_allgather
+from ._internal.operations.neighbor_allgatherv import neighbor_allgatherv
+from ._internal.operations.neighbor_alltoall import neighbor_alltoall
+from ._internal.operations.neighbor_alltoallv import neighbor_alltoallv
 from ._internal.operations.recv import recv
 from ._internal.operations.reduce import reduce
 from ._internal.operations.reduce_scatter import reduce_scatter
@@ -34,6 +38,10 @@ __all__ = [
     "exscan",
     "gather",
     "gatherv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
     "recv",
     "reduce",
     "reduce_scatter",

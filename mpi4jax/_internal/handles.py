@@ -23,6 +23,7 @@ from . import device, watch
 from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
 from .hashable import HashableMPIType, handle, unpack_hashable
+from .topology import Neighbors, neighbors_of
 from .validation import check
 
 #: The types of the arguments that stand for MPI objects.
@@ -34,12 +35,16 @@ STATUS = (type(None), MPI.Status, HashableMPIType)
 class Communicator:
     """A communicator, as JAX's programs know it: its number, and what never changes."""
 
-    __slots__ = ("__weakref__", "number", "programs", "rank", "size")
+    __slots__ = ("__weakref__", "neighbors", "number", "programs", "rank", "size")
 
-    def __init__(self, number: int, rank: int, size: int) -> None:
+    def __init__(
+        self, number: int, rank: int, size: int, neighbors: Neighbors | None
+    ) -> None:
         self.number = number
         self.rank = rank
         self.size = size
+        #: Those of this process, if the communicator has a topology.
+        self.neighbors = neighbors
         #: The compiled programs of eager calls, by operation and parameters. They go with
         #: the communicator.
         self.programs: dict[Any, Any] = {}
@@ -86,12 +91,13 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
 
 
 def _register(comm: MPI.Intracomm, number: int) -> Communicator:
-    communicator = Communicator(number, comm.Get_rank(), comm.Get_size())
+    rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
+    communicator = Communicator(number, rank, size, neighbors)
     _by_handle[_handleof(comm)] = communicator
     chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
-    _core.set_communicator(
-        number, handle(comm), communicator.rank, communicator.size, chunk
-    )
+    _core.set_communicator(number, handle(comm), rank, size, chunk)
+    if neighbors is not None:
+        _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
     members = _members_of(comm)
     _core.describe_communicator(number, _name_of(comm, number), members, comm.py2f())
     watch.start()

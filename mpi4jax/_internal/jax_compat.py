@@ -159,6 +159,16 @@ def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return mlir.lower_fun(function, multiple_results=False)
 
 
+def lower_with(
+    ctx: Any, function: Callable[..., Any], value: Any, aval: ShapedArray
+) -> Any:
+    """A value of a program that is being lowered, after a function without effects."""
+    # The tokens of the rule that this is a part of are its own.
+    inner = ctx.replace(avals_in=[aval], tokens_in=mlir.TokenSet(), tokens_out=None)
+    (result,) = lower_function(function)(inner, value)
+    return result
+
+
 def constant(array: np.ndarray[Any, Any]) -> Any:
     """An array that stands in the program that is being lowered."""
     return mlir.ir_constant(array)

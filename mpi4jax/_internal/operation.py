@@ -31,6 +31,7 @@ from .jax_compat import (
     convert,
     is_kept_argument,
     lower_function,
+    lower_with,
     not_in_place,
     on_lowering,
     register_lowering,
@@ -69,6 +70,8 @@ class Operation:
             have a batch in a message: 1 where the first axis is one of processes.
         not_lowered: The names of the parameters that only JAX's rules look at. They don't
             stand in the compiled program, as the others do.
+        not_written: Gives, from the parameters, the parts of the result that MPI leaves
+            as they are, which are zeros then: each as a first row and a number of rows.
 
     The parameters of a call are integers, or tuples of them, which `_number` at the end
     tells to stand for an MPI object, and `communicator`, a :class:`Communicator`.
@@ -85,6 +88,7 @@ class Operation:
         in_place: bool = False,
         batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
         not_lowered: Sequence[str] = (),
+        not_written: Callable[..., Sequence[tuple[int, int]]] = lambda **_: (),
     ) -> None:
         self.name = name
         self.operands = operands
@@ -94,6 +98,7 @@ class Operation:
         self._kept = kept
         self._in_place = in_place
         self._not_lowered = not_lowered
+        self._not_written = not_written
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -328,6 +333,11 @@ class Operation:
             avals_out=list(map(carried, written)),
             aliases={0: 0} if in_place else None,
         )
+        parts = self._not_written(**params)
+        if parts:
+            cleared = functools.partial(fill, value=0, parts=parts)
+            (result,) = results
+            results = [lower_with(ctx, cleared, result, carried(written[0]))]
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
 
@@ -354,6 +364,18 @@ class Operation:
         moved = [batch_at(axis, size, x, n) for x, n in zip(operands, axes, strict=True)]
         results = self.primitive.bind(*moved, **params)
         return results, [result_axis] * len(results)
+
+
+def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
+    """An array with a value in some parts, each a first row and a number of rows.
+
+    XLA overwrites these and no more, where nothing else needs the array.
+    """
+    value = jnp.asarray(value, array.dtype)
+    for first, rows in parts:
+        part = jnp.broadcast_to(value, (rows, *array.shape[1:]))
+        array = jax.lax.dynamic_update_slice_in_dim(array, part, first, 0)
+    return array
 
 
 def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:

@@ -13,8 +13,8 @@ use crate::c_interface::REGISTRY_INTERFACE;
 use crate::diagnosis::End;
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Library, Mpich, OpenMpi, PredefinedOp, REGISTRY,
-    Standard,
+    Abi, Communicator, Datatype, Functions, Library, Mpich, Neighbor, Neighbors, OpenMpi,
+    PredefinedOp, REGISTRY, Standard,
 };
 use crate::recorder::CommunicatorFacts;
 use crate::watch::{Objects, Settings, Start};
@@ -125,6 +125,22 @@ fn print(line: &str) {
 #[pyfunction]
 pub fn set_communicator(number: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
     REGISTRY.set_communicator(number, Communicator::new(handle, rank, size, chunk));
+}
+
+/// Says which neighbors a process has in the topology of a communicator: the ranks and tags of those
+/// that send to it, and of those that it sends to.
+#[pyfunction]
+pub fn set_neighbors(number: usize, sources: Vec<(i32, i32)>, destinations: Vec<(i32, i32)>) {
+    let neighbors = |ends: Vec<(i32, i32)>| {
+        let ends = ends.into_iter();
+        ends.map(|(rank, tag)| Neighbor { rank, tag }).collect()
+    };
+    let (sources, destinations) = (neighbors(sources), neighbors(destinations));
+    let neighbors = Neighbors {
+        sources,
+        destinations,
+    };
+    REGISTRY.set_neighbors(number, neighbors);
 }
 
 /// What is to be done in the ABI that is loaded.

@@ -914,7 +914,14 @@ fn the_lists_here_have_every_operation_that_counts() {
     let reductions = REDUCTIONS.map(|case| case.operation);
     let rows = ROWS.map(|case| case.operation);
     let others = ["reduce_scatter", "reduce_scatterv", "barrier"];
-    let lists = [&moves[..], &reductions, &rows, &others].concat();
+    // In neighbors.rs.
+    let neighbors = [
+        "neighbor_allgather",
+        "neighbor_allgatherv",
+        "neighbor_alltoall",
+        "neighbor_alltoallv",
+    ];
+    let lists = [&moves[..], &reductions, &rows, &others, &neighbors].concat();
     for (operation, _) in ops::host_handlers::<Recorder>() {
         assert!(lists.contains(&operation), "{operation}");
     }

@@ -64,6 +64,13 @@ fn lines_of_each() -> Vec<(&'static str, &'static str)> {
         ("r0 | ID | MPI_Exscan", " (3 items)"),
         ("r1 | ID | MPI_Gather", " (3 items, root=0)"),
         ("r1 | ID | MPI_Gatherv", " (6 items, root=0)"),
+        ("r0 | ID | MPI_Neighbor_allgather", " (3 items)"),
+        ("r1 | ID | MPI_Neighbor_allgatherv", " (6 items)"),
+        ("r0 | ID | MPI_Neighbor_alltoall", " (5 items)"),
+        (
+            "r1 | ID | MPI_Neighbor_alltoallv",
+            " (9 items sent, 15 items received)",
+        ),
         ("r1 | ID | MPI_Recv", " <- -2 (tag -1, 5 items)"),
         ("r1 | ID | MPI_Reduce", " (3 items, root=0)"),
         ("r0 | ID | MPI_Reduce_scatter_block", " (3 items)"),

@@ -40,17 +40,21 @@ fn expected() -> Vec<(Option<Array>, Option<Array>, &'static str)> {
         (array(3), array(3), "exscan #6 (SUM, float32[3])"),
         (array(3), None, "gather #3 (SUM, root 0, float32[3])"),
         (array(6), None, "gatherv #4 (SUM, root 0, float32[6])"),
+        (array(3), array(9), "neighbor_allgather #7 (float32[3])"),
+        (array(6), array(9), "neighbor_allgatherv #5 (float32[6])"),
+        (array(10), array(15), "neighbor_alltoall #8 (float32[10])"),
+        (array(9), array(15), "neighbor_alltoallv #6 (float32[9])"),
         (
             None,
             array(5),
             "recv (from anyone with any tag, float32[5])",
         ),
-        (array(3), None, "reduce #5 (SUM, root 0, float32[3])"),
-        (array(6), array(3), "reduce_scatter #7 (SUM, float32[6])"),
-        (array(9), array(6), "reduce_scatterv #6 (SUM, float32[9])"),
-        (array(3), array(3), "scan #8 (SUM, float32[3])"),
-        (None, array(3), "scatter #7 (SUM, root 0, float32[3])"),
-        (None, array(6), "scatterv #8 (SUM, root 0, float32[6])"),
+        (array(3), None, "reduce #7 (SUM, root 0, float32[3])"),
+        (array(6), array(3), "reduce_scatter #9 (SUM, float32[6])"),
+        (array(9), array(6), "reduce_scatterv #8 (SUM, float32[9])"),
+        (array(3), array(3), "scan #10 (SUM, float32[3])"),
+        (None, array(3), "scatter #9 (SUM, root 0, float32[3])"),
+        (None, array(6), "scatterv #10 (SUM, root 0, float32[6])"),
         (array(5), None, "send (to 1 with tag 9, float32[5])"),
         (
             array(5),
@@ -79,7 +83,7 @@ fn each_call_leaves_a_record() {
 
         assert_eq!(record.operation.name, operation);
         let is_collective = !POINT_TO_POINT.contains(&operation);
-        assert_eq!(record.operation.is_collective, is_collective);
+        assert_eq!(record.operation.is_collective(), is_collective);
         assert!(record.end.unwrap() >= record.begin, "{operation}");
         assert_eq!(
             (record.sent, record.received),

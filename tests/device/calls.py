@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax._commands.cases import OPERATIONS, Case
+from mpi4jax._internal import topology
 from mpi4jax._internal.handles import NO_STATUS, handle
 
 #: What travels in pieces where the communicator says so.
@@ -46,6 +47,10 @@ def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Commun
         rank, size = comm.Get_rank(), comm.Get_size()
         made = Communicator(comm, chunk, next(_numbers), rank, size)
         _core.set_communicator(made.number, handle(comm), rank, size, chunk)
+        # Those of the cases: messages travel on a communicator that the core makes.
+        case = OPERATIONS["neighbor_alltoall"].but(comm=comm)
+        sources, destinations, _ = topology.neighbors_of(case.neighborhood)
+        _core.set_neighbors(made.number, sources, destinations)
         _communicators[key] = made
     return _communicators[key]
 

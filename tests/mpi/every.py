@@ -66,7 +66,7 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
     return given
 
 
-ARRAYS = {"x", "sendbuf", "recvbuf"}
+ARRAYS = {"x", "sendbuf", "recvbuf", "edge"}
 NO_NUMBERS = {*ARRAYS, "comm", "op", "status"}
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every import ARRAYS, every_argument, every_operation, every_root
+from every import ARRAYS, arguments_of, every_argument, every_operation, every_root
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -111,22 +111,24 @@ def test_first_axis(rank, size):
 
 @EAGER_AND_JITTED
 @every_operation
-def test_counts(case, transform, size, calls_of):
+def test_counts(case, transform, calls_of):
     arguments = list(every_argument(case, lambda name: name.endswith("counts")))
-    right = [3] * size
+    given_counts = arguments_of(case, jnp.ones(case.shape((2,))))
 
     def refused():
         for name, argument, call in arguments:
+            number = len(given_counts[name][argument])
+            right = [3] * number
             for counts in ([], [*right, 3], np.array([-1, *right[1:]])):
                 given = re.escape(str(list(map(int, counts))))
                 text = (
                     f"{name} got {given} for argument `{argument}`, expected a number of "
-                    f"rows, not negative, for each of the {size} processes"
+                    f"rows, not negative, for each of the {number} (processes|neighbors)"
                 )
                 with pytest.raises(ValueError, match=text):
                     transform(functools.partial(call, counts))()
             with pytest.raises(TypeError, match=rf'"{argument}" \({INTEGER.format(float)}'):
-                transform(functools.partial(call, [1.5] * size))()
+                transform(functools.partial(call, [1.5] * number))()
 
     assert calls_of(refused) == (None, Counter())
 

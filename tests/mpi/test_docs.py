@@ -1,4 +1,6 @@
-"""The examples of the documentation, each page one program. They check themselves."""
+"""The examples of the documentation, each page or section one program. They check
+themselves.
+"""
 
 import re
 from pathlib import Path
@@ -9,11 +11,30 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("page", "least"), [("autodiff.md", 5), ("trees.md", 3)])
-def test_examples(page, least):
-    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
-    assert sum(block.count("assert") for block in blocks) >= least
+def blocks_of(text):
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def run(page, blocks):
+    """Gives the names that the examples define."""
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
-    jax.block_until_ready(names["gradient"])
+    return names
+
+
+@pytest.mark.parametrize(("page", "least"), [("autodiff.md", 5), ("trees.md", 3)])
+def test_examples(page, least):
+    blocks = blocks_of((DOCS / page).read_text())
+    assert sum(block.count("assert") for block in blocks) >= least
+    jax.block_until_ready(run(page, blocks)["gradient"])
+
+
+@pytest.mark.parametrize("section", ["Neighbors"])
+def test_examples_of_a_section(section):
+    """What the page imports at its beginning, and what the section has."""
+    first, *sections = (DOCS / "usage.md").read_text().split("\n## ")
+    (text,) = (text for text in sections if text.startswith(f"{section}\n"))
+    assert text.count("assert") >= 4
+    names = run("usage.md", blocks_of(first) + blocks_of(text))
+    jax.block_until_ready(names["received"])

@@ -67,13 +67,26 @@ def row_counts(
     function: str, argument: str, counts: Any, communicator: Communicator
 ) -> tuple[int, ...]:
     """How many rows each process sends or receives."""
+    return _row_counts(function, argument, counts, communicator.size, "processes")
+
+
+def neighbor_row_counts(
+    function: str, argument: str, counts: Any, number: int
+) -> tuple[int, ...]:
+    """How many rows each of so many neighbors sends or receives."""
+    return _row_counts(function, argument, counts, number, "neighbors")
+
+
+def _row_counts(
+    function: str, argument: str, counts: Any, number: int, whom: str
+) -> tuple[int, ...]:
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, (Sequence, np.ndarray), counts)
     counts = tuple(integer(function, argument, count) for count in counts)
-    if len(counts) != communicator.size or min(counts) < 0:
+    if len(counts) != number or min(counts, default=0) < 0:
         raise ValueError(
             f"{function} got {list(counts)} for argument `{argument}`, expected a number "
-            f"of rows, not negative, for each of the {communicator.size} processes"
+            f"of rows, not negative, for each of the {number} {whom}"
         )
     return counts
 

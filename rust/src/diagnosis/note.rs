@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ranks::runs;
 use crate::mpi::PredefinedOp;
-use crate::recorder::{self, CommunicatorFacts, Record};
+use crate::recorder::{self, CommunicatorFacts, Record, Scope};
 use crate::xla;
 
 /// What a process sends to, or receives from.
@@ -254,8 +254,10 @@ impl Aspect {
     }
 }
 
-/// What all ranks have to agree about in a collective call, and what this rank has.
+/// What all ranks have to agree about in a collective call, and what this rank has. Neighbors have
+/// to agree with each other only.
 pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
+    let is_shared = record.operation.scope == Scope::All;
     // What travels is what root has in the case of a broadcast, and is received by all.
     let array = match record.operation.name {
         "scatter" | "scatterv" => record.received,
@@ -281,5 +283,5 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
         (Aspect::Counts, record.attribute("counts")),
     ]
     .into_iter()
-    .filter_map(|(aspect, value)| Some((aspect, value?)))
+    .filter_map(move |(aspect, value)| Some((aspect, value.filter(|_| is_shared)?)))
 }

@@ -144,6 +144,7 @@ functions! {
             recv_types: *const A::Datatype, comm: A::Comm,
         );
         barrier = MPI_Barrier(comm: A::Comm);
+        cancel = MPI_Cancel(request: *mut A::Request);
         comm_create_keyval = MPI_Comm_create_keyval(
             copy: CopyAttribute<A>, delete: DeleteAttribute<A>, keyval: *mut c_int,
             extra_state: *mut c_void,
@@ -161,10 +162,6 @@ functions! {
         ibarrier = MPI_Ibarrier(comm: A::Comm, request: *mut A::Request);
         iprobe = MPI_Iprobe(
             source: c_int, tag: c_int, comm: A::Comm, flag: *mut c_int, status: *mut A::Status,
-        );
-        isend = MPI_Isend(
-            buffer: *const c_void, count: c_int, datatype: A::Datatype, dest: c_int, tag: c_int,
-            comm: A::Comm, request: *mut A::Request,
         );
         op_create = MPI_Op_create(
             function: UserFunction<A>, commute: c_int, op: *mut A::Op,
@@ -184,6 +181,7 @@ functions! {
             types: *const A::Datatype, new_type: *mut A::Datatype,
         );
         type_free = MPI_Type_free(datatype: *mut A::Datatype);
+        wait = MPI_Wait(request: *mut A::Request, status: *mut A::Status);
     }
     counted {
         allgather = MPI_Allgather, MPI_Allgather_c(
@@ -225,6 +223,14 @@ functions! {
             send: *const c_void, send_count: N, send_type: A::Datatype,
             recv: *mut c_void, recv_counts: *const N, displacements: *const D,
             recv_type: A::Datatype, root: c_int, comm: A::Comm,
+        );
+        irecv = MPI_Irecv, MPI_Irecv_c(
+            buffer: *mut c_void, count: N, datatype: A::Datatype, source: c_int, tag: c_int,
+            comm: A::Comm, request: *mut A::Request,
+        );
+        isend = MPI_Isend, MPI_Isend_c(
+            buffer: *const c_void, count: N, datatype: A::Datatype, dest: c_int, tag: c_int,
+            comm: A::Comm, request: *mut A::Request,
         );
         recv = MPI_Recv, MPI_Recv_c(
             buffer: *mut c_void, count: N, datatype: A::Datatype,

@@ -56,6 +56,24 @@ impl Communicator {
     }
 }
 
+/// One end of an edge in a topology: the process there, and the tag of the messages along it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbor {
+    /// The rank of the process, or `MPI_PROC_NULL`.
+    pub rank: c_int,
+    /// The same on both ends, and on no other edge between the two that has this direction.
+    pub tag: c_int,
+}
+
+/// The neighbors of this process in the topology of a communicator (MPI-4.1 §8.6), in MPI's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbors {
+    /// Those that send to this process.
+    pub sources: Vec<Neighbor>,
+    /// Those that it sends to.
+    pub destinations: Vec<Neighbor>,
+}
+
 /// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datatype {
@@ -86,6 +104,8 @@ impl Datatype {
 pub enum Companion {
     /// With their ranks in reverse order.
     Reversed,
+    /// For messages between neighbors.
+    Neighbors,
     /// For what processes tell each other before a call.
     Check,
 }
@@ -98,6 +118,7 @@ impl Companion {
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
+    neighbors: OnceLock<Neighbors>,
     /// The handles of the communicators that were made of it.
     companions: [OnceLock<usize>; Companion::COUNT],
     is_freed: AtomicBool,
@@ -141,6 +162,20 @@ impl Registry {
     pub fn set_communicator(&self, number: usize, communicator: Communicator) {
         let slot = self.communicators.get_or_grow(number);
         set_once(&slot.communicator, communicator);
+    }
+
+    /// Gives the communicator with this number neighbors. Panics if it has some.
+    pub fn set_neighbors(&self, number: usize, neighbors: Neighbors) {
+        let slot = self.communicators.get_or_grow(number);
+        set_once(&slot.neighbors, neighbors);
+    }
+
+    /// The neighbors of this process in the topology of a communicator.
+    pub fn neighbors(&self, number: i64) -> Result<&Neighbors> {
+        let slot = self.communicator_slot(number)?;
+        slot.neighbors
+            .get()
+            .ok_or_else(|| Error::precondition(format!("communicator {number} has no topology")))
     }
 
     /// Forgets a communicator. Its number is never given to another one. What is left to free are

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, REGISTRY};
-use crate::recorder::{self, Record, Recording};
+use crate::recorder::{self, Record, Recording, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
 
 use super::on_error;
@@ -43,17 +43,19 @@ pub fn byte_type() -> Result<Datatype> {
 }
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// Compares the call with those of the other ranks, or, for a message, has it compared when it
-    /// is sent or received.
+    /// Compares the call with those of the other ranks. Messages, also those between neighbors, are
+    /// compared when they are sent or received.
     #[cold]
     pub fn check_before(&mut self, recording: &Recording) -> Result<()> {
         let Some(record) = recording.record() else {
             return Ok(());
         };
-        if record.operation.is_collective {
-            return self.check_collective(&record);
+        if record.operation.is_collective() {
+            self.check_collective(&record)?;
         }
-        self.checked = Some(record);
+        if record.operation.scope != Scope::All {
+            self.checked = Some(record);
+        }
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::diagnosis::{
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, PredefinedOp, REGISTRY};
-use crate::recorder::Record;
+use crate::recorder::{Record, Scope};
 use crate::xla::hash;
 
 /// What a rank tells the others when they do not agree.
@@ -61,19 +61,25 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         if most != !least || rows_differ {
             return Err(self.disagree(comm, record, row, Vec::new())?);
         }
-        if record.attribute("sendcounts").is_some() {
-            let complaints = self.complaints(comm, record)?;
-            let [count] = self.largest(comm, [complaints.len() as i64])?;
-            if count > 0 {
-                return Err(self.disagree(comm, record, row, complaints)?);
-            }
+        if record.operation.name == "alltoallv" {
+            return self.refuse_if_any(record, self.complaints(comm, record)?);
+        }
+        Ok(())
+    }
+
+    /// If any rank complains, it is an error on all of them.
+    pub(super) fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
+        let comm = self.companion(Companion::Check)?;
+        let [count] = self.largest(comm, [complaints.len() as i64])?;
+        if count > 0 {
+            return Err(self.disagree(comm, record, None, complaints)?);
         }
         Ok(())
     }
 
     /// The elements in a row of the array that a rank has, where ranks have so many rows each.
     fn row(&self, record: &Record) -> Result<Option<i64>> {
-        if record.attribute("counts").is_none() {
+        if record.attribute("counts").is_none() || record.operation.scope != Scope::All {
             return Ok(None);
         }
         let counts = self.ints("counts")?;

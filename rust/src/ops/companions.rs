@@ -1,5 +1,5 @@
 //! Communicators that go with one of a user's: with the ranks in reverse order, for the transposes
-//! of scans, and for what ranks tell each other before a call.
+//! of scans, for messages between neighbors, and for what ranks tell each other before a call.
 
 use super::call::Call;
 use crate::error::Result;
@@ -44,7 +44,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let rank = self.communicator.rank;
         let key = match companion {
             Companion::Reversed => self.communicator.size - 1 - rank,
-            Companion::Check => rank,
+            Companion::Neighbors | Companion::Check => rank,
         };
         let mut handle = self.communicator.handle::<A>();
         // Not MPI_Comm_dup, which would ask Python to copy attributes.

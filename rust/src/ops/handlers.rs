@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::check::check_is_enabled;
-use super::{collective, point_to_point, reduction, vector};
+use super::{collective, neighborhood, point_to_point, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
@@ -16,14 +16,18 @@ macro_rules! handlers {
         /// The operations, as their records refer to them.
         #[expect(non_upper_case_globals, reason = "each is called as its operation")]
         mod recorded {
-            use crate::recorder::Operation;
+            use crate::recorder::{Operation, Scope};
 
             $(pub static $name: Operation =
-                Operation::new(stringify!($name), is_collective(stringify!($file)));)*
+                Operation::new(stringify!($name), scope(stringify!($file)));)*
 
-            /// Whether the operations of a file are collective.
-            const fn is_collective(file: &str) -> bool {
-                !matches!(file.as_bytes(), b"point_to_point")
+            /// The scope of the operations of a file.
+            const fn scope(file: &str) -> Scope {
+                match file.as_bytes() {
+                    b"point_to_point" => Scope::Message,
+                    b"neighborhood" => Scope::Neighbors,
+                    _ => Scope::All,
+                }
             }
         }
 
@@ -106,6 +110,10 @@ handlers! {
     collective::bcast,
     collective::gather,
     collective::scatter,
+    neighborhood::neighbor_allgather,
+    neighborhood::neighbor_allgatherv,
+    neighborhood::neighbor_alltoall,
+    neighborhood::neighbor_alltoallv,
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,

@@ -1,7 +1,7 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
-//! `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
+//! `neighborhood.rs`, `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
@@ -14,6 +14,7 @@ mod counts;
 mod derived;
 mod handlers;
 mod log_text;
+mod neighborhood;
 mod on_error;
 mod operator;
 mod pieces;

@@ -170,7 +170,7 @@ fn exchange<A: Abi, M: Memory>(
 }
 
 /// The elements in a row of an array that must have so many rows.
-fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
+pub(super) fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     match array.dims.split_first() {
         Some((first, rest)) if *first == rows => Ok(rest
             .iter()
@@ -184,7 +184,7 @@ fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
 
 /// Checks that two arrays have rows of the same shape and type, and that the second one has as
 /// many as it must.
-fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
+pub(super) fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     row_of(other, rows)?;
     if array.dtype == other.dtype && array.dims.get(1..) == other.dims.get(1..) {
         return Ok(());

@@ -98,7 +98,7 @@ fn peer(rank: i64) -> String {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(self.operation.name)?;
-        if self.operation.is_collective {
+        if self.operation.is_collective() {
             write!(f, " #{}", self.sequence)?;
         }
         let arguments = self.arguments();

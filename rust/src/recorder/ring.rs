@@ -22,24 +22,41 @@ static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 /// How many attributes of a call are kept. No operation has more.
 const ATTRIBUTES: usize = 8;
 
+/// Which processes of a communicator take part in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The two ends of a message.
+    Message,
+    /// All of them, each with its neighbors in a topology.
+    Neighbors,
+    /// All of them together.
+    All,
+}
+
 /// An operation, as its records refer to it.
 pub struct Operation {
     /// Its name, which is that of its handler.
     pub name: &'static str,
-    /// Whether all processes of the communicator take part.
-    pub is_collective: bool,
+    /// Which processes take part in it.
+    pub scope: Scope,
     /// The names of its attributes, in XLA's order. Every call has the same.
     attributes: OnceLock<Vec<String>>,
 }
 
 impl Operation {
     /// An operation that was never called.
-    pub const fn new(name: &'static str, is_collective: bool) -> Self {
+    pub const fn new(name: &'static str, scope: Scope) -> Self {
         Self {
             name,
-            is_collective,
+            scope,
             attributes: OnceLock::new(),
         }
+    }
+
+    /// Whether all processes of the communicator take part.
+    #[inline(always)]
+    pub fn is_collective(&self) -> bool {
+        self.scope != Scope::Message
     }
 }
 
@@ -192,7 +209,7 @@ pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) ->
     slot.number.store(0, Relaxed);
     fence(Release);
 
-    let sequence = if operation.is_collective {
+    let sequence = if operation.is_collective() {
         next_on(communicator)
     } else {
         0

@@ -66,7 +66,7 @@ impl<A: Abi> Exchange<A> {
         let mut request = A::Request::from_raw(0);
         // SAFETY: the bytes stay where they are until the request is done.
         let code = unsafe {
-            (self.functions.isend)(
+            (self.functions.int.isend)(
                 bytes.as_ptr().cast(),
                 bytes.len() as c_int,
                 self.byte(),

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use _core::mpi::{
-    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Functions, PredefinedOp, REGISTRY,
-    Types, UserFunction,
+    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Functions, Neighbor, Neighbors,
+    PredefinedOp, REGISTRY, Types, UserFunction,
 };
 use _core::{log, mpi_functions, ops};
 
@@ -52,6 +52,7 @@ thread_local! {
     static ERROR: Cell<Option<(&'static str, c_int)>> = const { Cell::new(None) };
     static IS_FINALIZED: Cell<bool> = const { Cell::new(false) };
     static TYPES: Cell<i64> = const { Cell::new(0) };
+    static REQUESTS: Cell<c_int> = const { Cell::new(0) };
     static IN_MPI: Cell<fn()> = const { Cell::new(|| ()) };
 }
 
@@ -198,7 +199,7 @@ pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// What [`comm_split`] adds to the handle of a communicator.
+/// What `MPI_Comm_split` adds to the handle of a communicator.
 pub const REVERSED: i64 = 0x1000;
 
 unsafe extern "C" fn comm_split(comm: c_int, color: c_int, key: c_int, new: *mut c_int) -> c_int {
@@ -277,9 +278,67 @@ unsafe extern "C" fn type_free(datatype: *mut *mut c_void) -> c_int {
     record("MPI_Type_free", vec![unsafe { *datatype } as i64])
 }
 
+/// The functions that begin a message, of which one call makes the requests 1, 2 and so on.
+macro_rules! beginner {
+    ($name:ident = $int:literal, $large:literal, $buffer:ty) => {
+        mod $name {
+            use super::*;
+
+            fn begin(function: &'static str, arguments: [i64; 6], request: *mut c_int) -> c_int {
+                REQUESTS.set(REQUESTS.get() + 1);
+                // SAFETY: the caller lends it.
+                unsafe { *request = REQUESTS.get() };
+                record(function, arguments.into())
+            }
+
+            pub unsafe extern "C" fn int(
+                buffer: $buffer,
+                count: c_int,
+                datatype: *mut c_void,
+                peer: c_int,
+                tag: c_int,
+                comm: c_int,
+                request: *mut c_int,
+            ) -> c_int {
+                let [count, peer, tag, comm] = [count, peer, tag, comm].map(i64::from);
+                let arguments = [buffer as i64, count, datatype as i64, peer, tag, comm];
+                begin($int, arguments, request)
+            }
+
+            pub unsafe extern "C" fn large(
+                buffer: $buffer,
+                count: i64,
+                datatype: *mut c_void,
+                peer: c_int,
+                tag: c_int,
+                comm: c_int,
+                request: *mut c_int,
+            ) -> c_int {
+                let [peer, tag, comm] = [peer, tag, comm].map(i64::from);
+                let arguments = [buffer as i64, count, datatype as i64, peer, tag, comm];
+                begin($large, arguments, request)
+            }
+        }
+    };
+}
+beginner!(irecv = "MPI_Irecv", "MPI_Irecv_c", *mut c_void);
+beginner!(isend = "MPI_Isend", "MPI_Isend_c", *const c_void);
+
+unsafe extern "C" fn wait(request: *mut c_int, status: *mut c_void) -> c_int {
+    assert_eq!(status as i64, STATUS_IGNORE);
+    // SAFETY: the caller lends it.
+    record("MPI_Wait", vec![unsafe { *request }.into()])
+}
+
+unsafe extern "C" fn cancel(request: *mut c_int) -> c_int {
+    // SAFETY: the caller lends it.
+    record("MPI_Cancel", vec![unsafe { *request }.into()])
+}
+
 /// All functions record their arguments. These also give something, or are asked too often.
 fn functions() -> Functions<Recorder> {
-    Functions {
+    let mut functions = Functions {
+        cancel,
         comm_free,
         comm_split,
         error_string,
@@ -289,8 +348,13 @@ fn functions() -> Functions<Recorder> {
         type_contiguous,
         type_create_struct,
         type_free,
+        wait,
         ..mpi_functions!(recorder)
-    }
+    };
+    (functions.int.irecv, functions.int.isend) = (irecv::int, isend::int);
+    let large = functions.large.as_mut().unwrap();
+    (large.irecv, large.isend) = (irecv::large, isend::large);
+    functions
 }
 
 /// A communicator of two, by its index, as each of its ranks has it: tests are both.
@@ -298,6 +362,22 @@ pub const RANK_0: i64 = 0;
 pub const RANK_1: i64 = 1;
 pub const COMM: [i64; 2] = [0x440, 0x441];
 pub const FREED: i64 = 2;
+
+/// The neighbors of both: three that send, one of which is no process, and two that are sent to.
+pub fn neighbors() -> Neighbors {
+    let neighbors = |ends: &[(c_int, c_int)]| {
+        let ends = ends.iter();
+        ends.map(|(rank, tag)| Neighbor {
+            rank: *rank,
+            tag: *tag,
+        })
+        .collect()
+    };
+    Neighbors {
+        sources: neighbors(&[(1, 0), (Recorder::PROC_NULL, 5), (0, 1)]),
+        destinations: neighbors(&[(0, 2), (1, 3)]),
+    }
+}
 
 /// The handle of an operator of MPI's own.
 pub const fn handle_of(op: PredefinedOp) -> i64 {
@@ -325,6 +405,7 @@ pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
         for rank in [0, 1] {
             let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2, 0);
             REGISTRY.set_communicator(rank, communicator);
+            REGISTRY.set_neighbors(rank, neighbors());
         }
         REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2, 0));
         let companions = REGISTRY.free_communicator::<Recorder>(FREED as usize);
@@ -345,6 +426,7 @@ pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
         .find(|(name, _)| *name == operation)
         .unwrap();
     TYPES.set(0);
+    REQUESTS.set(0);
     let outcome = call.run(handler);
     (outcome, recorded())
 }
@@ -355,6 +437,7 @@ pub fn new_communicator() -> (i64, i64) {
     let index = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = 0x440 + index;
     REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2, 0));
+    REGISTRY.set_neighbors(index, neighbors());
     (index as i64, handle as i64)
 }
 
@@ -431,6 +514,36 @@ pub fn sendrecv(status: i64) -> CallFrame {
     ])
 }
 
+/// Three floats to each neighbor.
+pub fn neighbor_allgather(comm: i64) -> CallFrame {
+    in_and_out(on(comm), &[3], &[3, 3])
+}
+
+/// Rows of three floats, two to each neighbor. From them come one, two and none.
+pub fn neighbor_allgatherv(comm: i64) -> CallFrame {
+    in_and_out(on(comm).list("counts", &[1, 2, 0]), &[2, 3], &[3, 3])
+}
+
+/// A row of five floats to each neighbor, or to each that these come from.
+pub fn neighbor_alltoall(comm: i64, backwards: i64) -> CallFrame {
+    let call = on(comm).ints(&[("backwards", backwards)]);
+    let [sent, received] = if backwards == 0 { [2, 3] } else { [3, 2] };
+    in_and_out(call, &[sent, 5], &[received, 5])
+}
+
+/// Rows of three floats: one and two to the neighbors, and from them two, one and two.
+pub fn neighbor_alltoallv(comm: i64, backwards: i64) -> CallFrame {
+    let call = on(comm).ints(&[("backwards", backwards)]);
+    let forwards: [&[i64]; 2] = [&[1, 2], &[2, 1, 2]];
+    let [sent, received] = match (forwards, backwards) {
+        (counts, 0) => counts,
+        ([sent, received], _) => [received, sent],
+    };
+    let rows = |counts: &[i64]| counts.iter().sum();
+    let call = call.list("sendcounts", sent).list("recvcounts", received);
+    in_and_out(call, &[rows(sent), 3], &[rows(received), 3])
+}
+
 /// A call of each operation.
 pub fn a_call_of_each() -> Vec<(&'static str, CallFrame)> {
     let at_root = |comm| on(comm).ints(&[("op_number", SUM), ("root", 0)]);
@@ -454,6 +567,10 @@ pub fn a_call_of_each() -> Vec<(&'static str, CallFrame)> {
             "gatherv",
             counts(at_root(RANK_1)).operand(floats(IN, &[2, 3])),
         ),
+        ("neighbor_allgather", neighbor_allgather(RANK_0)),
+        ("neighbor_allgatherv", neighbor_allgatherv(RANK_1)),
+        ("neighbor_alltoall", neighbor_alltoall(RANK_0, 0)),
+        ("neighbor_alltoallv", neighbor_alltoallv(RANK_1, 0)),
         ("recv", recv(-1)),
         ("reduce", at_root(RANK_1).operand(floats(IN, &[3]))),
         (

@@ -29,6 +29,8 @@ reveal_type(mpi4jax.recv(x, source=0, status=MPI.Status()))  # Array
 reveal_type(allgather(np.ones(3), comm=comm).shape)  # tuple[int, ...]
 reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int)))  # Array
 reveal_type(mpi4jax.reduce_scatter(x, MPI.SUM))  # Array
+grid = comm.Create_cart([size], [True])
+reveal_type(mpi4jax.neighbor_alltoall(x[:2], edge=1.5, comm=grid))  # Array
 reveal_type(notoken.exscan(x, MPI.SUM))  # Array
 reveal_type(shift(x, 1))  # Array
 reveal_type(total(x, mpi4jax.wrap_as_hashable(comm)))  # Array

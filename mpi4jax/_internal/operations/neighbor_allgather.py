@@ -1,0 +1,76 @@
+"""MPI_Neighbor_allgather (MPI-4.1 §8.6.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..annotations import Array, ArrayLike, Comm
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ..topology import blocks_of_nobody
+from ._arguments import like
+from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+
+operation = Operation(
+    "neighbor_allgather",
+    result=lambda x, *, communicator: like(
+        x, (len(neighbors_in(communicator)[0]), *x.shape)
+    ),
+    batch_axes=lambda **_: (0, 1),
+    not_written=lambda *, communicator: blocks_of_nobody(neighbors_in(communicator)[0]),
+)
+
+
+@without_tokens
+def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
+    """Send an array to every neighbor, and receive those of the neighbors.
+
+    Neighbors are those that the topology of the communicator says, in MPI's order. On a
+    Cartesian one these are, for each axis, the process before this one and the one behind.
+    On a graph, a process is a neighbor as often as there are edges to it.
+
+    .. warning::
+
+       ``x`` must have the same shape and dtype on all processes.
+
+    Arguments:
+        x: Array or scalar input to send.
+        edge: What is received where there is no process, at the edge of a grid that is not
+            periodic: a number, or an array like ``x``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+
+    Returns:
+        The arrays of the neighbors that send to this process, with shape
+        ``(indegree, *x.shape)``.
+
+    """
+    communicator, neighbors = neighborhood("neighbor_allgather", comm)
+    edge = edge_value("neighbor_allgather", edge, x, np.shape(x))
+    result = operation(communicator, x)
+    return filled(result, edge, blocks_of_nobody(neighbors.sources))
+
+
+@with_tokens(neighbor_allgather)
+def neighbor_allgather_with_token(
+    x: ArrayLike,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+def _transpose(cotangent: Any, x: Any, *, communicator: Communicator) -> Any:
+    # Each neighbor has a cotangent of its own for what it was sent.
+    cotangents = named("neighbor_alltoall").apply(
+        cotangent, backwards=1, communicator=communicator
+    )
+    return jnp.sum(cotangents, axis=0, dtype=cotangent.dtype)
+
+
+operation.def_linear(_transpose)

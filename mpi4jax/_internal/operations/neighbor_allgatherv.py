@@ -1,0 +1,96 @@
+"""MPI_Neighbor_allgatherv (MPI-4.1 §8.6.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..annotations import Array, ArrayLike, Comm, Counts
+from ..handles import Communicator
+from ..operation import Operation, named
+from ..token import AnyToken, with_tokens, without_tokens
+from ..topology import blocks_of_nobody
+from ._arguments import check_rows, like, neighbor_row_counts
+from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+
+operation = Operation(
+    "neighbor_allgatherv",
+    result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
+    batch_axes=lambda **_: (1, 1),
+    not_written=lambda *, counts, communicator: blocks_of_nobody(
+        neighbors_in(communicator)[0], counts
+    ),
+)
+
+
+@without_tokens
+def neighbor_allgatherv(
+    x: ArrayLike, counts: Counts, *, edge: ArrayLike = 0, comm: Comm = None
+) -> Array:
+    """Send an array to every neighbor, and receive theirs, which may differ in size.
+
+    Neighbors are those that the topology of the communicator says, in MPI's order. On a
+    Cartesian one these are, for each axis, the process before this one and the one behind.
+    On a graph, a process is a neighbor as often as there are edges to it.
+
+    Arguments:
+        x: Array input to send. All processes must have the same shape apart from the first
+            axis.
+        counts (Sequence[int]): The size of the first axis on each neighbor that sends to
+            this process. Where there is no process, so many rows have the value of
+            ``edge``.
+        edge: What is received where there is no process, at the edge of a grid that is not
+            periodic: a number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+
+    Returns:
+        The rows of the neighbors, one after the other: shape ``(sum(counts), ...)``.
+
+    """
+    name = "neighbor_allgatherv"
+    communicator, neighbors = neighborhood(name, comm)
+    sources = neighbors.sources
+    counts = neighbor_row_counts(name, "counts", counts, len(sources))
+    for source, count in zip(sources, counts, strict=True):
+        if source.rank == communicator.rank:
+            check_rows(name, "x", x, count)
+    if np.ndim(x) == 0:
+        raise ValueError(
+            f"{name} got an array of shape () for argument `x`, expected one with rows"
+        )
+    edge = edge_value(name, edge, x, np.shape(x)[1:])
+    result = operation(communicator, x, counts=counts)
+    return filled(result, edge, blocks_of_nobody(sources, counts))
+
+
+@with_tokens(neighbor_allgatherv)
+def neighbor_allgatherv_with_token(
+    x: ArrayLike,
+    counts: Counts,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+def _transpose(
+    cotangent: Any, x: Any, *, counts: tuple[int, ...], communicator: Communicator
+) -> Any:
+    # Each neighbor has cotangents of its own for the rows that it was sent.
+    _, destinations = neighbors_in(communicator)
+    number, rows = len(destinations), x.shape[0]
+    cotangents = named("neighbor_alltoallv").apply(
+        cotangent,
+        sendcounts=counts,
+        recvcounts=(rows,) * number,
+        backwards=1,
+        communicator=communicator,
+    )
+    return jnp.sum(cotangents.reshape(number, *x.shape), axis=0, dtype=cotangent.dtype)
+
+
+operation.def_linear(_transpose)

@@ -1,0 +1,84 @@
+"""MPI_Neighbor_alltoall (MPI-4.1 §8.6.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..annotations import Array, ArrayLike, Comm
+from ..handles import Communicator
+from ..jax_compat import ShapedArray
+from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
+from ..topology import blocks_of_nobody
+from ._arguments import like
+from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+
+
+def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> ShapedArray:
+    sources, _ = neighbors_in(communicator, backwards=backwards)
+    return like(x, (len(sources), *x.shape[1:]))
+
+
+def _not_written(*, communicator: Communicator, backwards: int) -> Any:
+    return blocks_of_nobody(neighbors_in(communicator, backwards=backwards)[0])
+
+
+operation = Operation(
+    "neighbor_alltoall",
+    result=_result,
+    batch_axes=lambda **_: (1, 1),
+    not_written=_not_written,
+)
+
+
+@without_tokens
+def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
+    """Send a slice of an array to every neighbor, and receive one from each.
+
+    Neighbors are those that the topology of the communicator says, in MPI's order. On a
+    Cartesian one these are, for each axis, the process before this one and the one behind.
+    On a graph, a process is a neighbor as often as there are edges to it.
+
+    Arguments:
+        x: Array input to send: a slice for each neighbor that this process sends to, with
+            shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
+        edge: What is received where there is no process, at the edge of a grid that is not
+            periodic: a number, or an array like a slice.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+
+    Returns:
+        The slices received from the neighbors that send to this process, with shape
+        ``(indegree, ...)``.
+
+    """
+    communicator, neighbors = neighborhood("neighbor_alltoall", comm)
+    number = len(neighbors.destinations)
+    if np.ndim(x) == 0 or np.shape(x)[0] != number:
+        raise ValueError(
+            f"neighbor_alltoall got an array of shape {np.shape(x)} for argument `x`, "
+            f"expected ({number}, ...), as this process sends to {number} neighbors"
+        )
+    edge = edge_value("neighbor_alltoall", edge, x, np.shape(x)[1:])
+    result = operation(communicator, x, backwards=0)
+    return filled(result, edge, blocks_of_nobody(neighbors.sources))
+
+
+@with_tokens(neighbor_alltoall)
+def neighbor_alltoall_with_token(
+    x: ArrayLike,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+# Each cotangent goes back along the edge on which the slice came.
+operation.def_linear(
+    lambda cotangent, x, *, backwards, communicator: operation.apply(
+        cotangent, backwards=1 - backwards, communicator=communicator
+    )
+)

@@ -1,0 +1,109 @@
+"""MPI_Neighbor_alltoallv (MPI-4.1 §8.6.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..annotations import Array, ArrayLike, Comm, Counts
+from ..handles import Communicator
+from ..operation import Operation
+from ..token import AnyToken, with_tokens, without_tokens
+from ..topology import blocks_of_nobody
+from ._arguments import check_rows, like, neighbor_row_counts
+from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+
+
+def _not_written(
+    *, recvcounts: tuple[int, ...], backwards: int, communicator: Communicator, **_: Any
+) -> Any:
+    sources, _destinations = neighbors_in(communicator, backwards=backwards)
+    return blocks_of_nobody(sources, recvcounts)
+
+
+operation = Operation(
+    "neighbor_alltoallv",
+    result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
+    batch_axes=lambda **_: (1, 1),
+    not_written=_not_written,
+)
+
+
+@without_tokens
+def neighbor_alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array:
+    """Send a part of an array to every neighbor, and receive one from each.
+
+    Neighbors are those that the topology of the communicator says, in MPI's order. On a
+    Cartesian one these are, for each axis, the process before this one and the one behind.
+    On a graph, a process is a neighbor as often as there are edges to it.
+
+    Arguments:
+        x: Array input to send: the parts for the neighbors that this process sends to, one
+            after the other, with shape ``(sum(sendcounts), ...)``.
+        sendcounts (Sequence[int]): The size of the part for each of them, along the first
+            axis.
+        recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
+            sends to this process. It must be what that neighbor sends. Where there is no
+            process, so many rows have the value of ``edge``.
+        edge: What is received where there is no process, at the edge of a grid that is not
+            periodic: a number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+
+    Returns:
+        The received parts, one after the other: shape ``(sum(recvcounts), ...)``.
+
+    """
+    name = "neighbor_alltoallv"
+    communicator, neighbors = neighborhood(name, comm)
+    sources, destinations, _ = neighbors
+    sendcounts = neighbor_row_counts(name, "sendcounts", sendcounts, len(destinations))
+    recvcounts = neighbor_row_counts(name, "recvcounts", recvcounts, len(sources))
+    sent = dict(zip(destinations, sendcounts, strict=True))
+    for source, count in zip(sources, recvcounts, strict=True):
+        if source.rank == communicator.rank and sent.get(source, count) != count:
+            raise ValueError(
+                f"{name} got {sent[source]} rows in `sendcounts` and {count} in "
+                "`recvcounts` for an edge from this process to itself (rank "
+                f"{communicator.rank}), expected the same number"
+            )
+    check_rows(name, "x", x, sum(sendcounts))
+    edge = edge_value(name, edge, x, np.shape(x)[1:])
+    result = operation(
+        communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
+    )
+    return filled(result, edge, blocks_of_nobody(sources, recvcounts))
+
+
+@with_tokens(neighbor_alltoallv)
+def neighbor_alltoallv_with_token(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]: ...
+
+
+# Each cotangent goes back along the edge on which the rows came.
+operation.def_linear(
+    lambda cotangent, x, *, sendcounts, recvcounts, backwards, communicator: (
+        operation.apply(
+            cotangent,
+            sendcounts=recvcounts,
+            recvcounts=sendcounts,
+            backwards=1 - backwards,
+            communicator=communicator,
+        )
+    )
+)

@@ -1,0 +1,113 @@
+"""The neighbors of a process in the topology of a communicator (MPI-4.1 §8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+
+class Neighbor(NamedTuple):
+    """One end of an edge: the process there, and the tag of the messages along the edge.
+
+    The tag is the same on both ends, and no other edge between the two that has the same
+    direction has it. By it, neighbors that are one process are told apart.
+    """
+
+    rank: int
+    tag: int
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether this is the edge of a grid, behind which there is no process."""
+        return self.rank == MPI.PROC_NULL
+
+
+class Neighbors(NamedTuple):
+    """All of them, in the order in which MPI has their blocks (MPI-4.1 §8.6)."""
+
+    sources: tuple[Neighbor, ...]
+    destinations: tuple[Neighbor, ...]
+    #: Why they can't be used, or nothing.
+    problem: str = ""
+
+
+def neighbors_of(comm: MPI.Intracomm) -> Neighbors | None:
+    """The neighbors of this process, or None if the communicator has no topology."""
+    find = {
+        MPI.CART: lambda: _in_grid(MPI.Cartcomm(comm)),
+        MPI.GRAPH: lambda: _in_graph(MPI.Graphcomm(comm)),
+        MPI.DIST_GRAPH: lambda: _in_distributed_graph(MPI.Distgraphcomm(comm)),
+    }.get(comm.Get_topology())
+    return None if find is None else find()
+
+
+def _in_grid(comm: MPI.Cartcomm) -> Neighbors:
+    # For each axis the one before and the one behind. What goes to the one behind comes
+    # there from the one before: the other block of the axis.
+    ranks = [rank for axis in range(comm.Get_dim()) for rank in comm.Shift(axis, 1)]
+    return Neighbors(
+        sources=tuple(Neighbor(rank, block) for block, rank in enumerate(ranks)),
+        destinations=tuple(Neighbor(rank, block ^ 1) for block, rank in enumerate(ranks)),
+    )
+
+
+def _in_distributed_graph(comm: MPI.Distgraphcomm) -> Neighbors:
+    sources, destinations, _ = comm.Get_dist_neighbors()
+    return Neighbors(_numbered(sources), _numbered(destinations))
+
+
+def _in_graph(comm: MPI.Graphcomm) -> Neighbors:
+    # A process that sends to another has to receive from it, as MPI knows one list of
+    # neighbors for both (MPI-4.1 §8.6).
+    index, edges = comm.Get_topo()
+    starts = [0, *index]
+    table = [Counter(edges[start:end]) for start, end in zip(starts, index, strict=False)]
+    both = _numbered(comm.Get_neighbors(comm.Get_rank()))
+    for one, neighbors in enumerate(table):
+        for other, count in neighbors.items():
+            if table[other][one] != count:
+                return Neighbors(
+                    both,
+                    both,
+                    f"a graph that is not symmetric: process {other} is a neighbor of "
+                    f"{one} in {count} edges, and {one} of {other} in {table[other][one]}. "
+                    "Make it with comm.Create_dist_graph_adjacent(sources, destinations)",
+                )
+    return Neighbors(both, both)
+
+
+def _numbered(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
+    """The neighbors with these ranks: the first edge to a process is the first from it."""
+    seen: Counter[int] = Counter()
+    found: list[Neighbor] = []
+    for rank in ranks:
+        found.append(Neighbor(rank, seen[rank]))
+        seen[rank] += 1
+    return tuple(found)
+
+
+def blocks_of_nobody(
+    neighbors: Sequence[Neighbor], rows: Sequence[int] | None = None
+) -> tuple[tuple[int, int], ...]:
+    """Where the rows are that no process sends: the first of them, and how many.
+
+    Arguments:
+        neighbors: Those that send.
+        rows: How many rows each of them has, if it is not one.
+
+    """
+    found: list[Any] = []
+    start = 0
+    for number, neighbor in enumerate(neighbors):
+        count = 1 if rows is None else rows[number]
+        if neighbor.is_nobody and count:
+            if found and sum(found[-1]) == start:
+                start_of_all, count_of_all = found.pop()
+                found.append((start_of_all, count_of_all + count))
+            else:
+                found.append((start, count))
+        start += count
+    return tuple(found)
