@@ -28,10 +28,10 @@ def _checked():
     _core.set_raise_on_error(False)
 
 
-def report_of(function, *args):
+def report_of(function, *args, **kwargs):
     """The lines that an error says."""
     with pytest.raises(Exception, match="MPI4JAX_CHECK") as error:
-        jax.block_until_ready(function(*args))
+        jax.block_until_ready(function(*args, **kwargs))
     return [line.strip() for line in str(error.value).splitlines()]
 
 
@@ -229,6 +229,7 @@ def test_both_directions(in_place, rank, size):
 @pytest.mark.ranks(2)
 def test_a_message_of_somebody_else(rank, size, comm):
     copy = comm.Dup()
+    mpi.barrier(comm=copy)  # Everybody has a number for it.
     if rank == 0:
         copy.Send(np.ones(2, np.float32), 1)
     if rank == 1:
@@ -268,3 +269,29 @@ def test_operators_of_users_count_as_equal(rank, size):
         mpi.allreduce(jnp.ones(1), ops[1], comm=MPI.COMM_SELF)
     mpi.allreduce(jnp.ones(1), ops[0])
     assert_in_step(size)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "finding"),
+    [
+        (
+            np.ones((2, 4), np.int32),
+            np.ones((2, 4), np.float32),
+            "rank 0 sends int32[4] to rank 1, which expects float32[4].",
+        ),
+        (
+            np.ones((2, 4), np.float32),
+            np.ones((2, 5), np.float32),
+            "rank 0 sends float32[4] to rank 1, which expects float32[5].",
+        ),
+    ],
+    ids=["types", "sizes"],
+)
+def test_neighbors(ours, theirs, finding, rank, size, comm):
+    """Ranks have to agree with their neighbors: here, on a ring."""
+    ring = comm.Create_cart([size], periods=[True])
+    report = report_of(mpi.neighbor_alltoall, ours if rank == 0 else theirs, comm=ring)
+    assert finding in report
+    assert mpi.neighbor_alltoall(jnp.ones((2, 1)), comm=ring).tolist() == [[1], [1]]
+    ring.Free()

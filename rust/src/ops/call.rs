@@ -115,17 +115,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         self.in_memory(self.memory.before(access))?;
-        self.logged(function, details, body)?;
-        self.in_memory(self.memory.after(access))
-    }
-
-    /// The same, for a call that has nothing to do with the arrays.
-    pub(super) fn logged(
-        &self,
-        function: &'static str,
-        details: impl FnOnce() -> String,
-        body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
-    ) -> Result<()> {
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
             let entry = log::Entry::begin(self.communicator.rank, function, &details());
@@ -135,7 +124,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         } else {
             body(self.functions, comm)
         };
-        self.check(function, code)
+        self.check(function, code)?;
+        self.in_memory(self.memory.after(access))
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.

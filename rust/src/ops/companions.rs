@@ -46,14 +46,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             Companion::Reversed => self.communicator.size - 1 - rank,
             Companion::Neighbors | Companion::Check => rank,
         };
-        let mut handle = self.communicator.handle::<A>();
-        // Not MPI_Comm_dup, which would ask Python to copy attributes.
-        self.logged(
-            "MPI_Comm_split",
-            || format!("(color 0, key {key})"),
-            // SAFETY: MPI gives the new communicator in place of this one.
-            |mpi, comm| unsafe { (mpi.comm_split)(comm, 0, key, &raw mut handle) },
-        )?;
+        let comm = self.communicator.handle::<A>();
+        let mut handle = comm;
+        // SAFETY: MPI gives the new communicator in place of this one. MPI_Comm_dup would have
+        // Python copy attributes.
+        let code = unsafe { (self.functions.comm_split)(comm, 0, key, &raw mut handle) };
+        self.check("MPI_Comm_split", code)?;
         made.get_or_init(|| handle.into_raw());
         Ok(handle)
     }
