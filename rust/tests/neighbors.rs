@@ -38,6 +38,7 @@ fn of_floats(comm: i64, messages: &[(&'static str, i64, i64, i64, i64)]) -> Vec<
 
 #[test]
 fn each_block_is_a_message() {
+    let _alone = alone();
     let (index, comm) = communicator();
     assert_eq!(
         messages("neighbor_alltoall", neighbor_alltoall(index, 0)),
@@ -55,6 +56,7 @@ fn each_block_is_a_message() {
 
 #[test]
 fn cotangents_go_the_same_edges_backwards() {
+    let _alone = alone();
     let (index, comm) = communicator();
     assert_eq!(
         messages("neighbor_alltoall", neighbor_alltoall(index, 1)),
@@ -84,6 +86,7 @@ fn cotangents_go_the_same_edges_backwards() {
 
 #[test]
 fn all_neighbors_are_sent_the_same() {
+    let _alone = alone();
     let (index, comm) = communicator();
     assert_eq!(
         messages("neighbor_allgather", neighbor_allgather(index)),
@@ -114,6 +117,7 @@ fn all_neighbors_are_sent_the_same() {
 
 #[test]
 fn parts_lie_one_behind_the_other() {
+    let _alone = alone();
     let (index, comm) = communicator();
     assert_eq!(
         messages("neighbor_alltoallv", neighbor_alltoallv(index, 0)),
@@ -165,6 +169,7 @@ fn more_than_an_int_counts() {
 
 #[test]
 fn the_communicator_of_messages_is_freed_with_the_other() {
+    let _alone = alone();
     let (index, comm) = communicator();
     ops::free_communicator::<Recorder>(index as usize);
     assert_eq!(recorded(), [("MPI_Comm_free", vec![comm])]);
@@ -219,6 +224,7 @@ fn all_messages_are_waited_for_when_one_fails() {
 
 #[test]
 fn arrays_must_have_what_the_topology_says() {
+    let _alone = alone();
     let (index, _) = communicator();
     let call = || on(index).ints(&[("backwards", 0)]);
     assert_eq!(
