@@ -20,6 +20,7 @@ from . import device, handles, lines
 from .bridge import custom_call_target
 from .dtypes import carried, check_dtype, check_reduction
 from .effects import lower_in_order, ordered_effect
+from .environment import settings
 from .handles import Communicator
 from .jax_compat import (
     LoweredProgram,
@@ -41,6 +42,9 @@ from .packing import Tree, packed, parcels, unpacked
 from .validation import PLAIN_TYPES, array
 
 _operations: dict[str, Operation] = {}
+
+#: The operations in which two processes take part, and not all of them.
+MESSAGES = ("recv", "send", "sendrecv")
 
 
 def named(name: str) -> Operation:
@@ -199,6 +203,10 @@ class Operation:
         """Call MPI for all leaves of trees, with a result like the last of these."""
         try:
             operands = [tree.arrays(self.name) for tree in trees]
+            if settings.check and self.name not in MESSAGES:
+                is_root = communicator.rank == params.get("root")
+                digest = trees[0].digest(has_more_axes=self.name == "scatter" and is_root)
+                named("barrier")(communicator, structure=digest)
             if not any(operands):
                 results: Any = None
             elif not trace_state_clean():

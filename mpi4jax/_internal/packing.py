@@ -8,6 +8,7 @@ copies that this takes.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -40,6 +41,20 @@ class Tree:
         if all(type(leaf) in PLAIN_TYPES for leaf in self.leaves):
             return self.leaves
         return [array(function, self.argument, leaf) for leaf in self.leaves]
+
+    def digest(self, *, has_more_axes: bool = False) -> int:
+        """A hash of the structure, and of the leaves' shapes and types.
+
+        Arguments:
+            has_more_axes: Whether the leaves have an axis more than those of other
+                processes, at the beginning.
+
+        """
+        skipped = int(has_more_axes)
+        leaves = [(jnp.shape(x)[skipped:], str(jnp.result_type(x))) for x in self.leaves]
+        text = f"{self.structure} {leaves}".encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
 
     def check(self, function: str, check: Callable[[str, Any], None]) -> None:
         """Check each leaf, by a function of what the user knows it by and of the array."""

@@ -13,8 +13,11 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
+from mpi4jax._internal import operation
+from mpi4jax._internal.environment import settings
 from mpi4jax._internal.lines import shortened
 
+X = jnp.ones(3)
 FILE = shortened(__file__)
 
 
@@ -295,3 +298,37 @@ def test_neighbors(ours, theirs, finding, rank, size, comm):
     assert finding in report
     assert mpi.neighbor_alltoall(jnp.ones((2, 1)), comm=ring).tolist() == [[1], [1]]
     ring.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("jit", [lambda function: function, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"a": X, "b": X}, {"a": X, "c": X}),
+        ({"a": X}, {}),
+        ([X, X[:2]], [X[:2], X]),
+        ([X], [jnp.arange(3)]),
+    ],
+    ids=["names", "nothing", "shapes", "types"],
+)
+def test_trees(ours, theirs, jit, monkeypatch, rank, size):
+    monkeypatch.setattr(operation, "settings", settings._replace(check=True))
+    mine = ours if rank == 0 else theirs
+    for function in (
+        lambda tree: mpi.tree.allreduce(tree, MPI.SUM),
+        lambda tree: mpi.tree.bcast(tree, 0),
+    ):
+        report = report_of(jit(function), mine)
+        assert "they are about to pass trees that differ in their structure" in report[-1]
+    assert mpi.tree.allreduce({"a": 1.0, "b": X}, MPI.SUM)["a"] == size
+
+
+def test_trees_that_fit(monkeypatch, rank, size):
+    monkeypatch.setattr(operation, "settings", settings._replace(check=True))
+    tree = {"a": X, "b": [jnp.float32(2)]}
+    scattered = jax.tree.map(lambda x: jnp.stack([x] * size), tree) if rank == 0 else tree
+    result = mpi.tree.scatter(scattered, 0)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, result, tree))
+    result = mpi.tree.sendrecv(tree, tree, rank, rank)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, result, tree))

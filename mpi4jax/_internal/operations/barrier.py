@@ -7,6 +7,10 @@ from ..annotations import Comm
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
 
+#: A barrier has the parameter `structure`, a hash of the tree that is passed next, or this.
+#: With MPI4JAX_CHECK, processes compare it.
+NO_STRUCTURE = 0
+
 operation = Operation("barrier", operands=(), result=lambda **_: None)
 
 
@@ -19,7 +23,7 @@ def barrier(*, comm: Comm = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    operation(handles.communicator("barrier", comm))
+    operation(handles.communicator("barrier", comm), structure=NO_STRUCTURE)
 
 
 @with_tokens(barrier)

@@ -311,6 +311,9 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
         let what = match about.as_str() {
             "operations" => "they called different operations".to_owned(),
             "counts" => "they gave different counts".to_owned(),
+            "structures" => "they are about to pass trees that differ in their structure, or in \
+                             the shapes or types of their leaves"
+                .to_owned(),
             "communicators" => {
                 "they use communicators of the same ranks in different order".to_owned()
             }

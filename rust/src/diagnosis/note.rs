@@ -228,6 +228,8 @@ pub enum Aspect {
     Sizes,
     /// A hash of how many rows each rank has.
     Counts,
+    /// A hash of the tree of arrays that is passed next.
+    Structures,
 }
 
 impl Aspect {
@@ -239,6 +241,7 @@ impl Aspect {
             Self::Types => "types",
             Self::Sizes => "sizes",
             Self::Counts => "counts",
+            Self::Structures => "structures",
         }
     }
 
@@ -249,7 +252,7 @@ impl Aspect {
             Self::Operators => recorder::operator_name(value),
             Self::Types => xla::data_type_name(value as i32).to_owned(),
             Self::Roots | Self::Sizes => value.to_string(),
-            Self::Counts => format!("{value:x}"),
+            Self::Counts | Self::Structures => format!("{value:x}"),
         }
     }
 }
@@ -281,6 +284,7 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
             array.filter(|_| !has_counts()).map(|array| array.count),
         ),
         (Aspect::Counts, record.attribute("counts")),
+        (Aspect::Structures, record.attribute("structure")),
     ]
     .into_iter()
     .filter_map(move |(aspect, value)| Some((aspect, value.filter(|_| is_shared)?)))
