@@ -16,7 +16,7 @@ use crate::diagnosis::{
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, PredefinedOp, REGISTRY};
-use crate::recorder::{Record, Scope};
+use crate::recorder::{Array, Record, Scope};
 use crate::xla::hash;
 
 /// What a rank tells the others when they do not agree.
@@ -95,16 +95,18 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// What other ranks send that this one does not expect.
     fn complaints(&self, comm: A::Comm, record: &Record) -> Result<Vec<String>> {
-        let elements = |counts: Vec<i64>, elements: Option<i64>| {
+        let size = self.communicator.size as usize;
+        let elements = |name: &str, array: Option<Array>| -> Result<Vec<i64>> {
+            let mut counts = self.ints(name)?;
+            // A list of another length is an error of its own, later.
+            counts.resize(size, 0);
             let rows = counts.iter().sum::<i64>().max(1);
-            let row = elements.unwrap_or(0) / rows;
-            counts.into_iter().map(move |n| n * row).collect::<Vec<_>>()
+            let row = array.map_or(0, |array| array.count) / rows;
+            Ok(counts.into_iter().map(|count| count * row).collect())
         };
-        let sent = self.ints("sendcounts")?;
-        let sent = elements(sent, record.sent.map(|array| array.count));
-        let expected = self.ints("recvcounts")?;
-        let expected = elements(expected, record.received.map(|array| array.count));
-        let mut coming = vec![0; expected.len()];
+        let sent = elements("sendcounts", record.sent)?;
+        let expected = elements("recvcounts", record.received)?;
+        let mut coming = vec![0; size];
         let datatype = number_type()?.handle::<A>();
         // SAFETY: both lists have a number for each rank.
         let code = unsafe {
