@@ -55,10 +55,19 @@ CORE = under("mpi", "operations", "order", "dispatch", "auto_tokenize", "argumen
 MPI = (*CORE[:2], *under("mpi", "types::test_reductions", "counts"))
 #: What moves arrays, in pieces too.
 PIECES = (*CORE[:2], *under("mpi", "status"))
+#: How JAX transforms operations, which is the same with every MPI.
+RULES = under("mpi", "autodiff", "linear_token", "tree", "vmap")
 #: What depends on how JAX traces and transforms.
-JAX = under("mpi", "autodiff", "linear_token", "tree", "vmap", "docs", "inputs", "extend")
+JAX = (*RULES, *under("mpi", "docs", "inputs", "extend"))
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_linear", "autodiff::test_first_derivatives")
+#: All but these rules, of which one comparison is enough.
+WITH_MPI = (
+    *sorted({f"mpi/{path.name}" for path in TESTS.glob("mpi/test_*.py")} - set(RULES)),
+    *JACOBIAN,
+)
+#: How processes start and end, which depends on the MPI.
+LAUNCH = under("process", "commands", "errors", "exit", "import", "watchdog")
 
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 NOTOKEN = Environment("mpich", api="notoken")
@@ -149,11 +158,14 @@ def report(label: str, command: list[str], environ: dict[str, str], summaries: i
 
 def own() -> Iterator[Run]:
     """The own tests, on both MPIs and 1 to 4 ranks."""
+    yield Run(MPICH, 1)
+    yield Run(MPICH, 2)
+    yield Run(MPICH, 0, ("process",))
+    yield Run(OPENMPI, 1, CORE)
+    yield Run(OPENMPI, 2, WITH_MPI)
+    yield Run(OPENMPI, 0, LAUNCH)
     for mpi in (MPICH, OPENMPI):
-        yield Run(mpi, 1)
-        yield Run(mpi, 0, ("process",))
         yield Run(mpi, 0, ("hangs",))
-        yield Run(mpi, 2)
         yield Run(mpi, 2, ("device",))
     yield Run(NOTOKEN, 0, ("process/test_import.py",))
     yield Run(MPICH, 1, ("device",))
@@ -162,7 +174,7 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 3, (CORE[0], *JACOBIAN))
     yield Run(MPICH, 4, (CORE[1], *JACOBIAN))
     yield Run(OPENMPI, 4, CORE[:2])
-    yield Run(MPICH, 2, CORE, (("MPI4JAX_FAST_DISPATCH", "0"),))
+    yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),))
     yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
 
 
@@ -188,8 +200,9 @@ def range_() -> Iterator[Run]:
     for name in MPIS:
         if name not in (MPICH.mpi, OPENMPI.mpi):
             yield Run(Environment(name), 2, MPI)
-    for jax in ("0.6", "0.8", "0.12"):
+    for jax in ("0.6", "0.12"):
         yield Run(Environment(jax=jax), 2, CORE + JAX)
+    yield Run(Environment(jax="0.8"), 2, CORE + JACOBIAN)
 
 
 def package() -> Iterator[Run]:
