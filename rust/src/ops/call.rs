@@ -22,7 +22,7 @@ pub struct Call<'a, A: Abi, M> {
     pub(super) comm_number: i64,
     pub communicator: Communicator,
     /// The record of the call, if messages are to be checked.
-    pub(super) checked: Option<Record>,
+    pub(super) checked: Option<Box<Record>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {

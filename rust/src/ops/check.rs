@@ -54,7 +54,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             self.check_collective(&record)?;
         }
         if record.operation.scope != Scope::All {
-            self.checked = Some(record);
+            self.checked = Some(Box::new(record));
         }
         Ok(())
     }

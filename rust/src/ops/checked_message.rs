@@ -144,7 +144,7 @@ pub fn traffic() -> Traffic {
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Sends the label of a message.
     pub(super) fn send_label(&self, dest: c_int, tag: c_int) -> Result<()> {
-        let Some(record) = self.checked.as_ref().filter(|_| dest != A::PROC_NULL) else {
+        let Some(record) = self.checked.as_deref().filter(|_| dest != A::PROC_NULL) else {
             return Ok(());
         };
         let label = self.label(record, dest, tag);
@@ -164,7 +164,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// Receives the label of a message, if there is one.
     pub(super) fn receive_label(&self, source: c_int, tag: c_int) -> Result<Option<Labelled>> {
-        let Some(record) = self.checked.as_ref().filter(|_| source != A::PROC_NULL) else {
+        let Some(record) = self.checked.as_deref().filter(|_| source != A::PROC_NULL) else {
             return Ok(None);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
@@ -193,7 +193,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         (dest, send_tag): (c_int, c_int),
         (source, recv_tag): (c_int, c_int),
     ) -> Result<Option<Labelled>> {
-        let Some(record) = &self.checked else {
+        let Some(record) = self.checked.as_deref() else {
             return Ok(None);
         };
         if source == A::PROC_NULL {

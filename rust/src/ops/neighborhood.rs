@@ -237,7 +237,7 @@ fn check_messages<A: Abi, M: Memory>(
     sent: &[Message<A, M>],
     received: &[Message<A, M>],
 ) -> Result<()> {
-    let Some(record) = &call.checked else {
+    let Some(record) = call.checked.as_deref() else {
         return Ok(());
     };
     let labels = |messages: &[Message<A, M>], array: Option<Array>| -> Vec<Array> {
