@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::Call;
 use super::check::{byte_type, number_type, world_rank};
 use crate::diagnosis::{
-    self, Note, Ranks, State, Waiting, agreed, agreed_in_words, disagreements, listed,
+    Note, Ranks, State, Waiting, agreed, agreed_in_words, disagreements, listed, rows_of,
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -167,7 +167,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let mut report =
             vec!["mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)".to_owned()];
         let notes: Vec<Note> = statements.iter().map(|one| one.note.clone()).collect();
-        report.extend(diagnosis::rows_of(&notes));
+        report.extend(rows_of(&notes));
         report.extend(findings(&notes, &statements));
         Ok(self.refuse(report, Some(comm)))
     }
@@ -182,6 +182,8 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     ) -> Result<Vec<Statement>> {
         let mut call = Waiting::new(record);
         call.agreed = agreed_in_words(record).collect();
+        // All of them are on this communicator, whatever number each has for it.
+        call.communicator.number = 0;
         let own = Statement {
             note: Note {
                 rank: world_rank(record, self.communicator.rank),
@@ -223,16 +225,7 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 /// What does not fit, in words.
 fn findings(notes: &[Note], statements: &[Statement]) -> Vec<String> {
-    // All of them are on this communicator, whatever number each has for it.
-    let mut notes = notes.to_vec();
-    let mut first = None;
-    for note in &mut notes {
-        if let State::Waiting(call) = &mut note.state {
-            let id = first.get_or_insert_with(|| call.communicator.clone());
-            call.communicator = id.clone();
-        }
-    }
-    let mut found = disagreements(&notes);
+    let mut found = disagreements(notes);
     found.extend(statements.iter().flat_map(|one| one.complaints.clone()));
     if found.is_empty() {
         let by_row = |row: i64| -> Ranks {

@@ -86,8 +86,8 @@ pub struct Labelled {
     pub source: c_int,
     /// Its tag.
     pub tag: c_int,
-    /// Why it does not fit, if so.
-    pub refusal: Option<Refusal>,
+    /// Why it does not fit, if so. In a box, as a call without checks has room for it, too.
+    pub refusal: Option<Box<Refusal>>,
 }
 
 /// A message that does not fit.
@@ -183,8 +183,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         self.check("MPI_Recv", code)?;
         // SAFETY: MPI has filled the status.
-        let (source, tag) = unsafe { source_and_tag::<A>(status) };
-        self.read_label(record, &label, source, tag).map(Some)
+        unsafe { self.read_label(record, &label, status) }.map(Some)
     }
 
     /// Does both, for the messages to and from a rank with a tag.
@@ -225,8 +224,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         self.check("MPI_Sendrecv", code)?;
         // SAFETY: MPI has filled the status.
-        let (source, tag) = unsafe { source_and_tag::<A>(status) };
-        self.read_label(record, &label, source, tag).map(Some)
+        unsafe { self.read_label(record, &label, status) }.map(Some)
     }
 
     /// The label of a message that is sent now.
@@ -248,13 +246,17 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Compares a label with what is to be received.
-    fn read_label(
+    ///
+    /// # Safety
+    /// MPI has filled the status.
+    unsafe fn read_label(
         &self,
         record: &Record,
         label: &Label,
-        source: c_int,
-        tag: c_int,
+        status: *const A::Status,
     ) -> Result<Labelled> {
+        // SAFETY: the caller's promise.
+        let (source, tag) = unsafe { source_and_tag::<A>(status) };
         let own = world_rank(record, self.communicator.rank);
         let from = world_rank(record, source);
         let refusal = if label.magic == MAGIC {
@@ -284,7 +286,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Ok(Labelled {
             source,
             tag,
-            refusal,
+            refusal: refusal.map(Box::new),
         })
     }
 

@@ -21,8 +21,8 @@ use super::check::{number_type, world_rank};
 use super::counts::{Counting, invoke};
 use super::derived::TypedCount;
 use super::log_text::items;
-use super::vector::{check_rows, row_of};
-use crate::error::{Error, Result};
+use super::vector::{check_rows, row_counts, row_of, sum};
+use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Datatype, Functions, Handle, Neighbor, REGISTRY};
 use crate::recorder::Array;
@@ -53,26 +53,6 @@ impl Edges {
             sources: edges.destinations,
         })
     }
-}
-
-/// The rows for each neighbor.
-fn row_counts<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    name: &str,
-    neighbors: &[Neighbor],
-) -> Result<Vec<i64>> {
-    let counts = call.ints(name)?;
-    if counts.len() == neighbors.len() && counts.iter().all(|count| *count >= 0) {
-        return Ok(counts);
-    }
-    Err(Error::invalid(format!(
-        "attribute `{name}` is {counts:?}, expected a number of rows for each of {} neighbors",
-        neighbors.len()
-    )))
-}
-
-fn sum(counts: &[i64]) -> i64 {
-    counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
 /// A message to a neighbor, or from one.
@@ -155,6 +135,22 @@ impl<A: Abi> Requests<'_, A> {
     }
 }
 
+/// Begins messages, up to the first error code.
+fn begin<'c, A: Abi, M>(
+    messages: &[Message<'c, A, M>],
+    body: impl Fn(&Message<'c, A, M>, &mut A::Request) -> c_int,
+    requests: &mut Vec<A::Request>,
+) -> std::result::Result<(), c_int> {
+    for message in messages {
+        let mut request = A::Request::from_raw(0);
+        match body(message, &mut request) {
+            0 => requests.push(request),
+            code => return Err(code),
+        }
+    }
+    Ok(())
+}
+
 /// Begins all messages and waits for them. Gives the first error code.
 fn exchange_messages<A: Abi, M>(
     functions: &Functions<A>,
@@ -168,11 +164,10 @@ fn exchange_messages<A: Abi, M>(
         receives: Vec::with_capacity(received.len()),
         sends: Vec::with_capacity(sent.len()),
     };
-    for message in received {
-        let mut request = A::Request::from_raw(0);
+    let receive = |message: &Message<A, M>, request: &mut A::Request| {
         let form = counting.form(message.elements.count);
         // SAFETY: the array has room for the block there, until the request is done.
-        let code = unsafe {
+        unsafe {
             invoke!(form.irecv(
                 recv.wrapping_byte_add(message.start),
                 message.elements.count,
@@ -180,20 +175,14 @@ fn exchange_messages<A: Abi, M>(
                 message.neighbor.rank,
                 message.neighbor.tag,
                 comm,
-                &raw mut request,
+                request,
             ))
-        };
-        if code != 0 {
-            requests.withdraw();
-            return code;
         }
-        requests.receives.push(request);
-    }
-    for message in sent {
-        let mut request = A::Request::from_raw(0);
+    };
+    let send = |message: &Message<A, M>, request: &mut A::Request| {
         let form = counting.form(message.elements.count);
         // SAFETY: the array has the block there, until the request is done.
-        let code = unsafe {
+        unsafe {
             invoke!(form.isend(
                 send.wrapping_byte_add(message.start),
                 message.elements.count,
@@ -201,14 +190,14 @@ fn exchange_messages<A: Abi, M>(
                 message.neighbor.rank,
                 message.neighbor.tag,
                 comm,
-                &raw mut request,
+                request,
             ))
-        };
-        if code != 0 {
-            requests.withdraw();
-            return code;
         }
-        requests.sends.push(request);
+    };
+    let begun = begin(received, receive, &mut requests.receives);
+    if let Err(code) = begun.and_then(|()| begin(sent, send, &mut requests.sends)) {
+        requests.withdraw();
+        return code;
     }
     requests.wait()
 }
@@ -299,7 +288,7 @@ pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// MPI-4.1 §8.6.1: this rank's rows to every neighbor, and theirs from them.
 pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
-    let mut counts = row_counts(call, "counts", edges.sources)?;
+    let mut counts = row_counts(call, "counts", edges.sources.len(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, operand.dims.first().copied().unwrap_or(0))?;
@@ -355,8 +344,8 @@ pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// MPI-4.1 §8.6.2: some rows to each neighbor, and some from each.
 pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
-    let sent = row_counts(call, "sendcounts", edges.destinations)?;
-    let received = row_counts(call, "recvcounts", edges.sources)?;
+    let sent = row_counts(call, "sendcounts", edges.destinations.len(), "neighbors")?;
+    let received = row_counts(call, "recvcounts", edges.sources.len(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, sum(&sent))?;

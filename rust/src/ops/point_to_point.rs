@@ -90,7 +90,7 @@ struct Incoming<A: Abi> {
     own: Status,
     /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
     /// the next one is not taken for it.
-    refusal: Option<Refusal>,
+    refusal: Option<Box<Refusal>>,
 }
 
 impl<A: Abi> Incoming<A> {
@@ -130,8 +130,9 @@ impl<A: Abi> Incoming<A> {
     }
 
     /// How the receiving has ended.
-    fn outcome(self) -> Result<()> {
-        self.refusal.map_or(Ok(()), |refusal| Err(refusal.error))
+    fn outcome(&mut self) -> Result<()> {
+        let refusal = self.refusal.take();
+        refusal.map_or(Ok(()), |refusal| Err(refusal.error))
     }
 
     /// The number of elements for which there is room.

@@ -25,15 +25,7 @@ struct Shares(Vec<i64>);
 
 impl Shares {
     fn new<A: Abi, M: Memory>(call: &Call<A, M>, name: &str) -> Result<Self> {
-        let counts = call.ints(name)?;
-        let size = call.communicator.size;
-        if i64::try_from(counts.len()) != Ok(i64::from(size)) || counts.iter().any(|n| *n < 0) {
-            return Err(Error::invalid(format!(
-                "attribute `{name}` is {counts:?}, expected a number of rows for each of {size} \
-                 ranks"
-            )));
-        }
-        Ok(Self(counts))
+        row_counts(call, name, call.communicator.size as usize, "ranks").map(Self)
     }
 
     /// The rows of all ranks.
@@ -53,7 +45,24 @@ impl Shares {
     }
 }
 
-fn sum(counts: &[i64]) -> i64 {
+/// How many rows there are for each of so many ranks or neighbors.
+pub(super) fn row_counts<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    name: &str,
+    number: usize,
+    whom: &str,
+) -> Result<Vec<i64>> {
+    let counts = call.ints(name)?;
+    if counts.len() == number && counts.iter().all(|count| *count >= 0) {
+        return Ok(counts);
+    }
+    Err(Error::invalid(format!(
+        "attribute `{name}` is {counts:?}, expected a number of rows for each of {number} {whom}"
+    )))
+}
+
+/// The rows of all.
+pub(super) fn sum(counts: &[i64]) -> i64 {
     counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
