@@ -8,6 +8,7 @@ from ._internal.operations.alltoall import alltoall_with_token as alltoall
 from ._internal.operations.alltoallv import alltoallv_with_token as alltoallv
 from ._internal.operations.barrier import barrier_with_token as barrier
 from ._internal.operations.bcast import bcast_with_token as bcast
+from ._internal.operations.exchange import exchange_with_token as exchange
 from ._internal.operations.exscan import exscan_with_token as exscan
 from ._internal.operations.gather import gather_with_token as gather
 from ._internal.operations.gatherv import gatherv_with_token as gatherv
@@ -45,6 +46,7 @@ __all__ = [
     "alltoallv",
     "barrier",
     "bcast",
+    "exchange",
     "exscan",
     "gather",
     "gatherv",

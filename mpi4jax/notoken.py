@@ -8,6 +8,7 @@ from ._internal.operations.alltoall import alltoall
 from ._internal.operations.alltoallv import alltoallv
 from ._internal.operations.barrier import barrier
 from ._internal.operations.bcast import bcast
+from ._internal.operations.exchange import exchange
 from ._internal.operations.exscan import exscan
 from ._internal.operations.gather import gather
 from ._internal.operations.gatherv import gatherv
@@ -35,6 +36,7 @@ __all__ = [
     "alltoallv",
     "barrier",
     "bcast",
+    "exchange",
     "exscan",
     "gather",
     "gatherv",

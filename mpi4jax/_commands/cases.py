@@ -362,6 +362,60 @@ class Bcast(Case):
         return self.is_root
 
 
+class Exchange(Case):
+    """Everyone sends its array to the right and to the left, and gets both neighbors'."""
+
+    operations = ("exchange",)
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        from_left, _from_right = mpi.exchange(
+            [x, x],
+            [x, x],
+            source=[self.left, self.right],
+            dest=[self.right, self.left],
+            sendtag=[3, 4],
+            recvtag=[3, 4],
+            comm=self.comm,
+        )
+        return from_left
+
+    def result(self, xs: Arrays) -> Array:
+        return xs[self.left]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        left, right = self.left, self.right
+        return {
+            "Waitall": f"<- {left} (tag 3, {sent} items), <- {right} (tag 4, {sent} items) "
+            f"/ -> {right} (tag 3, {sent} items), -> {left} (tag 4, {sent} items)"
+        }
+
+
+class ExchangeOfTrees(Case):
+    """Two arrays are one message. The last process sends to nobody."""
+
+    operations = ("exchange",)
+    variant = "tree"
+
+    def call(self, x: Any) -> Any:
+        received = mpi.exchange(
+            {"first": x, "second": 2 * x},
+            {"first": 3 * x, "second": x},
+            source=self.left if self.rank > 0 else MPI.PROC_NULL,
+            dest=self.right if self.rank < self.size - 1 else MPI.PROC_NULL,
+            comm=self.comm,
+        )
+        return received["first"]
+
+    def result(self, xs: Arrays) -> Array:
+        return xs[self.left] if self.rank > 0 else 3 * xs[0]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        come = [f"<- {self.left} (tag 0, {2 * sent} items)"] * (self.rank > 0)
+        go = [f"-> {self.right} (tag 0, {2 * sent} items)"] * (self.rank < self.size - 1)
+        return {"Waitall": " / ".join(come + go)}
+
+
 class Exscan(Case):
     """Everyone gets the arrays of those before, reduced to one."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -160,13 +160,18 @@ def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lower_with(
-    ctx: Any, function: Callable[..., Any], value: Any, aval: ShapedArray
-) -> Any:
-    """A value of a program that is being lowered, after a function without effects."""
+    ctx: Any,
+    function: Callable[..., Sequence[Any]],
+    values: Sequence[Any],
+    avals: Sequence[ShapedArray],
+) -> list[Any]:
+    """Values of a program that is being lowered, after a function without effects.
+
+    It takes them all, and gives a sequence of arrays.
+    """
     # The tokens of the rule that this is a part of are its own.
-    inner = ctx.replace(avals_in=[aval], tokens_in=mlir.TokenSet(), tokens_out=None)
-    (result,) = lower_function(function)(inner, value)
-    return result
+    inner = ctx.replace(avals_in=avals, tokens_in=mlir.TokenSet(), tokens_out=None)
+    return list(mlir.lower_fun(function, multiple_results=True)(inner, *values))
 
 
 def constant(array: np.ndarray[Any, Any]) -> Any:

@@ -44,7 +44,7 @@ from .validation import PLAIN_TYPES, array
 _operations: dict[str, Operation] = {}
 
 #: The operations in which two processes take part, and not all of them.
-MESSAGES = ("recv", "send", "sendrecv")
+MESSAGES = ("exchange", "recv", "send", "sendrecv")
 
 
 def named(name: str) -> Operation:
@@ -332,11 +332,10 @@ class Operation:
             and not is_kept_argument(operands[0])
         )
         carriers = list(map(carried, read))
-        results = lower_in_order(
+        results = self._call(
             ctx,
-            custom_call_target(self.name),
             list(map(convert, operands, carriers)),
-            {lines.CALL_SITE: np.int64(lines.note(ctx)), **self._attributes(**params)},
+            self._attributes(**params),
             avals_in=carriers,
             avals_out=list(map(carried, written)),
             aliases={0: 0} if in_place else None,
@@ -344,10 +343,19 @@ class Operation:
         parts = self._not_written(**params)
         if parts:
             cleared = functools.partial(fill, value=0, parts=parts)
-            (result,) = results
-            results = [lower_with(ctx, cleared, result, carried(written[0]))]
+            results = lower_with(
+                ctx, lambda x: [cleared(x)], results, [carried(written[0])]
+            )
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
+
+    def _call(
+        self, ctx: Any, operands: Sequence[Any], attributes: dict[str, Any], **types: Any
+    ) -> list[Any]:
+        """Call the handler, in order with all other calls, and have its line noted."""
+        attributes = {lines.CALL_SITE: np.int64(lines.note(ctx)), **attributes}
+        target = custom_call_target(self.name)
+        return lower_in_order(ctx, target, operands, attributes, **types)
 
     def _attributes(self, communicator: Communicator, **params: Any) -> dict[str, Any]:
         """The parameters as the handler gets them."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .validation import PLAIN_TYPES, array
 
@@ -106,3 +107,53 @@ def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) ->
         )
         for shape, end in zip(shapes, ends, strict=True)
     ]
+
+
+def word_of(dtypes: Sequence[Any]) -> np.dtype[Any]:
+    """What a message with arrays of these types is made of: their type if they have one.
+
+    Otherwise unsigned integers, of which an element of each type is a whole number.
+    """
+    # A complex number is two.
+    sizes = [np.zeros((), x).real.itemsize for x in dtypes]
+    # XLA takes short floats for longer ones at times, and changes those that are no number.
+    if len(set(dtypes)) == 1 and sizes[0] >= 4:
+        return np.dtype(dtypes[0])
+    return np.dtype(f"uint{8 * min(sizes)}")
+
+
+def as_words(x: Any, word: np.dtype[Any]) -> Any:
+    """The bits of an array, in one row of words."""
+    if x.dtype == word:
+        return x.ravel()
+    if x.dtype == np.bool_:
+        return x.ravel().astype(word)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.stack([x.real, x.imag], -1)
+    return _reinterpreted(x, word).ravel()
+
+
+def from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The array with a shape and a type whose bits these words are."""
+    if dtype == words.dtype:
+        return words.reshape(shape)
+    if dtype == np.bool_:
+        return words.astype(bool).reshape(shape)
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    real = np.zeros((), dtype).real.dtype
+    if is_complex:
+        shape = (*shape, 2)
+    if real.itemsize > words.dtype.itemsize:
+        shape = (*shape, real.itemsize // words.dtype.itemsize)
+    x = _reinterpreted(words.reshape(shape), real)
+    return jax.lax.complex(x[..., 0], x[..., 1]) if is_complex else x
+
+
+def _reinterpreted(x: Any, dtype: Any) -> Any:
+    """The bits of an array as elements of another type, in an axis more or less."""
+    if x.dtype.itemsize == dtype.itemsize:
+        return jax.lax.bitcast_convert_type(x, dtype)
+    # XLA makes one of two such steps, as from bytes to doubles and on to shorts, and gets
+    # the shape wrong.
+    barrier = jax.lax.optimization_barrier
+    return barrier(jax.lax.bitcast_convert_type(barrier(x), dtype))

@@ -914,8 +914,9 @@ fn the_lists_here_have_every_operation_that_counts() {
     let reductions = REDUCTIONS.map(|case| case.operation);
     let rows = ROWS.map(|case| case.operation);
     let others = ["reduce_scatter", "reduce_scatterv", "barrier"];
-    // In neighbors.rs.
+    // In exchange.rs and neighbors.rs.
     let neighbors = [
+        "exchange",
         "neighbor_allgather",
         "neighbor_allgatherv",
         "neighbor_alltoall",

@@ -61,6 +61,11 @@ fn lines_of_each() -> Vec<(&'static str, &'static str)> {
         ),
         ("r1 | ID | MPI_Barrier", ""),
         ("r0 | ID | MPI_Bcast", " (7 items, root=0)"),
+        (
+            "r0 | ID | MPI_Waitall",
+            " <- 0 (tag 3, 3 items), <- 1 (tag 2, 5 items) / -> 1 (tag 2, 5 items), -> 0 (tag 3, \
+             3 items)",
+        ),
         ("r0 | ID | MPI_Exscan", " (3 items)"),
         ("r1 | ID | MPI_Gather", " (3 items, root=0)"),
         ("r1 | ID | MPI_Gatherv", " (6 items, root=0)"),

@@ -9,31 +9,12 @@ mod common;
 use common::recorder::*;
 use common::*;
 
-/// The messages of a call, on a communicator that was used before: those that are received, those
-/// that are sent, and how all of them are waited for.
-fn messages(operation: &str, call: CallFrame) -> Vec<Recorded> {
-    let (outcome, calls) = run(operation, call);
-    assert_eq!(outcome, Ok(()));
-    calls
-}
-
 /// A new communicator, and the one of its messages, which is there already.
 fn communicator() -> (i64, i64) {
     let (index, handle) = new_communicator();
     let calls = messages("neighbor_allgather", neighbor_allgather(index));
     assert_eq!(calls[0], ("MPI_Comm_split", vec![handle, 0, 1]));
     (index, handle + REVERSED)
-}
-
-/// Messages of floats, each as a function, an address, a number, a rank and a tag.
-fn of_floats(comm: i64, messages: &[(&'static str, i64, i64, i64, i64)]) -> Vec<Recorded> {
-    let begun = messages
-        .iter()
-        .map(|&(function, address, count, rank, tag)| {
-            (function, vec![address, count, FLOAT, rank, tag, comm])
-        });
-    let waits = (1..=messages.len()).map(|request| ("MPI_Wait", vec![request as i64]));
-    begun.chain(waits).collect()
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn expected() -> Vec<(Option<Array>, Option<Array>, &'static str)> {
         (array(9), array(3), "alltoallv #4 (float32[9])"),
         (None, None, "barrier #2"),
         (array(7), None, "bcast #5 (SUM, root 0, float32[7])"),
+        (array(5), array(3), "exchange"),
         (array(3), array(3), "exscan #6 (SUM, float32[3])"),
         (array(3), None, "gather #3 (SUM, root 0, float32[3])"),
         (array(6), None, "gatherv #4 (SUM, root 0, float32[6])"),
@@ -64,7 +65,7 @@ fn expected() -> Vec<(Option<Array>, Option<Array>, &'static str)> {
     ]
 }
 
-const POINT_TO_POINT: [&str; 3] = ["recv", "send", "sendrecv"];
+const POINT_TO_POINT: [&str; 4] = ["exchange", "recv", "send", "sendrecv"];
 
 #[test]
 fn each_call_leaves_a_record() {

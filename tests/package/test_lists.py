@@ -45,7 +45,11 @@ def test_the_form_with_tokens(name):
     *parameters, token = inspect.signature(with_token).parameters.values()
     assert parameters == list(bare.parameters.values())
     assert str(token) == "token: 'AnyToken | None' = None"
-    given = {"Array": "tuple[Array, AnyToken]", "None": "AnyToken"}[bare.return_annotation]
+    given = {
+        "Array": "tuple[Array, AnyToken]",
+        "None": "AnyToken",
+        "T": "tuple[T, AnyToken]",
+    }[bare.return_annotation]
     assert inspect.signature(with_token).return_annotation == given
     assert with_token.__name__ == plain.__name__ == name
     assert with_token.__module__ == f"mpi4jax._internal.operations.{name}"

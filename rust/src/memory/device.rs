@@ -66,15 +66,10 @@ impl Memory for Direct {
 pub struct Staged {
     driver: &'static Driver,
     stream: Stream,
-    operand: Cell<Option<StagedArray>>,
-    result: Cell<Option<StagedArray>>,
-    /// The memory of the copies: one, or two.
+    operands: RefCell<Vec<StagedOperand>>,
+    results: RefCell<Vec<StagedArray>>,
+    /// The memory of the copies.
     buffers: RefCell<Vec<StagingBuffer>>,
-    /// How much of the operand was queued for copying, and how much of it has come.
-    queued: Cell<usize>,
-    arrived: Cell<usize>,
-    /// Which of the operand's events comes with the last part queued.
-    event: Cell<usize>,
     /// Whether any of the result was queued for copying.
     has_written: Cell<bool>,
 }
@@ -96,33 +91,40 @@ impl StagedArray {
     }
 }
 
+/// An operand, and how far it has come down.
+struct StagedOperand {
+    array: StagedArray,
+    /// How much of it was queued for copying, and how much of it has come.
+    queued: usize,
+    arrived: usize,
+    /// Which of its events comes with the last part queued.
+    event: usize,
+}
+
 impl Staged {
     /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream) -> Self {
         Self {
             driver,
             stream,
-            operand: Cell::new(None),
-            result: Cell::new(None),
+            operands: RefCell::default(),
+            results: RefCell::default(),
             buffers: RefCell::default(),
-            queued: Cell::new(0),
-            arrived: Cell::new(0),
-            event: Cell::new(0),
             has_written: Cell::new(false),
         }
     }
 
-    /// An array, with memory for its copy. It has the other array's if both are one.
+    /// An array, with memory for its copy. It has that of one of the others if both are one.
     fn stage(
         &self,
         array: &Buffer,
         bytes: usize,
-        other: Option<StagedArray>,
+        mut others: impl Iterator<Item = StagedArray>,
     ) -> Result<StagedArray, Failure> {
         let device = array.address as usize;
         // An empty array may have any address.
         let is_other = |other: &StagedArray| other.device == device && other.bytes.min(bytes) > 0;
-        if let Some(other) = other.filter(is_other) {
+        if let Some(other) = others.find(is_other) {
             return Ok(StagedArray { bytes, ..other });
         }
         let mut buffers = self.buffers.borrow_mut();
@@ -140,87 +142,100 @@ impl Staged {
         })
     }
 
-    /// Queues the copying of the operand down, as far as `end`.
-    fn queue(&self, operand: StagedArray, end: usize) -> Result<(), Failure> {
-        let start = self.queued.get();
+    /// Queues the copying of an operand down, as far as `end`.
+    fn queue(&self, operand: &mut StagedOperand, end: usize) -> Result<(), Failure> {
+        let (start, array) = (operand.queued, operand.array);
         if start >= end {
             return Ok(());
         }
-        let event = 1 - self.event.get();
+        let event = 1 - operand.event;
         // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
         unsafe {
             self.driver.copy_down(
-                operand.host.byte_add(start),
-                operand.device + start,
+                array.host.byte_add(start),
+                array.device + start,
                 end - start,
                 self.stream,
             )?;
-            self.queued.set(end);
-            let buffer = &self.buffers.borrow()[operand.buffer];
+            operand.queued = end;
+            let buffer = &self.buffers.borrow()[array.buffer];
             self.driver
                 .event_record(buffer.events[event], self.stream)?;
         }
-        self.event.set(event);
+        operand.event = event;
+        Ok(())
+    }
+
+    /// Waits until this part of an operand has come down.
+    fn fetch(&self, operand: &mut StagedOperand, access: &Access) -> Result<(), Failure> {
+        let array = operand.array;
+        let Range { start, end } = array.clip(&access.read);
+        if start >= end || end <= operand.arrived {
+            return Ok(());
+        }
+        self.queue(operand, end)?;
+        let event = self.buffers.borrow()[array.buffer].events[operand.event];
+        let queued = operand.queued;
+        // The next part comes down while MPI works on this one.
+        self.queue(operand, access.read_next.min(array.bytes))?;
+        // SAFETY: the event was recorded behind this part.
+        unsafe { self.driver.event_synchronize(event) }?;
+        operand.arrived = queued;
         Ok(())
     }
 }
 
 impl Memory for Staged {
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
-        let array = self.stage(operand, bytes, self.result.get())?;
-        self.operand.set(Some(array));
+        let array = self.stage(operand, bytes, self.results.borrow().iter().copied())?;
+        self.operands.borrow_mut().push(StagedOperand {
+            array,
+            queued: 0,
+            arrived: 0,
+            event: 0,
+        });
         Ok(array.host)
     }
 
     fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
-        let array = self.stage(result, bytes, self.operand.get())?;
-        self.result.set(Some(array));
+        let operands = self.operands.borrow();
+        let array = self.stage(result, bytes, operands.iter().map(|operand| operand.array))?;
+        self.results.borrow_mut().push(array);
         Ok(array.host)
     }
 
     fn before(&self, access: &Access) -> Result<(), Failure> {
-        let Some(operand) = self.operand.get() else {
-            return Ok(());
-        };
-        let Range { start, end } = operand.clip(&access.read);
-        if start >= end || end <= self.arrived.get() {
-            return Ok(());
-        }
-        self.queue(operand, end)?;
-        let event = self.buffers.borrow()[operand.buffer].events[self.event.get()];
-        let queued = self.queued.get();
-        // The next part comes down while MPI works on this one.
-        self.queue(operand, access.read_next.min(operand.bytes))?;
-        // SAFETY: the event was recorded behind this part.
-        unsafe { self.driver.event_synchronize(event) }?;
-        self.arrived.set(queued);
-        Ok(())
+        let mut operands = self.operands.borrow_mut();
+        operands
+            .iter_mut()
+            .try_for_each(|operand| self.fetch(operand, access))
     }
 
     fn after(&self, access: &Access) -> Result<(), Failure> {
-        let Some(result) = self.result.get() else {
-            return Ok(());
-        };
-        let Range { start, end } = result.clip(&access.written);
-        if start >= end {
-            return Ok(());
+        for result in self.results.borrow().iter() {
+            let Range { start, end } = result.clip(&access.written);
+            if start >= end {
+                continue;
+            }
+            self.has_written.set(true);
+            // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
+            unsafe {
+                self.driver.copy_up(
+                    result.device + start,
+                    result.host.byte_add(start),
+                    end - start,
+                    self.stream,
+                )?;
+            }
         }
-        self.has_written.set(true);
-        // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
-        unsafe {
-            self.driver.copy_up(
-                result.device + start,
-                result.host.byte_add(start),
-                end - start,
-                self.stream,
-            )
-        }
+        Ok(())
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        let is_busy = self.has_written.get() || self.queued > self.arrived;
+        let is_coming = |operand: &StagedOperand| operand.queued > operand.arrived;
+        let is_busy = self.has_written.get() || self.operands.get_mut().iter().any(is_coming);
         let stream = is_busy.then_some(self.stream);
         for buffer in self.buffers.take() {
             POOL.give_back(buffer, stream);

@@ -1,7 +1,7 @@
 //! Where the bytes of a call live, and how MPI gets at them.
 //!
-//! An operation asks for its operand and its result through [`Memory`] and is the same for every
-//! kind of memory. It has one of each at most.
+//! An operation asks for its operands and its results through [`Memory`] and is the same for every
+//! kind of memory. One that has several of them has all of them copied together.
 
 mod access;
 mod device;

@@ -37,6 +37,11 @@ impl Communicator {
         }
     }
 
+    /// Whether messages travel in pieces.
+    pub fn is_in_pieces(&self) -> bool {
+        self.piece_bytes != 0
+    }
+
     /// How many elements of so many bytes travel at once.
     pub fn piece_length(&self, size: usize) -> i64 {
         match self.piece_bytes {

@@ -22,6 +22,17 @@ pub type SendBuffer = MpiBuffer<*const c_void>;
 /// What MPI writes.
 pub type RecvBuffer = MpiBuffer<*mut c_void>;
 
+impl SendBuffer {
+    /// The same, for what takes both kinds.
+    pub fn cast_mut(self) -> RecvBuffer {
+        MpiBuffer {
+            address: self.address.cast_mut(),
+            count: self.count,
+            datatype: self.datatype,
+        }
+    }
+}
+
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// An operand as MPI reads it.
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer> {

@@ -52,6 +52,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.results()
     }
 
+    /// The operands of an operation that takes any number of them.
+    pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
+        self.frame.all_operands()
+    }
+
+    /// The results of one that gives any number of them.
+    pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
+        self.frame.all_results()
+    }
+
     /// A rank or a tag.
     pub fn int(&self, name: &str) -> Result<c_int> {
         self.frame.int_attribute(name)
@@ -65,6 +75,18 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// So many rows for each rank.
     pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
         self.frame.ints_attribute(name)
+    }
+
+    /// Ranks or tags.
+    pub fn int_list(&self, name: &str) -> Result<Vec<c_int>> {
+        let to_int = |value: i64| {
+            c_int::try_from(value).map_err(|_| {
+                Error::invalid(format!(
+                    "attribute `{name}` has {value}, not an int of MPI's"
+                ))
+            })
+        };
+        self.ints(name)?.into_iter().map(to_int).collect()
     }
 
     /// Where to put the status of a receive.

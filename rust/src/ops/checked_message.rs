@@ -10,16 +10,17 @@ use std::sync::{Mutex, PoisonError};
 use super::buffers::{MpiBuffer, RecvBuffer};
 use super::call::Call;
 use super::check::{byte_type, world_rank};
+use super::messages::Message;
 use crate::diagnosis::{Doing, Kind, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, REGISTRY, Status, source_and_tag};
+use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
 use crate::recorder::{self, Array, Record};
 
 /// What travels ahead of a message.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Label {
+pub(super) struct Label {
     magic: u64,
     /// The number that the sender has for the communicator.
     communicator: i64,
@@ -49,8 +50,7 @@ impl Label {
         line: [0; LONGEST_LINE],
     };
 
-    fn new(record: &Record, line: &str) -> Self {
-        let sent = record.sent.unwrap_or(Array { dtype: 0, count: 0 });
+    fn new(record: &Record, sent: Array, line: &str) -> Self {
         let mut length = line.len().min(LONGEST_LINE);
         while !line.is_char_boundary(length) {
             length -= 1;
@@ -72,6 +72,16 @@ impl Label {
             dtype: self.dtype,
             count: self.count,
         }
+    }
+
+    /// The label as a message, to be sent by itself.
+    pub fn message<'c, A: Abi, M: Memory>(
+        &self,
+        call: &'c Call<'c, A, M>,
+        peer: Neighbor,
+    ) -> Result<Message<'c, A, M>> {
+        let address = (&raw const *self).cast_mut().cast();
+        Message::new(call, peer, address, BYTES.into(), byte_type()?)
     }
 
     fn line(&self) -> String {
@@ -143,11 +153,10 @@ pub fn traffic() -> Traffic {
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Sends the label of a message.
-    pub(super) fn send_label(&self, dest: c_int, tag: c_int) -> Result<()> {
-        let Some(record) = self.checked.as_deref().filter(|_| dest != A::PROC_NULL) else {
+    pub(super) fn send_label(&self, dest: c_int, tag: c_int, sent: Array) -> Result<()> {
+        let Some(label) = self.label(Neighbor { rank: dest, tag }, sent) else {
             return Ok(());
         };
-        let label = self.label(record, dest, tag);
         // SAFETY: the label has so many bytes.
         let code = unsafe {
             (self.functions.int.send)(
@@ -163,7 +172,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Receives the label of a message, if there is one.
-    pub(super) fn receive_label(&self, source: c_int, tag: c_int) -> Result<Option<Labelled>> {
+    pub(super) fn receive_label(
+        &self,
+        source: c_int,
+        tag: c_int,
+        wanted: Array,
+    ) -> Result<Option<Labelled>> {
         let Some(record) = self.checked.as_deref().filter(|_| source != A::PROC_NULL) else {
             return Ok(None);
         };
@@ -183,25 +197,28 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         self.check("MPI_Recv", code)?;
         // SAFETY: MPI has filled the status.
-        unsafe { self.read_label(record, &label, status) }.map(Some)
+        unsafe { self.read_label(record, &label, wanted, status) }.map(Some)
     }
 
     /// Does both, for the messages to and from a rank with a tag.
     pub(super) fn exchange_labels(
         &self,
-        (dest, send_tag): (c_int, c_int),
-        (source, recv_tag): (c_int, c_int),
+        (dest, send_tag, sent): (c_int, c_int, Array),
+        (source, recv_tag, wanted): (c_int, c_int, Array),
     ) -> Result<Option<Labelled>> {
         let Some(record) = self.checked.as_deref() else {
             return Ok(None);
         };
         if source == A::PROC_NULL {
-            return self.send_label(dest, send_tag).map(|()| None);
+            return self.send_label(dest, send_tag, sent).map(|()| None);
         }
-        if dest == A::PROC_NULL {
-            return self.receive_label(source, recv_tag);
-        }
-        let own = self.label(record, dest, send_tag);
+        let to = Neighbor {
+            rank: dest,
+            tag: send_tag,
+        };
+        let Some(own) = self.label(to, sent) else {
+            return self.receive_label(source, recv_tag, wanted);
+        };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
         let status = status.address::<A>();
         let datatype = byte_type()?.handle::<A>();
@@ -224,25 +241,29 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         self.check("MPI_Sendrecv", code)?;
         // SAFETY: MPI has filled the status.
-        unsafe { self.read_label(record, &label, status) }.map(Some)
+        unsafe { self.read_label(record, &label, wanted, status) }.map(Some)
     }
 
-    /// The label of a message that is sent now.
-    fn label(&self, record: &Record, dest: c_int, tag: c_int) -> Label {
+    /// The label of a message that is sent now, if messages have one.
+    pub(super) fn label(&self, to: Neighbor, sent: Array) -> Option<Label> {
+        let record = self
+            .checked
+            .as_deref()
+            .filter(|_| to.rank != A::PROC_NULL)?;
         let line = record.line().unwrap_or_default();
-        let label = Label::new(record, &line);
+        let label = Label::new(record, sent, &line);
         let kind = Kind {
             from: world_rank(record, self.communicator.rank),
-            to: world_rank(record, dest),
+            to: world_rank(record, to.rank),
             communicator: label.communicator,
-            tag,
+            tag: to.tag,
         };
         with_tallies(|tallies| {
             let (count, last) = tallies.sent.entry(kind).or_default();
             *count += 1;
             *last = line;
         });
-        label
+        Some(label)
     }
 
     /// Compares a label with what is to be received.
@@ -253,6 +274,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         &self,
         record: &Record,
         label: &Label,
+        wanted: Array,
         status: *const A::Status,
     ) -> Result<Labelled> {
         // SAFETY: the caller's promise.
@@ -267,7 +289,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 tag,
             };
             with_tallies(|tallies| *tallies.received.entry(kind).or_default() += 1);
-            self.compare(record, label, (from, own, tag))?
+            self.compare(record, label, wanted, (from, own, tag))?
         } else {
             Some(Refusal {
                 error: self.refuse_message(
@@ -295,19 +317,18 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         &self,
         record: &Record,
         label: &Label,
+        wanted: Array,
         (from, own, tag): (i32, i32, c_int),
     ) -> Result<Option<Refusal>> {
-        let (sent, wanted) = (label.array(), record.received);
+        let sent = label.array();
         // Who has a status can ask it how long the message was.
-        let has_status = self.number("status_number")? >= 0;
-        let fits = |wanted: Array| {
-            sent.dtype == wanted.dtype
-                && (sent.count == wanted.count || has_status && sent.count < wanted.count)
-        };
-        if wanted.is_none_or(fits) {
+        let has_status = record
+            .attribute("status_number")
+            .is_some_and(|number| number >= 0);
+        let is_short = sent.count < wanted.count;
+        if sent.dtype == wanted.dtype && (sent.count == wanted.count || has_status && is_short) {
             return Ok(None);
         }
-        let wanted = wanted.map_or_else(String::new, |array| array.to_string());
         let communicator = record.communicator_name();
         let to = self.communicator.rank;
         let sender = format!("sends {sent} to {to} with tag {tag} on {communicator}");

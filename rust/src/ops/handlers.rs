@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::check::check_is_enabled;
-use super::{collective, neighborhood, point_to_point, reduction, vector};
+use super::{collective, exchange, neighborhood, point_to_point, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
@@ -24,7 +24,7 @@ macro_rules! handlers {
             /// The scope of the operations of a file.
             const fn scope(file: &str) -> Scope {
                 match file.as_bytes() {
-                    b"point_to_point" => Scope::Message,
+                    b"exchange" | b"point_to_point" => Scope::Message,
                     b"neighborhood" => Scope::Neighbors,
                     _ => Scope::All,
                 }
@@ -110,6 +110,7 @@ handlers! {
     collective::bcast,
     collective::gather,
     collective::scatter,
+    exchange::exchange,
     neighborhood::neighbor_allgather,
     neighborhood::neighbor_allgatherv,
     neighborhood::neighbor_alltoall,

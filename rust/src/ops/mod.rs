@@ -1,7 +1,7 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
-//! `neighborhood.rs`, `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
+//! `exchange.rs`, `neighborhood.rs`, `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
@@ -12,8 +12,10 @@ mod collective;
 mod companions;
 mod counts;
 mod derived;
+mod exchange;
 mod handlers;
 mod log_text;
+mod messages;
 mod neighborhood;
 mod on_error;
 mod operator;

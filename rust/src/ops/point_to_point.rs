@@ -17,21 +17,21 @@ use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Status, source_and_tag};
 
 /// A message that is being sent.
-struct Outgoing {
-    buffer: SendBuffer,
-    dest: c_int,
-    tag: c_int,
+pub(super) struct Outgoing {
+    pub buffer: SendBuffer,
+    pub dest: c_int,
+    pub tag: c_int,
     /// Whether the bytes are looked at.
-    is_read: bool,
+    pub is_read: bool,
     /// The elements of a piece.
     length: i64,
     /// The next piece.
     piece: Range<i64>,
-    is_done: bool,
+    pub is_done: bool,
 }
 
 impl Outgoing {
-    fn new<A: Abi>(
+    pub fn new<A: Abi>(
         communicator: &Communicator,
         buffer: SendBuffer,
         dest: c_int,
@@ -50,12 +50,12 @@ impl Outgoing {
     }
 
     /// The number of elements in the next piece.
-    fn count(&self) -> i64 {
+    pub fn count(&self) -> i64 {
         self.piece.end - self.piece.start
     }
 
     /// The bytes of the next piece.
-    fn access(&self) -> Access {
+    pub fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
         access.written = 0..0;
         if !self.is_read {
@@ -64,22 +64,22 @@ impl Outgoing {
         access
     }
 
-    fn address(&self, access: &Access) -> *const c_void {
+    pub fn address(&self, access: &Access) -> *const c_void {
         self.buffer.address.wrapping_byte_add(access.read.start)
     }
 
     /// The piece has been sent.
-    fn advance(&mut self) {
+    pub fn advance(&mut self) {
         self.is_done = self.count() < self.length;
         self.piece = piece_at(self.piece.end, self.buffer.count, self.length);
     }
 }
 
 /// A message that is being received.
-struct Incoming<A: Abi> {
+pub(super) struct Incoming<A: Abi> {
     buffer: RecvBuffer,
-    source: c_int,
-    tag: c_int,
+    pub source: c_int,
+    pub tag: c_int,
     length: i64,
     /// Where there is room for the next piece.
     piece: Range<i64>,
@@ -91,10 +91,12 @@ struct Incoming<A: Abi> {
     /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
     /// the next one is not taken for it.
     refusal: Option<Box<Refusal>>,
+    /// Whether its array is the only result. Several are copied together.
+    pub is_alone: bool,
 }
 
 impl<A: Abi> Incoming<A> {
-    fn new(
+    pub fn new(
         communicator: &Communicator,
         buffer: RecvBuffer,
         source: c_int,
@@ -112,6 +114,7 @@ impl<A: Abi> Incoming<A> {
             wanted,
             own: Status::EMPTY,
             refusal: None,
+            is_alone: true,
         }
     }
 
@@ -144,7 +147,8 @@ impl<A: Abi> Incoming<A> {
     fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
         access.read = 0..0;
-        if self.is_in_pieces() || self.source == A::PROC_NULL || self.refusal.is_some() {
+        let is_written = self.is_alone && !self.is_in_pieces() && self.refusal.is_none();
+        if !is_written || self.source == A::PROC_NULL {
             access.written.end = access.written.start;
         }
         access
@@ -180,7 +184,9 @@ impl<A: Abi> Incoming<A> {
         call.check("MPI_Get_count", code)?;
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
-        call.written(&(start..end), self.buffer.datatype)?;
+        if self.is_alone {
+            call.written(&(start..end), self.buffer.datatype)?;
+        }
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
             // The next piece is of the same message.
@@ -203,13 +209,23 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let recv = call.recv_buffer(&result)?;
     let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
-    if let Some(label) = call.receive_label(source, tag)? {
+    let label = call.receive_label(source, tag, (&result).into())?;
+    finish_receiving(call, &mut message, label)?
+}
+
+/// Receives a message behind its label, if it has one, and says whether it fits.
+pub(super) fn finish_receiving<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    message: &mut Incoming<A>,
+    label: Option<Labelled>,
+) -> Result<Result<()>> {
+    if let Some(label) = label {
         message.is_labelled(label);
     }
     while !message.is_done {
-        recv_piece(call, &mut message)?;
+        recv_piece(call, message)?;
     }
-    message.outcome()
+    Ok(message.outcome())
 }
 
 fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -> Result<()> {
@@ -245,7 +261,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let send = call.send_buffer(&operand)?;
     let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
-    call.send_label(dest, tag)?;
+    call.send_label(dest, tag, (&operand).into())?;
     while !message.is_done {
         send_piece(call, &mut message)?;
     }
@@ -289,7 +305,11 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     // What no message replaces stays as it was.
     sent.is_read |= replace;
     let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
-    if let Some(label) = call.exchange_labels((dest, send_tag), (source, recv_tag))? {
+    let label = call.exchange_labels(
+        (dest, send_tag, (&operand).into()),
+        (source, recv_tag, (&result).into()),
+    )?;
+    if let Some(label) = label {
         received.is_labelled(label);
         replace &= received.refusal.is_none();
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::clock::{Instant, now};
 use crate::mpi::GrowingList;
-use crate::xla::Frame;
+use crate::xla::{Buffer, Frame};
 
 /// How many calls are kept. A power of two.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
@@ -67,6 +67,15 @@ pub struct Array {
     pub dtype: i32,
     /// The number of elements.
     pub count: i64,
+}
+
+impl From<&Buffer<'_>> for Array {
+    fn from(buffer: &Buffer) -> Self {
+        Self {
+            dtype: buffer.dtype,
+            count: buffer.count,
+        }
+    }
 }
 
 /// One call.

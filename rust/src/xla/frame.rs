@@ -143,6 +143,40 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// All operands, tokens left out.
+    pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
+        let args = &self.raw.args;
+        let mut found = Vec::new();
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            see_buffers(
+                slice(args.types, args.size, "operand types")?,
+                XLA_FFI_ArgType_BUFFER,
+                slice(args.args, args.size, "operands")?,
+                "operand",
+                |_, buffer| found.push(buffer),
+            )?;
+        }
+        Ok(found)
+    }
+
+    /// All results, tokens left out.
+    pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
+        let rets = &self.raw.rets;
+        let mut found = Vec::new();
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            see_buffers(
+                slice(rets.types, rets.size, "result types")?,
+                XLA_FFI_RetType_BUFFER,
+                slice(rets.rets, rets.size, "results")?,
+                "result",
+                |_, buffer| found.push(buffer),
+            )?;
+        }
+        Ok(found)
+    }
+
     /// The data type and the number of elements of the first operand, if there is one.
     #[inline(always)]
     pub fn first_operand(&self) -> Option<(XLA_FFI_DataType, i64)> {
@@ -335,6 +369,34 @@ unsafe fn buffers<'a, const N: usize>(
         dims: &[],
         count: 0,
     }; N];
+    let see = |index, buffer| {
+        if let Some(slot) = found.get_mut::<usize>(index) {
+            *slot = buffer;
+        }
+    };
+    // SAFETY: the caller's promise.
+    let count = unsafe { see_buffers(kinds, buffer, pointers, what, see)? };
+    if count == N {
+        return Ok(found);
+    }
+    let plural = if N == 1 { "" } else { "s" };
+    Err(Error::invalid(format!(
+        "expected {N} {what}{plural}, got {count}"
+    )))
+}
+
+/// Shows the data buffers among XLA's arguments or results, with their places, and counts them.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+#[inline(always)]
+unsafe fn see_buffers<'a>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    what: &str,
+    mut see: impl FnMut(usize, Buffer<'a>),
+) -> Result<usize> {
     let mut count = 0;
     for (kind, pointer) in kinds.iter().zip(pointers) {
         if *kind != buffer {
@@ -349,25 +411,18 @@ unsafe fn buffers<'a, const N: usize>(
         if raw.dtype == XLA_FFI_DataType_TOKEN {
             continue;
         }
-        if let Some(slot) = found.get_mut(count) {
-            // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
-            let dims: &[i64] = unsafe { slice(raw.dims, raw.rank, "dimensions")? };
-            *slot = Buffer {
-                address: raw.data,
-                dtype: raw.dtype,
-                dims,
-                count: dims.iter().fold(1, |count, dim| count.saturating_mul(*dim)),
-            };
-        }
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
+        let dims: &[i64] = unsafe { slice(raw.dims, raw.rank, "dimensions")? };
+        let found = Buffer {
+            address: raw.data,
+            dtype: raw.dtype,
+            dims,
+            count: dims.iter().fold(1, |count, dim| count.saturating_mul(*dim)),
+        };
+        see(count, found);
         count += 1;
     }
-    if count == N {
-        return Ok(found);
-    }
-    let plural = if N == 1 { "" } else { "s" };
-    Err(Error::invalid(format!(
-        "expected {N} {what}{plural}, got {count}"
-    )))
+    Ok(count)
 }
 
 /// The elements of an array.

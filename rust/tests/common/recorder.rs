@@ -454,6 +454,25 @@ pub fn called(operation: &str, call: CallFrame) -> Recorded {
     calls.remove(0)
 }
 
+/// The messages of a call, all being well: those that are received, those
+/// that are sent, and how all of them are waited for.
+pub fn messages(operation: &str, call: CallFrame) -> Vec<Recorded> {
+    let (outcome, calls) = run(operation, call);
+    assert_eq!(outcome, Ok(()));
+    calls
+}
+
+/// Messages of floats, each as a function, an address, a number, a rank and a tag.
+pub fn of_floats(comm: i64, messages: &[(&'static str, i64, i64, i64, i64)]) -> Vec<Recorded> {
+    let begun = messages
+        .iter()
+        .map(|&(function, address, count, rank, tag)| {
+            (function, vec![address, count, FLOAT, rank, tag, comm])
+        });
+    let waits = (1..=messages.len()).map(|request| ("MPI_Wait", vec![request as i64]));
+    begun.chain(waits).collect()
+}
+
 /// The error of an operation that must not have called MPI.
 pub fn refused(operation: &str, call: CallFrame) -> Outcome {
     let (outcome, calls) = run(operation, call);
@@ -514,6 +533,19 @@ pub fn sendrecv(status: i64) -> CallFrame {
     ])
 }
 
+/// Five floats to rank 1 and three to rank 0, and as many from both.
+pub fn exchange() -> CallFrame {
+    on(RANK_0)
+        .list("dests", &[1, 0])
+        .list("sendtags", &[2, 3])
+        .list("sources", &[0, 1])
+        .list("recvtags", &[3, 2])
+        .operand(floats(IN, &[5]))
+        .operand(floats(IN + 20, &[3]))
+        .result(floats(OUT, &[3]))
+        .result(floats(OUT + 12, &[5]))
+}
+
 /// Three floats to each neighbor.
 pub fn neighbor_allgather(comm: i64) -> CallFrame {
     in_and_out(on(comm), &[3], &[3, 3])
@@ -561,6 +593,7 @@ pub fn a_call_of_each() -> Vec<(&'static str, CallFrame)> {
         ("alltoallv", in_and_out(both_counts, &[3, 3], &[1, 3])),
         ("barrier", on(RANK_1)),
         ("bcast", at_root(RANK_0).operand(floats(IN, &[7]))),
+        ("exchange", exchange()),
         ("exscan", in_and_out(scan(RANK_0), &[3], &[3])),
         ("gather", at_root(RANK_1).operand(floats(IN, &[3]))),
         (

@@ -1,0 +1,314 @@
+"""Several messages at once (MPI-4.1 §3.7)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import handles
+from ..annotations import Comm
+from ..dtypes import carried, check_dtype
+from ..effects import ordered_effect
+from ..handles import Communicator
+from ..jax_compat import ShapedArray, ad, convert, lower_with
+from ..operation import Operation
+from ..packing import Tree, as_words, from_words, word_of
+from ..token import AnyToken, with_tokens, without_tokens
+from ..validation import integer
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like
+
+T = TypeVar("T")
+
+
+class Messages(NamedTuple):
+    """The messages of one direction, each with the leaves that travel in it."""
+
+    ranks: tuple[int, ...]
+    tags: tuple[int, ...]
+    #: How many leaves each of them has.
+    parts: tuple[int, ...]
+
+    def share(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+        """The leaves of each message."""
+        ends = itertools.accumulate(self.parts)
+        return [leaves[end - n : end] for n, end in zip(self.parts, ends, strict=True)]
+
+    def those(self, is_there: Sequence[bool]) -> Messages:
+        """What is left of the messages with some of the leaves only."""
+        parts = tuple(map(sum, self.share(is_there)))
+        found = [m for m in zip(self.ranks, self.tags, parts, strict=True) if m[2]]
+        return Messages(*map(tuple, zip(*found, strict=True))) if found else NO_MESSAGES
+
+
+NO_MESSAGES = Messages((), (), ())
+
+
+class _Exchange(Operation):
+    """Takes the leaves that are sent, and then those that stand for what is received.
+
+    JAX knows the leaves, so derivatives and maps go leaf by leaf. What the handler gets and
+    gives is an array for each message, packed by the program around the call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "exchange", operands=("sendbuf", "recvbuf"), result=lambda *_: None
+        )
+        ad.primitive_transposes[self.primitive] = self._transpose
+        self.def_jvp(self.push)
+
+    def apply_to_leaves(self, *operands: Sequence[Any], **params: Any) -> Any:
+        sendbuf, recvbuf = (list(map(jnp.asarray, leaves)) for leaves in operands)
+        return self.primitive.bind(*sendbuf, *recvbuf, **params)
+
+    def _evaluate(self, *operands: Any, communicator: Communicator, **params: Any) -> Any:
+        number = sum(params["sent"].parts)
+        sendbuf, recvbuf = list(operands[:number]), list(operands[number:])
+        with jax.disable_jit(False):
+            return self._run(communicator, sendbuf, recvbuf, **params) or []
+
+    def _abstract_eval(self, *avals: Any, sent: Messages, **_: Any) -> Any:
+        for aval in avals:
+            check_dtype(self.name, "sendbuf or recvbuf", aval.dtype)
+        return list(map(like, avals[sum(sent.parts) :])), {ordered_effect}
+
+    def _lower(
+        self,
+        ctx: Any,
+        *operands: Any,
+        sent: Messages,
+        received: Messages,
+        communicator: Communicator,
+    ) -> Sequence[Any]:
+        number = sum(sent.parts)
+        avals = list(map(carried, ctx.avals_in))
+        values = list(map(convert, operands, avals))
+        goes = [rank != PROC_NULL for rank in sent.ranks]
+        comes = [rank != PROC_NULL for rank in received.ranks]
+
+        outgoing: list[Any] = []
+        buffers: list[Any] = []
+        for does, parts, given in zip(
+            goes, sent.share(avals[:number]), sent.share(values[:number]), strict=True
+        ):
+            if does:
+                outgoing.append(_parcel(parts))
+                buffers += (
+                    lower_with(ctx, _packed, given, parts) if len(parts) > 1 else given
+                )
+        contents = received.share(avals[number:])
+        incoming = [
+            _parcel(parts) for does, parts in zip(comes, contents, strict=True) if does
+        ]
+
+        def those(values: Sequence[int], are_real: Sequence[bool]) -> Any:
+            return np.array(list(itertools.compress(values, are_real)), np.int64)
+
+        messages = self._call(
+            ctx,
+            buffers,
+            {
+                "comm_number": np.int64(communicator.number),
+                "dests": those(sent.ranks, goes),
+                "sendtags": those(sent.tags, goes),
+                "sources": those(received.ranks, comes),
+                "recvtags": those(received.tags, comes),
+            },
+            avals_in=outgoing,
+            avals_out=incoming,
+        )
+        results: list[Any] = []
+        left = iter(zip(messages, incoming, strict=True))
+        for does, parts, kept in zip(
+            comes, contents, received.share(values[number:]), strict=True
+        ):
+            if not does:
+                # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
+                results += kept
+                continue
+            message, aval = next(left)
+            if len(parts) == 1:
+                results.append(message)
+            else:
+                results += lower_with(ctx, _unpacked(parts), [message], [aval])
+        return list(map(convert, results, ctx.avals_out))
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        results = self.primitive.bind(*primals, **params)
+        # Integers have no tangents to be sent, on either side.
+        differs = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
+        number = sum(params["sent"].parts)
+        params["sent"] = params["sent"].those(differs[:number])
+        params["received"] = params["received"].those(differs[number:])
+        given = list(map(ad.instantiate_zeros, itertools.compress(tangents, differs)))
+        pushed = iter(self.primitive.bind(*given, **params))
+        nothing = jax.dtypes.float0
+        return results, [
+            next(pushed) if is_float else ad.Zero(ShapedArray(x.shape, nothing))
+            for x, is_float in zip(results, differs[number:], strict=True)
+        ]
+
+    def _transpose(
+        self,
+        cotangents: Sequence[Any],
+        *operands: Any,
+        sent: Messages,
+        received: Messages,
+        communicator: Communicator,
+    ) -> list[Any]:
+        if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
+            raise NotImplementedError(
+                "exchange with MPI.ANY_SOURCE or MPI.ANY_TAG can't be differentiated in "
+                "reverse mode: the gradient has to be sent back to where the message came "
+                "from. Name it"
+            )
+        number = sum(sent.parts)
+        is_linear = list(map(ad.is_undefined_primal, operands))
+        avals = [
+            x.aval if n else ShapedArray(jnp.shape(x), x.dtype)
+            for x, n in zip(operands, is_linear, strict=True)
+        ]
+        arrived = list(map(ad.instantiate_zeros, cotangents))
+        # Each cotangent goes back the way of its message, with the message's tag.
+        nothing = [jnp.zeros(aval.shape, aval.dtype) for aval in avals[:number]]
+        back = self.primitive.bind(
+            *arrived, *nothing, sent=received, received=sent, communicator=communicator
+        )
+        # What was in recvbuf had no part in the result, unless nothing came.
+        ranks = zip(received.ranks, received.parts, strict=True)
+        is_kept = [rank == PROC_NULL for rank, parts in ranks for _ in range(parts)]
+        kept = [
+            ct if stays else jnp.zeros_like(ct)
+            for ct, stays in zip(arrived, is_kept, strict=True)
+        ]
+        found = zip([*back, *kept], is_linear, strict=True)
+        return [ct if n else None for ct, n in found]
+
+
+def _parcel(parts: Sequence[ShapedArray]) -> ShapedArray:
+    """The type of a message with these arrays."""
+    if len(parts) == 1:
+        return parts[0]
+    word = word_of([part.dtype for part in parts])
+    size = sum(part.size * part.dtype.itemsize for part in parts)
+    return ShapedArray((size // word.itemsize,), word)
+
+
+def _packed(*parts: Any) -> list[Any]:
+    word = word_of([part.dtype for part in parts])
+    return [jnp.concatenate([as_words(part, word) for part in parts])]
+
+
+def _unpacked(parts: Sequence[ShapedArray]) -> Any:
+    word = word_of([part.dtype for part in parts])
+
+    def unpack(message: Any) -> list[Any]:
+        results, end = [], 0
+        for part in parts:
+            start, end = end, end + part.size * part.dtype.itemsize // word.itemsize
+            words = jax.lax.slice_in_dim(message, start, end)
+            results.append(from_words(words, part.shape, part.dtype))
+        return results
+
+    return unpack
+
+
+operation = _Exchange()
+
+
+@without_tokens
+def exchange(
+    sendbuf: object,
+    recvbuf: T,
+    source: object,
+    dest: object,
+    *,
+    sendtag: object = 0,
+    recvtag: object = 0,
+    comm: Comm = None,
+) -> T:
+    """Send and receive any number of messages at once.
+
+    All receives are posted, then all sends, and then the call waits for all of them. So
+    no order of the messages leads to a deadlock, and all are in flight at the same time.
+    Each rank in ``dest`` and ``source`` is one message. It carries the array in its place
+    in ``sendbuf`` or ``recvbuf``, or all arrays of a tree that is there, of any types.
+
+    Arguments:
+        sendbuf: A tree of arrays or scalars to send, for example a list.
+        recvbuf: A tree of arrays or scalars with the structure, shapes and dtypes of what
+            is received. This can contain arbitrary data and will not be overwritten.
+        source: Where the messages come from: a tree of ranks with which the tree
+            ``recvbuf`` begins, for example a list of as many ranks, or one rank for all of
+            ``recvbuf``.
+        dest: Where the messages go, in the same way for ``sendbuf``.
+        sendtag: A tag for all messages sent, or a tree of tags like ``dest``.
+        recvtag: A tag for all messages received, or a tree of tags like ``source``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    Returns:
+        The received tree (with the arrays of ``recvbuf`` itself where the source is
+        :obj:`mpi4py.MPI.PROC_NULL`).
+
+    """
+    communicator = handles.communicator("exchange", comm)
+    sent, received = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
+    received_tree: T = operation(
+        communicator,
+        sent,
+        received,
+        sent=_messages(sent, ("dest", dest), ("sendtag", sendtag)),
+        received=_messages(received, ("source", source), ("recvtag", recvtag)),
+    )
+    return received_tree
+
+
+@with_tokens(exchange)
+def exchange_with_token(
+    sendbuf: object,
+    recvbuf: T,
+    source: object,
+    dest: object,
+    *,
+    sendtag: object = 0,
+    recvtag: object = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[T, AnyToken]: ...
+
+
+def _messages(arrays: Tree, ranks: tuple[str, Any], tags: tuple[str, Any]) -> Messages:
+    """The messages with the leaves of a tree, as two arguments say."""
+    (of_ranks, given_ranks), (of_tags, given_tags) = ranks, tags
+    tree: Any = jax.tree_util
+    leaves, structure = tree.tree_flatten(given_ranks, is_leaf=lambda x: x is None)
+    try:
+        subtrees = structure.flatten_up_to(arrays.tree)
+    except ValueError as error:
+        raise ValueError(
+            f"exchange got {given_ranks!r} for argument `{of_ranks}`, expected a rank, or "
+            f"a tree of ranks with which the tree in `{arrays.argument}` begins: "
+            f"{arrays.structure}"
+        ) from error
+    found = tuple(integer("exchange", of_ranks, rank) for rank in leaves)
+    of_each, structure_of_tags = tree.tree_flatten(given_tags, is_leaf=lambda x: x is None)
+    if tree.treedef_is_leaf(structure_of_tags):
+        of_each *= len(found)
+    elif structure_of_tags != structure:
+        raise ValueError(
+            f"exchange got {given_tags!r} for argument `{of_tags}`, expected a tag, or a "
+            f"tree of tags like that of ranks in `{of_ranks}`"
+        )
+    messages = Messages(
+        found,
+        tuple(integer("exchange", of_tags, tag) for tag in of_each),
+        tuple(len(tree.tree_leaves(subtree)) for subtree in subtrees),
+    )
+    # A part of the tree without arrays is no message.
+    return messages.those([True] * len(arrays.leaves))

@@ -1,0 +1,164 @@
+//! Several messages at once: all receives are posted, then all sends, and then it waits for all.
+
+use std::ffi::c_int;
+
+use super::call::Call;
+use super::checked_message::Label;
+use super::messages::{Message, Requests, exchange_messages};
+use super::point_to_point::{Incoming, Outgoing, finish_receiving};
+use crate::error::{Error, Result};
+use crate::memory::{Access, Memory};
+use crate::mpi::{Abi, Neighbor};
+use crate::recorder::Array;
+use crate::xla::Buffer;
+
+/// An array, and the process that it goes to or comes from.
+struct Parcel<'a> {
+    array: Buffer<'a>,
+    peer: Neighbor,
+}
+
+/// Each array with its process, by the attributes that say so.
+fn parcels<'a, A: Abi, M: Memory>(
+    call: &Call<'a, A, M>,
+    arrays: Vec<Buffer<'a>>,
+    ranks: &str,
+    tags: &str,
+) -> Result<Vec<Parcel<'a>>> {
+    let (ranks, tags) = (call.int_list(ranks)?, call.int_list(tags)?);
+    if ranks.len() != arrays.len() || tags.len() != arrays.len() {
+        return Err(Error::invalid(format!(
+            "{} ranks and {} tags for {} arrays",
+            ranks.len(),
+            tags.len(),
+            arrays.len()
+        )));
+    }
+    let peers = ranks.into_iter().zip(tags);
+    let parcels = arrays.into_iter().zip(peers);
+    let parcels = parcels.map(|(array, (rank, tag))| Parcel {
+        array,
+        peer: Neighbor { rank, tag },
+    });
+    Ok(parcels.collect())
+}
+
+/// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
+pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let sent = parcels(call, call.all_operands()?, "dests", "sendtags")?;
+    let received = parcels(call, call.all_results()?, "sources", "recvtags")?;
+    let is_plain = call.checked.is_none() && !call.communicator.is_in_pieces();
+    if is_plain {
+        all_at_once(call, &sent, &received)
+    } else {
+        one_after_another(call, &sent, &received)
+    }
+}
+
+fn all_at_once<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    sent: &[Parcel],
+    received: &[Parcel],
+) -> Result<()> {
+    let outgoing = sent.iter().map(|Parcel { array, peer }| {
+        let buffer = call.send_buffer(array)?.cast_mut();
+        Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+    });
+    let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
+    let incoming = received.iter().map(|Parcel { array, peer }| {
+        let buffer = call.recv_buffer(array)?;
+        Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+    });
+    let incoming = incoming.collect::<Result<Vec<_>>>()?;
+    let details = || in_words(sent, received);
+    call.mpi("MPI_Waitall", details, |functions, comm| {
+        // SAFETY: each message has an array of the call to itself, or shares one that is read.
+        unsafe { exchange_messages(functions, &call.counting, comm, &outgoing, &incoming) }
+    })
+}
+
+fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
+    let of = |arrow: &str, parcels: &[Parcel]| {
+        let words = parcels.iter().map(|Parcel { array, peer }| {
+            let Neighbor { rank, tag } = peer;
+            format!("{arrow} {rank} (tag {tag}, {} items)", array.count)
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    let mut both = vec![of("<-", received), of("->", sent)];
+    both.retain(|words| !words.is_empty());
+    both.join(" / ")
+}
+
+/// The same where who receives a message has to look at a part of it before there is room for the
+/// rest. All sends are posted before, so nobody waits for one who waits.
+fn one_after_another<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    sent: &[Parcel],
+    received: &[Parcel],
+) -> Result<()> {
+    let comm = call.communicator.handle::<A>();
+    let mut outgoing = Vec::new();
+    for Parcel { array, peer } in sent {
+        let buffer = call.send_buffer(array)?;
+        let mut message = Outgoing::new::<A>(&call.communicator, buffer, peer.rank, peer.tag);
+        message.is_read = false; // `before` has all of them copied
+        outgoing.push((message, call.label(*peer, array.into())));
+    }
+    let mut incoming = Vec::new();
+    for Parcel { array, peer } in received {
+        let buffer = call.recv_buffer(array)?;
+        let ignored = A::STATUS_IGNORE as *mut A::Status;
+        let mut message =
+            Incoming::<A>::new(&call.communicator, buffer, peer.rank, peer.tag, ignored);
+        message.is_alone = false;
+        incoming.push((message, Array::from(array)));
+    }
+    call.in_memory(call.memory.before(&Access::WHOLE))?;
+    let mut requests = Requests::new(call.functions, &call.counting, comm);
+    for (message, label) in &mut outgoing {
+        begin_to_send(call, &mut requests, message, label.as_ref())?;
+    }
+    let mut outcome = Ok(());
+    for (message, array) in &mut incoming {
+        let label = call.receive_label(message.source, message.tag, *array)?;
+        outcome = outcome.and(finish_receiving(call, message, label)?);
+    }
+    call.check("MPI_Wait", requests.wait())?;
+    call.in_memory(call.memory.after(&Access::WHOLE))?;
+    outcome
+}
+
+/// Begins to send a message, behind its label if it has one.
+fn begin_to_send<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    requests: &mut Requests<A>,
+    message: &mut Outgoing,
+    label: Option<&Label>,
+) -> Result<()> {
+    let peer = Neighbor {
+        rank: message.dest,
+        tag: message.tag,
+    };
+    let mut begin = |part: &Message<A, M>| {
+        // SAFETY: label and operand stay until all requests are done.
+        let code: c_int = unsafe { requests.send(part) }.err().unwrap_or(0);
+        call.check("MPI_Isend", code)
+    };
+    if let Some(label) = label {
+        begin(&label.message(call, peer)?)?;
+    }
+    while !message.is_done {
+        let (address, count) = (message.address(&message.access()), message.count());
+        let datatype = message.buffer.datatype;
+        begin(&Message::new(
+            call,
+            peer,
+            address.cast_mut(),
+            count,
+            datatype,
+        )?)?;
+        message.advance();
+    }
+    Ok(())
+}
