@@ -35,6 +35,7 @@ elif not _is_for_command:
         from ._tokens import *
     else:
         from .notoken import *
+    from . import halo as halo
     from . import tree as tree
 
     __all__ = [
@@ -42,6 +43,7 @@ elif not _is_for_command:
         "HashableMPIType",
         "LinearToken",
         "create_token",
+        "halo",
         "has_cuda_support",
         "has_sycl_support",
         "tie",

@@ -23,7 +23,9 @@ def run(page, blocks):
     return names
 
 
-@pytest.mark.parametrize(("page", "least"), [("autodiff.md", 5), ("trees.md", 3)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("autodiff.md", 5), ("halo.md", 20), ("trees.md", 3)]
+)
 def test_examples(page, least):
     blocks = blocks_of((DOCS / page).read_text())
     assert sum(block.count("assert") for block in blocks) >= least

@@ -1,0 +1,670 @@
+"""Halo exchange: the ghost cells around the part of a grid that a process has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from . import lines
+from .annotations import Integer
+from .jax_compat import trace_state_clean
+from .operations._arguments import PROC_NULL
+from .operations.allgather import allgather
+from .operations.exchange import exchange
+from .operations.gather import gather
+from .operations.scatter import scatter
+from .packing import Tree
+from .validation import integer, reject
+
+T = TypeVar("T")
+
+#: The tags of a plan's messages begin here: where users have none, and all MPIs have some
+#: (MPI-4.1 §9.1.2).
+FIRST_TAG = 32767 - 64
+
+
+class Direction(NamedTuple):
+    """One way in which cells travel along an axis: to the process before, or behind."""
+
+    axis: int
+    is_up: bool
+    source: int
+    dest: int
+
+    @property
+    def tag(self) -> int:
+        return FIRST_TAG + 2 * self.axis + self.is_up
+
+
+class Axis(NamedTuple):
+    """An axis of the grid of processes, and of the arrays."""
+
+    #: Its place in the arrays.
+    place: int
+    #: How many ghost cells there are on both sides.
+    before: int
+    behind: int
+    processes: int
+    is_periodic: bool
+    #: The place of this process.
+    coordinate: int
+    #: The number of cells of all processes, if it is known.
+    cells: int | None
+
+    def part(self, coordinate: int, cells: int) -> range:
+        """The cells of a process, of so many in all: the first ones have one more."""
+        share, rest = divmod(cells, self.processes)
+        first = coordinate * share + min(coordinate, rest)
+        return range(first, first + share + (coordinate < rest))
+
+    def own_part(self) -> range:
+        assert self.cells is not None
+        return self.part(self.coordinate, self.cells)
+
+
+class Extent(NamedTuple):
+    """Where the cells of an array are along an axis."""
+
+    size: int
+    #: How many ghost cells there are on both sides.
+    before: int
+    behind: int
+    #: How many of its own points a process has in common with each of its neighbors, as
+    #: those on the faces between two cells.
+    shared: int
+
+    @property
+    def own(self) -> slice:
+        return slice(self.before, self.size - self.behind)
+
+
+def _ghosts(extent: Extent, direction: Direction) -> slice:
+    """The ghost cells that what comes in a direction fills."""
+    if direction.is_up:
+        return slice(0, extent.before)
+    return slice(extent.size - extent.behind, extent.size)
+
+
+def _owned(extent: Extent, direction: Direction) -> slice:
+    """The own cells that are the ghosts of the next process in a direction."""
+    if direction.is_up:
+        end = extent.size - extent.behind - extent.shared
+        return slice(end - extent.before, end)
+    start = extent.before + extent.shared
+    return slice(start, start + extent.behind)
+
+
+def _filled(extent: Extent, direction: Direction) -> slice:
+    """The ghost cells, or none of them where nothing comes."""
+    return _where_something_comes(_ghosts(extent, direction), direction)
+
+
+def _added_to(extent: Extent, direction: Direction) -> slice:
+    """The own cells, or none of them where nothing comes."""
+    return _where_something_comes(_owned(extent, direction), direction)
+
+
+def _where_something_comes(part: slice, direction: Direction) -> slice:
+    # JAX sees that the result depends on the call nevertheless, and XLA has nothing to do.
+    return slice(part.start, part.start) if direction.source == PROC_NULL else part
+
+
+class Plan:
+    """How the processes of a Cartesian communicator exchange ghost cells.
+
+    Each process has a part of every field, with ghost cells around it: copies of cells of
+    its neighbors. A plan is made once, by any process for itself, and without messages.
+
+    Arguments:
+        comm (mpi4py.MPI.Cartcomm): The communicator that ``Create_cart`` gave. Its grid
+            of processes has an axis for each one of the arrays that is divided, and says
+            which of these are periodic.
+        width: How many ghost cells there are: a number, or one for each axis, or a pair
+            (before, behind) for each axis.
+        axes (Sequence[int]): Those axes of the arrays, in the order of the communicator's
+            (default: the last ones).
+        shape (Sequence[int]): The number of cells of the whole grid along these axes,
+            without ghosts. :meth:`gather` needs it, and fields that have more points than
+            cells, as they stand on faces or corners. The processes have parts that differ
+            by one cell at most, the larger ones first.
+        corners (bool): Whether ghost cells at edges and corners of a part, where two axes
+            meet, are exchanged, too. If so, one axis is exchanged after the other, else all
+            of them at once.
+
+    A field may have any type, and further axes. Its size along an axis is that of the own
+    part and of the ghosts. If the plan knows the shape, a field may also have some points
+    more than cells. These, at the ends of a part, are points of the neighbors as well, and
+    are expected to have the same values there.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Cartcomm,
+        width: int | Sequence[int] | Sequence[tuple[int, int]] = 1,
+        *,
+        axes: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        corners: bool = True,
+    ) -> None:
+        if not isinstance(comm, MPI.Comm):
+            reject("halo.Plan", "comm", (MPI.Cartcomm,), comm)
+        if comm.Get_topology() != MPI.CART:
+            raise ValueError(
+                "halo.Plan got a communicator without a grid for argument `comm`, expected "
+                "one that comm.Create_cart(dims, periods) has made"
+            )
+        self.comm = comm
+        grid = MPI.Cartcomm(comm)
+        dims, periods, coordinates = grid.Get_topo()
+        number = len(dims)
+        places = _integers("axes", range(-number, 0) if axes is None else axes, number)
+        if len(set(places)) != number:
+            raise ValueError(f"halo.Plan got {list(places)} for argument `axes`: one twice")
+        cells = [None] * number if shape is None else _integers("shape", shape, number, 1)
+        widths = _widths(width, number)
+        self.corners = bool(corners)
+        self.axes = tuple(
+            Axis(place, before, behind, processes, bool(is_periodic), coordinate, count)
+            for place, (before, behind), processes, is_periodic, coordinate, count in zip(
+                places, widths, dims, periods, coordinates, cells, strict=True
+            )
+        )
+        self._directions = [
+            Direction(axis, is_up, *grid.Shift(axis, 1 if is_up else -1))
+            for axis, (before, behind) in enumerate(widths)
+            for is_up, count in ((False, behind), (True, before))
+            if count and (dims[axis] > 1 or periods[axis])
+        ]
+        self._eager = {
+            function: _compiled(function) for function in (self._exchange, self._accumulate)
+        }
+
+    def __repr__(self) -> str:
+        widths = [(axis.before, axis.behind) for axis in self.axes]
+        dims = [axis.processes for axis in self.axes]
+        return f"<halo.Plan: {dims} processes, ghost cells {widths}>"
+
+    def exchange(self, fields: T) -> T:
+        """Fill the ghost cells with what the neighbors have there.
+
+        All fields together are one message for each neighbor. Ghost cells at an edge of the
+        grid that is not periodic stay as they are.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+
+        Returns:
+            The fields, with their ghost cells filled.
+
+        """
+        return self._on_leaves("exchange", self._exchange, fields)
+
+    def accumulate(self, fields: T) -> T:
+        """Add the ghost cells to the cells of the neighbors that they stand for.
+
+        Those ghost cells are zero then. This is the transpose of :meth:`exchange`: each of
+        both is what the cotangents of the other need.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+
+        Returns:
+            The fields, with what the neighbors had in their ghost cells added.
+
+        """
+        return self._on_leaves("accumulate", self._accumulate, fields)
+
+    def inner(self, fields: T) -> T:
+        """Cut off the ghost cells of all fields."""
+
+        names, leaves, structure = _flat(fields)
+        found = []
+        for name, leaf in zip(names, leaves, strict=True):
+            extents, x = self._extents("inner", name, leaf), jnp.asarray(leaf)
+            found.append(x[self._index(x, [extent.own for extent in extents])])
+        return _unflat(structure, found)
+
+    def scatter(self, fields: T, *, root: Integer | None = None, edge: Any = 0) -> T:
+        """Cut whole fields into parts with ghost cells, of which this process gets its own.
+
+        Arguments:
+            fields: An array of the whole grid, or a tree of them, on all processes.
+            root (int): The one process that has them, if not all do. On the others, shapes
+                and dtypes are all that counts: these may have
+                :class:`jax.ShapeDtypeStruct` in place of arrays.
+            edge: The value of ghost cells for which there are no cells, at an edge that is
+                not periodic.
+
+        """
+        if root is not None:
+            root = self._root("scatter", root)
+        names, leaves, structure = _flat(fields)
+        whole = [
+            self._whole("scatter", name, x) for name, x in zip(names, leaves, strict=True)
+        ]
+
+        def scattered(arrays: list[Any]) -> list[Any]:
+            given = iter(arrays)
+            return [
+                self._scatter_one(next(given) if is_given else x, root, edge, cells)
+                for x, cells in zip(leaves, whole, strict=True)
+            ]
+
+        is_given = root in (None, self.comm.Get_rank())
+        arrays = list(map(jnp.asarray, leaves)) if is_given else []
+        return _unflat(structure, _once(scattered)(arrays))
+
+    @overload
+    def gather(self, fields: T, *, root: None = None) -> T: ...
+
+    @overload
+    def gather(self, fields: T, *, root: Integer) -> T | None: ...
+
+    def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
+        """Put the parts of all processes together, without their ghost cells.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+            root (int): The one process that gets them, if not all do.
+
+        Returns:
+            The fields of the whole grid, or None on a process that does not get them.
+
+        """
+        self._parts("gather")
+        if root is not None:
+            root = self._root("gather", root)
+        names, leaves, structure = _flat(fields)
+        extents = [
+            self._extents("gather", name, x) for name, x in zip(names, leaves, strict=True)
+        ]
+
+        def gathered(arrays: list[Any]) -> list[Any]:
+            pairs = zip(arrays, extents, strict=True)
+            return [self._gather_one(x, of_leaf, root) for x, of_leaf in pairs]
+
+        found = _once(gathered)(list(map(jnp.asarray, leaves)))
+        if root not in (None, self.comm.Get_rank()):
+            return None
+        return _unflat(structure, found)
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The place of the first own cell of this process in the whole grid."""
+        return tuple(part.start for part in self._parts("start"))
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """How many cells this process has of its own along each axis."""
+        return tuple(map(len, self._parts("size")))
+
+    def _parts(self, name: str) -> list[range]:
+        if any(axis.cells is None for axis in self.axes):
+            raise ValueError(
+                f"halo.Plan.{name} has to know how many cells there are in all: make the "
+                "plan with shape=..."
+            )
+        return [axis.own_part() for axis in self.axes]
+
+    def _root(self, function: str, root: Any) -> int:
+        root, size = integer(f"halo.Plan.{function}", "root", root), self.comm.Get_size()
+        if not 0 <= root < size:
+            raise ValueError(
+                f"halo.Plan.{function} got {root} for argument `root`, expected a rank of "
+                f"the communicator (0 to {size - 1})"
+            )
+        return root
+
+    # The arrays.
+
+    def _on_leaves(self, function: str, body: Callable[..., Any], fields: Any) -> Any:
+        tree = Tree("fields", fields)
+        extents: list[tuple[Extent, ...]] = []
+        tree.check(
+            f"halo.Plan.{function}",
+            lambda name, x: extents.append(self._extents(function, name, x)),
+        )
+        leaves = list(map(jnp.asarray, tree.arrays(f"halo.Plan.{function}")))
+        if trace_state_clean():
+            body = self._eager[body]
+        return jax.tree_util.tree_unflatten(tree.structure, body(leaves, tuple(extents)))
+
+    def _places(self, number: int) -> list[int]:
+        """Where the plan's axes are in an array of so many axes."""
+        return [axis.place % number for axis in self.axes]
+
+    def _sizes(self, function: str, name: str, x: Any) -> list[int]:
+        """The size of an array along each of the plan's axes."""
+        shape = jnp.shape(x)
+        for axis in self.axes:
+            if not -len(shape) <= axis.place < len(shape):
+                raise ValueError(
+                    f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
+                    f"which has no axis {axis.place}"
+                )
+        if len(set(self._places(len(shape)))) < len(self.axes):
+            places = [axis.place for axis in self.axes]
+            raise ValueError(
+                f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
+                f"in which two of the axes {places} are one"
+            )
+        return [shape[axis.place] for axis in self.axes]
+
+    def _extents(self, function: str, name: str, x: Any) -> tuple[Extent, ...]:
+        found = []
+        for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
+            shared = 0
+            if axis.cells is not None:
+                shared = size - len(axis.own_part()) - axis.before - axis.behind
+            if shared < 0:
+                count = len(axis.own_part())
+                raise ValueError(
+                    f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
+                    f"`{name}`, expected at least {count + axis.before + axis.behind} "
+                    f"points along axis {axis.place}: {count} cells of this process, with "
+                    f"{axis.before} and {axis.behind} ghost cells"
+                )
+            own = size - axis.before - axis.behind
+            has_neighbors = axis.processes > 1 or axis.is_periodic
+            if own < (max(axis.before, axis.behind) + shared) * has_neighbors:
+                raise ValueError(
+                    f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
+                    f"`{name}`, with {max(own, 0)} points of its own along axis "
+                    f"{axis.place}: too few for the ghost cells of its neighbors"
+                )
+            found.append(Extent(size, axis.before, axis.behind, shared))
+        return tuple(found)
+
+    def _index(self, x: Any, parts: Sequence[slice]) -> tuple[slice, ...]:
+        """The index of a part of an array, of slices along the plan's axes."""
+        index = [slice(0, size) for size in x.shape]
+        for axis, part in zip(self.axes, parts, strict=True):
+            index[axis.place] = part
+        return tuple(index)
+
+    def _slab(
+        self, x: Any, extents: Sequence[Extent], axis: int, part: slice
+    ) -> tuple[slice, ...]:
+        """The index of a slab: a part along an axis, and all that goes along with it."""
+        parts = [slice(0, e.size) if self.corners else e.own for e in extents]
+        parts[axis] = part
+        return self._index(x, parts)
+
+    # Messages.
+
+    def _groups(self) -> list[list[Direction]]:
+        """The directions in which cells travel at the same time, one group after another.
+
+        With corners, these are the two of an axis.
+        """
+        if not self.corners:
+            return [self._directions]
+        groups = itertools.groupby(self._directions, lambda direction: direction.axis)
+        return [list(group) for _, group in groups]
+
+    def _exchange(
+        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
+    ) -> list[Any]:
+        for group in self._groups():
+            sent = [self._take(leaves, extents, d, _owned) for d in group]
+            room = [self._take(leaves, extents, d, _filled) for d in group]
+            for direction, slabs in zip(
+                group, self._travel(sent, room, group), strict=True
+            ):
+                leaves = self._put(leaves, extents, direction, _filled, slabs)
+        return leaves
+
+    def _accumulate(
+        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
+    ) -> list[Any]:
+        for group in reversed(self._groups()):
+            back = [d._replace(source=d.dest, dest=d.source) for d in group]
+            sent = [self._take(leaves, extents, d, _ghosts) for d in back]
+            room = [self._take(leaves, extents, d, _added_to) for d in back]
+            came = self._travel(sent, room, back)
+            for direction, slabs in zip(back, sent, strict=True):
+                if direction.dest != PROC_NULL:
+                    nothing = list(map(jnp.zeros_like, slabs))
+                    leaves = self._put(leaves, extents, direction, _ghosts, nothing)
+            for direction, added in zip(back, came, strict=True):
+                had = self._take(leaves, extents, direction, _added_to)
+                slabs = [x + y for x, y in zip(had, added, strict=True)]
+                leaves = self._put(leaves, extents, direction, _added_to, slabs)
+        return leaves
+
+    def _take(
+        self,
+        leaves: Sequence[Any],
+        extents: Sequence[Sequence[Extent]],
+        direction: Direction,
+        part: Callable[[Extent, Direction], slice],
+    ) -> list[Any]:
+        found = []
+        for x, of_leaf in zip(leaves, extents, strict=True):
+            where = part(of_leaf[direction.axis], direction)
+            found.append(x[self._slab(x, of_leaf, direction.axis, where)])
+        return found
+
+    def _put(
+        self,
+        leaves: Sequence[Any],
+        extents: Sequence[Sequence[Extent]],
+        direction: Direction,
+        part: Callable[[Extent, Direction], slice],
+        slabs: Sequence[Any],
+    ) -> list[Any]:
+        found = []
+        for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
+            where = part(of_leaf[direction.axis], direction)
+            index = self._slab(x, of_leaf, direction.axis, where)
+            starts = [part.start for part in index]
+            found.append(jax.lax.dynamic_update_slice(x, slab, starts))
+        return found
+
+    def _travel(
+        self,
+        sent: Sequence[list[Any]],
+        room: Sequence[list[Any]],
+        directions: Sequence[Direction],
+    ) -> Sequence[list[Any]]:
+        """What comes from each direction for what is sent in it.
+
+        The calls of all processes have all directions, also where these have no end. So
+        derivatives and maps, which look at arrays, find the same call everywhere. Also what
+        a process sends to itself is a message: XLA would copy the whole field to have a
+        part of it move within.
+        """
+        return exchange(
+            sent,
+            room,
+            source=[direction.source for direction in directions],
+            dest=[direction.dest for direction in directions],
+            sendtag=[direction.tag for direction in directions],
+            recvtag=[direction.tag for direction in directions],
+            comm=self.comm,
+        )
+
+    # Whole fields.
+
+    def _whole(self, function: str, name: str, x: Any) -> list[tuple[int, int]]:
+        """How many cells a whole field has along each axis, and how many points more."""
+        found = []
+        for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
+            cells = size if axis.cells is None else axis.cells
+            if size < cells:
+                raise ValueError(
+                    f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
+                    f"`{name}`, expected at least {cells} points along axis {axis.place}"
+                )
+            found.append((cells, size - cells))
+        return found
+
+    def _scatter_one(
+        self, x: Any, root: int | None, edge: Any, whole: Sequence[tuple[int, int]]
+    ) -> Any:
+        shape = list(x.shape)
+        places = self._places(x.ndim)
+
+        def sources(axis: Axis, cells: int, more: int, coordinate: int) -> Any:
+            """Which point of the whole field each one of a part is, or the first behind."""
+            part = axis.part(coordinate, cells)
+            points = np.arange(part.start - axis.before, part.stop + more + axis.behind)
+            if axis.is_periodic:
+                return points % cells
+            return np.where((points >= 0) & (points < cells + more), points, cells + more)
+
+        def taken(x: Any, points: Any, place: int) -> Any:
+            return jnp.take(x, points, place, mode="fill", fill_value=edge)
+
+        described = list(zip(self.axes, whole, places, strict=True))
+        if root is None:
+            for axis, (cells, more), place in described:
+                x = taken(x, sources(axis, cells, more, axis.coordinate), place)
+            return x
+        # Parts of one size, the largest: those that are smaller have a rest.
+        largest = [len(sources(axis, *found, 0)) for axis, found, _ in described]
+        for place, size in zip(places, largest, strict=True):
+            shape[place] = size
+        if root == self.comm.Get_rank():
+            for (axis, (cells, more), place), size in zip(described, largest, strict=True):
+                points = [
+                    np.pad(found, (0, size - len(found)), constant_values=cells + more)
+                    for found in (
+                        sources(axis, cells, more, n) for n in range(axis.processes)
+                    )
+                ]
+                x = taken(x, np.concatenate(points), place)
+            x = self._split(x, places)
+        else:
+            x = jnp.zeros(shape, x.dtype)
+        x = scatter(x, root, comm=self.comm)
+        for axis, (cells, more), place in described:
+            own = len(sources(axis, cells, more, axis.coordinate))
+            x = jax.lax.slice_in_dim(x, 0, own, axis=place)
+        return x
+
+    def _gather_one(self, x: Any, extents: Sequence[Extent], root: int | None) -> Any:
+        places = self._places(x.ndim)
+        x = x[self._index(x, [extent.own for extent in extents])]
+        described = list(zip(self.axes, extents, places, strict=True))
+        padding = [(0, 0)] * x.ndim
+        for axis, extent, place in described:
+            assert axis.cells is not None
+            largest = len(axis.part(0, axis.cells)) + extent.shared
+            padding[place] = (0, largest - x.shape[place])
+        x = jnp.pad(x, padding)
+        if root is None:
+            x = allgather(x, comm=self.comm)
+        else:
+            x = gather(x, root, comm=self.comm)
+            if root != self.comm.Get_rank():
+                return None
+        x = self._joined(x, places)
+        for axis, extent, place in described:
+            assert axis.cells is not None
+            parts = [axis.part(n, axis.cells) for n in range(axis.processes)]
+            largest = len(parts[0]) + extent.shared
+            points = [n * largest + np.arange(len(part)) for n, part in enumerate(parts)]
+            # Points that two processes have are those of the one behind.
+            last = (len(parts) - 1) * largest + len(parts[-1])
+            points.append(last + np.arange(extent.shared))
+            x = jnp.take(x, np.concatenate(points), place)
+        return x
+
+    def _split(self, x: Any, places: Sequence[int]) -> Any:
+        """A stack of the parts, by rank, of an array that has them side by side."""
+        shape: list[int] = []
+        of_processes = []
+        for place, size in enumerate(x.shape):
+            if place in places:
+                processes = self.axes[places.index(place)].processes
+                of_processes.append((places.index(place), len(shape)))
+                shape += [processes, size // processes]
+            else:
+                shape.append(size)
+        front = [at for _, at in sorted(of_processes)]
+        x = jnp.moveaxis(x.reshape(shape), front, range(len(front)))
+        return x.reshape(-1, *x.shape[len(front) :])
+
+    def _joined(self, x: Any, places: Sequence[int]) -> Any:
+        """The array that has the parts of a stack side by side."""
+        number = len(self.axes)
+        x = x.reshape(*(axis.processes for axis in self.axes), *x.shape[1:])
+        # Each axis of processes goes in front of that of their cells.
+        order: list[int] = []
+        shape: list[int] = []
+        for place, size in enumerate(x.shape[number:]):
+            if place in places:
+                axis = places.index(place)
+                order.append(axis)
+                size *= self.axes[axis].processes
+            order.append(number + place)
+            shape.append(size)
+        return x.transpose(order).reshape(shape)
+
+
+def _flat(fields: Any) -> tuple[list[str], list[Any], Any]:
+    """What the user knows the leaves of a tree by, the leaves, and the structure."""
+    found, structure = jax.tree_util.tree_flatten_with_path(fields)
+    names = [f"fields{jax.tree_util.keystr(path)}" for path, _ in found]
+    return names, [leaf for _, leaf in found], structure
+
+
+def _unflat(structure: Any, leaves: Sequence[Any]) -> Any:
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _once(function: Callable[..., T]) -> Callable[..., T]:
+    """A function as one program, where it would be many."""
+    if not trace_state_clean():
+        return function
+    lines.is_eager_call(function)
+    return jax.jit(function)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(leaves: list[Any], extents: Any) -> Any:
+        return function(leaves, extents)
+
+    lines.is_eager_call(run)
+    run.__name__ = f"halo{function.__name__}"
+    return jax.jit(run, static_argnums=1)
+
+
+def _integers(
+    argument: str, values: Any, number: int, least: int | None = None
+) -> tuple[int, ...]:
+    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
+        reject("halo.Plan", argument, (Sequence,), values)
+    found = tuple(integer("halo.Plan", argument, value) for value in values)
+    if len(found) != number or (least is not None and min(found, default=least) < least):
+        positive = "" if least is None else f", {least} or more,"
+        raise ValueError(
+            f"halo.Plan got {list(found)} for argument `{argument}`, expected a "
+            f"number{positive} for each of the {number} axes of the communicator"
+        )
+    return found
+
+
+def _widths(width: Any, number: int) -> list[tuple[int, int]]:
+    """How many ghost cells there are before and behind, for each axis."""
+    if not isinstance(width, (Sequence, np.ndarray)):
+        width = [integer("halo.Plan", "width", width)] * number
+    pairs: list[Any] = []
+    for one in width:
+        if not isinstance(one, (Sequence, np.ndarray)):
+            one = (one, one)
+        pairs.append(tuple(integer("halo.Plan", "width", count) for count in one))
+    if len(pairs) != number or any(len(p) != 2 or min(p) < 0 for p in pairs):
+        raise ValueError(
+            f"halo.Plan got {width!r} for argument `width`, expected a number of ghost "
+            "cells, not negative, or a number or a pair of them for each of the "
+            f"{number} axes of the communicator"
+        )
+    return pairs

@@ -1,0 +1,5 @@
+"""Halo exchange: fill the ghost cells of many fields with one message per neighbor."""
+
+from ._internal.halo import Plan
+
+__all__ = ["Plan"]

@@ -1,0 +1,302 @@
+"""Halo exchange: on every grid of processes as on one process."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpi4jax
+from mpi4jax.halo import Plan
+
+world = MPI.COMM_WORLD
+RANK, SIZE = world.Get_rank(), world.Get_size()
+
+pytestmark = pytest.mark.usefixtures("enable_x64")
+
+#: The cells of a grid that no number of processes up to 6 divides evenly.
+SHAPE = (13, 16)
+GRIDS = [
+    pytest.param(periods, width, id=f"{periods}-{width}")
+    for periods, width in (
+        ((True, True), 1),
+        ((False, True), ((1, 2), (2, 0))),
+        ((False, False), ((1, 0), (0, 2))),
+    )
+]
+on_every_grid = pytest.mark.parametrize(("periods", "width"), GRIDS)
+
+
+@functools.cache
+def grid(periods):
+    return world.Create_cart(MPI.Compute_dims(SIZE, len(periods)), periods)
+
+
+def whole_fields(periods):
+    """Fields of the whole grid: of several types, with more axes, and on faces."""
+    generator = np.random.default_rng(0)
+    faces = tuple(n + (not p) for n, p in zip(SHAPE, periods, strict=True))
+    return {
+        "cells": generator.normal(size=SHAPE),
+        "layers": generator.normal(size=(3, *SHAPE)).astype(np.float32),
+        "faces": [
+            generator.normal(size=(faces[0], SHAPE[1])),
+            generator.normal(size=faces),
+        ],
+        "mask": generator.integers(0, 2, SHAPE).astype(bool),
+        "waves": generator.normal(size=SHAPE) + 1j * generator.normal(size=SHAPE),
+        "numbers": generator.integers(0, 99, (SHAPE[0], faces[1])).astype(np.int16),
+    }
+
+
+def assert_equal(found, expected):
+    def check(path, x, y):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=str(path))
+
+    jax.tree_util.tree_map_with_path(check, found, expected)
+
+
+def own_points(plan, x):
+    """Where the own points of a part are."""
+    index = [slice(None)] * x.ndim
+    for axis in plan.axes:
+        index[axis.place] = slice(axis.before, x.shape[axis.place] - axis.behind)
+    return tuple(index)
+
+
+def without_ghosts(plan, fields):
+    """The fields with zeros for all ghost cells."""
+
+    def clear(x):
+        own = own_points(plan, x)
+        return jnp.zeros_like(x).at[own].set(x[own])
+
+    return jax.tree.map(clear, fields)
+
+
+@on_every_grid
+def test_parts_are_cut_and_put_together(periods, width):
+    plan = Plan(grid(periods), width, shape=SHAPE)
+    whole = whole_fields(periods)
+    parts = plan.scatter(whole)
+    for root in {0, SIZE - 1}:
+        described = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole)
+        given = whole if root == RANK else described
+        assert_equal(plan.scatter(given, root=root), parts)
+        found = plan.gather(parts, root=root)
+        if root == RANK:
+            assert_equal(found, whole)
+        else:
+            assert found is None
+    assert_equal(plan.gather(parts), whole)
+    assert plan.inner(parts)["cells"].shape == plan.size
+    own = tuple(slice(s, s + n) for s, n in zip(plan.start, plan.size, strict=True))
+    assert_equal(plan.inner(parts)["layers"], whole["layers"][(slice(None), *own)])
+
+
+@on_every_grid
+def test_ghost_cells_are_those_of_the_whole_field(periods, width):
+    plan = Plan(grid(periods), width, shape=SHAPE)
+    parts = plan.scatter(whole_fields(periods))
+    # Scatter, too, has zeros where there are no cells.
+    cleared = without_ghosts(plan, parts)
+    assert_equal(jax.jit(plan.exchange)(cleared), parts)
+    assert_equal(plan.exchange(cleared), parts)
+
+
+def test_edges_that_are_not_periodic_stay():
+    plan = Plan(grid((False, False)), shape=SHAPE)
+    parts = plan.scatter(whole_fields((False, False))["cells"], edge=7.0)
+    found = plan.exchange(jnp.where(parts == 7.0, -1.0, parts))
+    assert_equal(found, jnp.where(parts == 7.0, -1.0, parts))
+
+
+@on_every_grid
+def test_without_corners(periods, width):
+    plan = Plan(grid(periods), width, shape=SHAPE, corners=False)
+    parts = plan.scatter(whole_fields(periods)["cells"])
+    found = plan.exchange(without_ghosts(plan, parts))
+    (top, left), own = (axis.before for axis in plan.axes), own_points(plan, parts)
+    rows, columns = own
+    for cross in ((slice(None), columns), (rows, slice(None))):
+        assert_equal(found[cross], parts[cross])
+    assert not found[:top, :left].any()
+
+
+def test_axes_anywhere():
+    plan = Plan(grid((True, True)), axes=(2, 0))
+    whole = np.random.default_rng(0).normal(size=(12, 2, 12))
+    parts = plan.scatter(whole)
+    cleared = without_ghosts(plan, parts)
+    assert_equal(plan.exchange(cleared), parts)
+    mapped = jax.vmap(plan.exchange, in_axes=3, out_axes=3)
+    assert_equal(mapped(jnp.stack([cleared, 2 * cleared], 3))[..., 1], 2 * parts)
+
+
+def test_one_message_for_each_neighbor(capfd):
+    plan = Plan(grid((True, True)))
+    x = jnp.ones((4, 4))
+    fields = [x, x.astype(jnp.float32), jnp.ones((3, 5, 4), jnp.int8)]
+    jax.block_until_ready(plan.exchange(fields))
+    mpi4jax._core.set_logging(True)
+    try:
+        jax.block_until_ready(plan.exchange(fields))
+    finally:
+        mpi4jax._core.set_logging(False)
+    calls = [line for line in capfd.readouterr().out.splitlines() if "->" in line]
+    calls = [line for line in calls if line.startswith(f"r{RANK}")]
+    assert len(calls) == 2
+    assert all(line.count("->") == line.count("<-") == 2 for line in calls)
+
+
+@on_every_grid
+def test_accumulate_is_the_transpose(periods, width):
+    corners = width != 1
+    plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
+    generator = np.random.default_rng(RANK)
+    whole = whole_fields(periods)
+    parts = plan.scatter({name: whole[name] for name in ("cells", "layers", "faces")})
+    x, y = (
+        jax.tree.map(lambda a: jnp.asarray(generator.normal(size=a.shape), a.dtype), parts)
+        for _ in range(2)
+    )
+
+    def product(a, b):
+        pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+        own = sum(float(jnp.vdot(*map(jnp.float64, pair))) for pair in pairs)
+        return world.allreduce(own)
+
+    def close(a, b):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5), a, b)
+
+    def doubles(fields):
+        return {name: fields[name] for name in ("cells", "faces")}
+
+    there, back = plan.exchange(x), plan.accumulate(y)
+    products = [product(*map(doubles, pair)) for pair in ((there, y), (x, back))]
+    assert products[0] == pytest.approx(products[1], rel=1e-12)
+
+    @jax.jit
+    def derivatives(x, y):
+        (pulled,) = jax.vjp(plan.exchange, x)[1](y)
+        (pushed,) = jax.vjp(plan.accumulate, y)[1](x)
+        return pulled, pushed, jax.jvp(plan.exchange, (x,), (x,))[1]
+
+    close(derivatives(x, y), (back, there, there))
+
+
+def diffuse(plan, u, steps):
+    def step(_, u):
+        u = plan.exchange(u)
+        inner = u[1:-1, 1:-1]
+        around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]
+        return u.at[1:-1, 1:-1].set(inner + 0.2 * (around - 4 * inner))
+
+    return jax.lax.fori_loop(0, steps, step, u)
+
+
+def test_a_solver_gives_the_same_on_any_number_of_processes():
+    alone = MPI.COMM_SELF.Create_cart((1, 1), (False, True))
+    whole = whole_fields((False, True))["cells"]
+    fields = []
+    for comm in (alone, grid((False, True))):
+        plan = Plan(comm, shape=SHAPE, corners=False)
+        u = jax.jit(functools.partial(diffuse, plan, steps=20))(plan.scatter(whole))
+        fields.append(plan.gather(u))
+    assert_equal(*fields)
+
+
+def test_gradients_through_time():
+    whole = whole_fields((True, True))["cells"]
+    weights = np.random.default_rng(1).normal(size=SHAPE)
+
+    def gradient(comm):
+        plan = Plan(comm, shape=SHAPE)
+
+        def loss(u):
+            return jnp.sum(plan.inner(diffuse(plan, u, 5)) ** 2 * plan.inner(parts))
+
+        parts = plan.scatter(weights)
+        # What ghost cells contribute is their owners'.
+        return plan.gather(jax.jit(jax.grad(loss))(plan.scatter(whole)))
+
+    alone = MPI.COMM_SELF.Create_cart((1, 1), (True, True))
+    np.testing.assert_allclose(gradient(grid((True, True))), gradient(alone), 1e-12)
+
+
+def test_maps_and_derivatives_where_cells_go_one_way():
+    """The first process receives nothing, and the last one sends nothing."""
+    plan = Plan(grid((False,)), [(1, 0)])
+    u = jnp.arange(5.0) + 10 * RANK
+    there = plan.exchange(u)
+    assert_equal(jax.vmap(plan.exchange)(jnp.stack([u, 2 * u]))[1], 2 * there)
+    assert_equal(jax.jvp(plan.exchange, (u,), (u,))[1], there)
+    gradient = jax.jit(jax.grad(lambda u: jnp.sum(plan.exchange(u) ** 2)))(u)
+    assert_equal(gradient, 2 * plan.accumulate(there))
+
+
+def test_nothing_to_exchange():
+    plan = Plan(grid((True, True)), 0)
+    x = jnp.ones((3, 3))
+    assert_equal(plan.exchange(x), x)
+    assert Plan(grid((True, True))).exchange({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"comm": 3}, TypeError, 'halo.Plan got unexpected type for argument "comm"'),
+        (
+            {"comm": world},
+            ValueError,
+            r"expected one that comm.Create_cart\(dims, periods\)",
+        ),
+        ({"width": -1}, ValueError, "expected a number of ghost cells, not negative, or"),
+        ({"width": (1, 2, 3)}, ValueError, "for each of the 2 axes of the communicator"),
+        ({"width": 0.5}, TypeError, 'halo.Plan got unexpected type for argument "width"'),
+        (
+            {"axes": (0,)},
+            ValueError,
+            r"got \[0\] for argument `axes`, expected a number for",
+        ),
+        ({"axes": (1, 1)}, ValueError, r"got \[1, 1\] for argument `axes`: one twice"),
+        ({"shape": (4, 0)}, ValueError, r"expected a number, 1 or more, for each of the 2"),
+        ({"shape": 4}, TypeError, 'unexpected type for argument "shape"'),
+    ],
+)
+def test_errors_of_plans(arguments, error, text):
+    with pytest.raises(error, match=text):
+        Plan(**{"comm": grid((True, True)), **arguments})
+
+
+def test_errors_of_fields():
+    plan = Plan(grid((True, True)), shape=SHAPE)
+    least = plan.size[0] + 2
+    with pytest.raises(
+        ValueError, match=rf"`fields\['u'\]`, expected at least {least} points"
+    ):
+        plan.exchange({"u": jnp.ones((3, 3))})
+    with pytest.raises(
+        ValueError, match=r"array of shape \(3,\) for `fields`, which has no"
+    ):
+        plan.accumulate(jnp.ones(3))
+    with pytest.raises(
+        TypeError, match=r'halo.Plan.exchange got .* argument "fields\[0\]"'
+    ):
+        plan.exchange(["text"])
+    plan = Plan(grid((True, True)), axes=(1, -1))
+    with pytest.raises(ValueError, match=r"in which two of the axes \[1, -1\] are one"):
+        plan.exchange(jnp.ones((8, 8)))
+    plan = Plan(grid((True, True)), 2)
+    with pytest.raises(ValueError, match=f"scatter got {SIZE} for argument `root`, expec"):
+        plan.scatter(jnp.ones((8, 8)), root=SIZE)
+    with pytest.raises(
+        ValueError, match="with 1 points of its own .*: too few for the gho"
+    ):
+        plan.exchange(jnp.ones((5, 8)))
+    with pytest.raises(
+        ValueError, match=r"gather has to know .* make the plan with shape="
+    ):
+        plan.gather(jnp.ones((8, 8)))
