@@ -27,10 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-try:
-    from mpi4jax import notoken as mpi
-except ImportError:  # mpi4jax >= 0.8 of the original, where there is nothing else
-    import mpi4jax as mpi
+from mpi4jax import notoken as mpi
+from mpi4jax.halo import Plan
 
 LENGTH, WIDTH = 4.0e6, 2.0e6  # of the channel, m
 DEPTH = 500.0  # of the fluid at rest, m
@@ -52,45 +50,21 @@ class Grid:
         self.nx, self.ny = nx, ny
         self.dx, self.dy = LENGTH / nx, WIDTH / ny
         # A short boundary between the parts is little to send.
-        layouts = [
-            (size // columns, columns)
-            for columns in range(1, size + 1)
-            if size % columns == 0 and nx % columns == 0 and ny % (size // columns) == 0
-        ]
-        if not layouts:
-            sys.exit(f"{nx} x {ny} cells can't be divided evenly by {size} processes")
-        self.rows, self.columns = min(layouts, key=lambda n: n[0] * nx + n[1] * ny)
-        self.shape = ny // self.rows, nx // self.columns
-        self.row, self.column = divmod(rank, self.columns)
-        self.at_south, self.at_north = self.row == 0, self.row == self.rows - 1
-
-        def process(row: int, column: int) -> int:
-            if not 0 <= row < self.rows:
-                return MPI.PROC_NULL
-            return row * self.columns + column % self.columns
-
-        self.west = process(self.row, self.column - 1)
-        self.east = process(self.row, self.column + 1)
-        self.south = process(self.row - 1, self.column)
-        self.north = process(self.row + 1, self.column)
+        self.columns = min(
+            (n for n in range(1, size + 1) if size % n == 0),
+            key=lambda columns: size // columns * nx + columns * ny,
+        )
+        self.rows = size // self.columns
+        processes = comm.Create_cart((self.rows, self.columns), periods=(False, True))
+        self.plan = Plan(processes, shape=(ny, nx))
+        first = self.plan.start[0]
+        self.at_south, self.at_north = first == 0, first + self.plan.size[0] == ny
 
         # The fastest waves of the grid have the frequency 2 / (time to cross a cell),
         # and the scheme is stable up to a frequency of 0.72 / dt.
         speed = np.sqrt(GRAVITY * DEPTH) + JET_SPEED
         self.dt = 0.33 / (speed * np.hypot(1 / self.dx, 1 / self.dy))
         self.viscosity = 0.008 * JET_SPEED * max(self.dx, self.dy)
-
-    def with_ghosts(self, field: np.ndarray) -> np.ndarray:
-        """The part of a global field that this process has, with its ghost cells."""
-        padded = np.pad(field, ((0, 0), (1, 1)), "wrap")
-        padded = np.pad(padded, ((1, 1), (0, 0)), "edge")
-        south, west = self.row * self.shape[0], self.column * self.shape[1]
-        return padded[south : south + self.shape[0] + 2, west : west + self.shape[1] + 2]
-
-    def assemble(self, parts: np.ndarray) -> np.ndarray:
-        """The global field of the parts that gather has stacked."""
-        blocks = np.asarray(parts).reshape(self.rows, self.columns, *self.shape)
-        return blocks.swapaxes(1, 2).reshape(self.ny, self.nx)
 
 
 def initial_state(grid: Grid) -> jax.Array:
@@ -106,31 +80,17 @@ def initial_state(grid: Grid) -> jax.Array:
     bump = 6.0 * np.exp(-(along[None, :] ** 2) - across[:, None] ** 2)
     eta = (height - height.mean())[:, None] + bump
     u = np.repeat(jet[:, None], grid.nx, axis=1)
-    fields = np.stack([grid.with_ghosts(f) for f in (eta, u, np.zeros_like(u))])
-    return jnp.asarray(fields, jnp.float32)
+    fields = jnp.asarray(np.stack([eta, u, np.zeros_like(u)]), jnp.float32)
+    return with_walls(grid, grid.plan.scatter(fields))
 
 
-def exchange(grid: Grid, fields: jax.Array) -> jax.Array:
-    """Fill the ghost cells: first the columns, then the rows, which carry the corners.
-
-    Process grids wrap around in x, so a process may be its own neighbour there.
-    """
-
-    def shift(edge: jax.Array, source: int, dest: int) -> jax.Array:
-        return mpi.sendrecv(edge, edge, source, dest, comm=comm)
-
-    west = shift(fields[:, :, -2], grid.west, grid.east)
-    east = shift(fields[:, :, 1], grid.east, grid.west)
-    fields = fields.at[:, :, 0].set(west).at[:, :, -1].set(east)
-
-    south = shift(fields[:, -2, :], grid.south, grid.north)
-    north = shift(fields[:, 1, :], grid.north, grid.south)
-    # A wall mirrors what is in front of it and lets nothing through.
+def with_walls(grid: Grid, fields: jax.Array) -> jax.Array:
+    """A wall mirrors what is in front of it and lets nothing through."""
     if grid.at_south:
-        south = fields[:, 1, :].at[2].set(0.0)
+        fields = fields.at[:, 0, :].set(fields[:, 1, :].at[2].set(0.0))
     if grid.at_north:
-        north = fields[:, -2, :].at[2].set(0.0)
-    return fields.at[:, 0, :].set(south).at[:, -1, :].set(north)
+        fields = fields.at[:, -1, :].set(fields[:, -2, :].at[2].set(0.0))
+    return fields
 
 
 def vorticity(grid: Grid, u: jax.Array, v: jax.Array) -> jax.Array:
@@ -157,8 +117,7 @@ def tendencies(grid: Grid, fields: jax.Array) -> jax.Array:
     flux_x = u[:, :-1] * (h[:, :-1] + h[:, 1:]) / 2
     flux_y = v[:-1, :] * (h[:-1, :] + h[1:, :]) / 2
 
-    ny = grid.shape[0]
-    corner_y = (grid.row * ny + np.arange(ny + 1)) * dy - WIDTH / 2
+    corner_y = (grid.plan.start[0] + np.arange(grid.plan.size[0] + 1)) * dy - WIDTH / 2
     coriolis = jnp.asarray(CORIOLIS + BETA * corner_y[:, None], jnp.float32)
     h_corner = (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:]) / 4
     q = (coriolis + vorticity(grid, u, v)) / h_corner
@@ -199,7 +158,8 @@ def make_solver(grid: Grid):
         now = tendencies(grid, fields)
         w = weights[jnp.minimum(i, 2)]
         change = w[0] * now + w[1] * last + w[2] * before_last
-        return exchange(grid, fields.at[:, 1:-1, 1:-1].add(change)), now, last
+        fields = grid.plan.exchange(fields.at[:, 1:-1, 1:-1].add(change))
+        return with_walls(grid, fields), now, last
 
     @jax.jit
     def solve(state, first, last):
@@ -221,14 +181,12 @@ def all_finite(fields: jax.Array) -> jax.Array:
     )
 
 
-def collect(grid: Grid, fields: jax.Array) -> tuple[np.ndarray, np.ndarray] | None:
+def collect(grid: Grid, fields: jax.Array) -> tuple[jax.Array, jax.Array] | None:
     """The surface height and the vorticity of the whole channel, on rank 0."""
     eta, u, v = fields
-    parts = [
-        mpi.gather(part, root=0, comm=comm)
-        for part in (eta[1:-1, 1:-1], vorticity(grid, u, v)[1:, 1:])
-    ]
-    return tuple(map(grid.assemble, parts)) if rank == 0 else None
+    # It lacks the last row and column. These are ghost cells, which are not gathered.
+    zeta = jnp.pad(vorticity(grid, u, v), ((0, 1), (0, 1)))
+    return grid.plan.gather((eta, zeta), root=0)
 
 
 def show_progress(done: int, chunks: int) -> None:
@@ -307,8 +265,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     args = parse_arguments()
     grid = Grid(args.nx, args.ny)
-    fields = exchange(grid, initial_state(grid))
-    nothing = jnp.zeros((3, *grid.shape), jnp.float32)
+    fields = initial_state(grid)
+    nothing = jnp.zeros((3, *grid.plan.size), jnp.float32)
     state = fields, nothing, nothing
     mass = mass_anomaly(fields)
 

@@ -1,0 +1,174 @@
+"""The heat of a block traced back in time, on as many processes as there are.
+
+    mpiexec -n 2 python examples/heat_3d.py
+
+The temperature T of a block with the heat capacity c and the heat sources s, in
+surroundings with T = 0, follows
+
+    c dT/dt = lap(T) + s
+
+with the seven-point Laplacian on cells of size 1, and Euler's explicit scheme in time.
+Each process has a box of the block, with one layer of ghost cells that it gets from its
+neighbours in every step. Only the end is known. Which beginning leads there is found by
+steps down the gradient of
+
+    misfit(T at the beginning) = sum((T at the end - what was measured)^2) / 2
+
+that JAX takes back through all steps in time, and through the messages. Each process
+gets the part of this gradient that belongs to its own cells, which is all it needs.
+
+Every process also does all of it alone, without MPI, to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax.halo import Plan
+
+DT = 0.1  # Euler's scheme is stable up to min(c) / 6
+RATE = 1.0  # heat only spreads: the Hessian of the misfit is about 1 at most
+TOLERANCE = 1e-5
+INNER = np.s_[..., 1:-1, 1:-1, 1:-1]  # without the ghost cells
+
+comm = MPI.COMM_WORLD
+rank, size = comm.Get_rank(), comm.Get_size()
+
+
+class Block(NamedTuple):
+    """Fields of the block, or of a part of it."""
+
+    temperature: jax.Array
+    capacity: jax.Array
+    source: jax.Array
+
+
+class Found(NamedTuple):
+    """What came out; the misfits and gradients of all steps downhill, one after another."""
+
+    misfits: jax.Array
+    end: jax.Array
+    gradients: jax.Array
+    beginning: jax.Array
+
+
+def whole_block(shape: list[int]) -> Block:
+    """Two hot spots in a block of two materials, with a heater in a corner."""
+    x, y, z = np.meshgrid(*((np.arange(n) + 0.5) / n for n in shape), indexing="ij")
+
+    def spot(*center: float) -> np.ndarray:
+        squares = [(a - b) ** 2 for a, b in zip((x, y, z), center, strict=True)]
+        return np.exp(-30 * sum(squares))
+
+    temperature = spot(0.3, 0.4, 0.6) + 0.5 * spot(0.7, 0.6, 0.3)
+    fields = temperature, np.where(z < 0.5, 1.0, 2.0), 0.05 * spot(0.9, 0.1, 0.9)
+    return Block(*(jnp.asarray(field, jnp.float32) for field in fields))
+
+
+def make_solver(
+    block: Block, steps: int, with_ghosts: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """A function that takes the temperature from the beginning to the end."""
+    capacity, source = block.capacity[INNER], block.source[INNER]
+
+    def step(temperature: jax.Array, _: None) -> tuple[jax.Array, None]:
+        t = with_ghosts(temperature)
+        laplacian = (
+            (t[2:, 1:-1, 1:-1] + t[:-2, 1:-1, 1:-1])
+            + (t[1:-1, 2:, 1:-1] + t[1:-1, :-2, 1:-1])
+            + (t[1:-1, 1:-1, 2:] + t[1:-1, 1:-1, :-2])
+            - 6 * t[INNER]
+        )
+        return t.at[INNER].add(DT * (laplacian + source) / capacity), None
+
+    return lambda temperature: jax.lax.scan(step, temperature, length=steps)[0]
+
+
+def trace_back(
+    solve: Callable[[jax.Array], jax.Array],
+    total: Callable[[jax.Array], jax.Array],
+    truth: jax.Array,
+    descents: int,
+) -> Found:
+    """Measure where the truth ends, and find it again from that."""
+    measured = solve(truth)
+
+    def misfit(beginning: jax.Array) -> jax.Array:
+        difference = (solve(beginning) - measured)[INNER]
+        return total(jnp.sum(difference**2)) / 2
+
+    def descend(beginning: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        value, gradient = jax.value_and_grad(misfit)(beginning)
+        # The surroundings are known: they stay as they are.
+        return beginning.at[INNER].add(-RATE * gradient[INNER]), (value, gradient)
+
+    beginning, (misfits, gradients) = jax.lax.scan(
+        descend, jnp.zeros_like(truth), length=descents
+    )
+    return Found(misfits, measured, gradients, beginning)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--cells", type=int, nargs=3, default=[23, 19, 17], help="along x, y and z"
+    )
+    parser.add_argument("--steps", type=int, default=40, help="steps in time")
+    parser.add_argument("--descents", type=int, default=20, help="steps downhill")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_arguments()
+    dims = MPI.Compute_dims(size, 3)
+    boxes = comm.Create_cart(dims, periods=(False, False, False))
+    plan = Plan(boxes, shape=args.cells, corners=False)
+
+    @jax.jit
+    def divided(block: Block) -> Found:
+        # Around the block, ghost cells are the surroundings, and stay 0.
+        block = plan.scatter(block)
+        solve = make_solver(block, args.steps, plan.exchange)
+
+        def total(x: jax.Array) -> jax.Array:
+            return mpi.allreduce(x, op=MPI.SUM, comm=comm)
+
+        misfits, *fields = trace_back(solve, total, block.temperature, args.descents)
+        return Found(misfits, *plan.gather(fields))
+
+    @jax.jit
+    def alone(block: Block) -> Found:
+        block = Block(*(jnp.pad(field, 1) for field in block))
+        solve = make_solver(block, args.steps, lambda temperature: temperature)
+        misfits, *fields = trace_back(solve, lambda x: x, block.temperature, args.descents)
+        return Found(misfits, *(field[INNER] for field in fields))
+
+    block = whole_block(args.cells)
+    found, expected = jax.device_get((divided(block), alone(block)))
+    differences = [
+        np.abs(ours - theirs).max() / np.abs(theirs).max()
+        for ours, theirs in zip(found, expected, strict=True)
+    ]
+    if rank == 0:
+        print(
+            f"{' x '.join(map(str, args.cells))} cells, {size} process{'es' * (size > 1)} "
+            f"({' x '.join(map(str, dims))}), {args.steps} steps in time"
+        )
+        first, last = found.misfits[0], found.misfits[-1]
+        print(f"misfit at first {first:.3g}, in the last step {last:.3g}")
+        for name, difference in zip(Found._fields, differences, strict=True):
+            print(f"largest difference to one process: {difference:.1e} ({name})")
+    return 0 if all(difference <= TOLERANCE for difference in differences) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
