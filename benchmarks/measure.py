@@ -226,9 +226,94 @@ def trees(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def halos(effort: Effort) -> dict[str, list[float]]:
+    """The ghost cells of fields of 256 x 256, in a loop, per step.
+
+    By a plan, by a sendrecv for each field and side, and by mpi4py with persistent requests
+    and buffers that NumPy packs. The grid of processes is periodic.
+    """
+    mpi = import_mpi()
+    comm = WORLD.Create_cart(MPI.Compute_dims(SIZE, 2), (True, True))
+    neighbors = [comm.Shift(axis, 1) for axis in range(2)]
+    jax.config.update("jax_enable_x64", True)
+    samples: dict[str, list[float]] = {}
+
+    def each(fields):
+        def shift(x, axis):
+            before, behind = neighbors[axis]
+            own, ghosts = ((-2, 1), (0, -1))
+            for take, put, source, dest in (
+                (own[0], ghosts[0], before, behind),
+                (own[1], ghosts[1], behind, before),
+            ):
+                at = (slice(None),) * axis
+                got = mpi.sendrecv(x[(*at, take)], x[(*at, put)], source, dest, comm=comm)
+                x = x.at[(*at, put)].set(got)
+            return x
+
+        return [shift(shift(x, 0), 1) for x in fields]
+
+    ways = {"each": each}
+    if hasattr(mpi, "exchange"):  # the original has none
+        from mpi4jax.halo import Plan
+
+        ways["plan"] = Plan(comm).exchange
+        ways["plan, corners=False"] = Plan(comm, corners=False).exchange
+    length = min(100, effort.loop)
+    for count in (1, 5, 20):
+        state = {name: [jnp.ones((258, 258))] * count for name in ways}
+        cases: dict[str, Call] = {}
+        for name, way in ways.items():
+
+            def loop(fields, way=way):
+                return jax.lax.fori_loop(0, length, lambda _, x: way(x), fields)
+
+            compiled = jax.jit(loop)
+
+            def call(state=state, name=name, compiled=compiled):
+                state[name] = jax.block_until_ready(compiled(state[name]))
+
+            cases[f"{count}, {name}"] = call
+        cases[f"{count}, mpi4py"] = _persistent(comm, neighbors, count, length)
+        for case, seconds in take_turns(cases, effort).items():
+            samples[case] = [s / length for s in seconds]
+    return samples
+
+
+def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
+    """The same with requests that are made once, and one message for each neighbor."""
+    fields = [np.ones((258, 258)) for _ in range(count)]
+    sent, received = np.ones((2, 2, 2, count, 258))
+    requests = [
+        [
+            comm.Send_init(sent[axis, 0], before, 0),
+            comm.Send_init(sent[axis, 1], behind, 1),
+            comm.Recv_init(received[axis, 0], before, 1),
+            comm.Recv_init(received[axis, 1], behind, 0),
+        ]
+        for axis, (before, behind) in enumerate(neighbors)
+    ]
+
+    def step() -> None:
+        for axis in range(2):
+            at = (slice(None),) * axis
+            for n, x in enumerate(fields):
+                sent[axis, 0, n], sent[axis, 1, n] = x[(*at, 1)], x[(*at, -2)]
+            MPI.Prequest.Startall(requests[axis])
+            MPI.Request.Waitall(requests[axis])
+            for n, x in enumerate(fields):
+                x[(*at, 0)], x[(*at, -1)] = received[axis, 0, n], received[axis, 1, n]
+
+    def call() -> None:
+        for _ in range(length):
+            step()
+
+    return call
+
+
 WORKLOADS = {
     f.__name__: f
-    for f in (dispatch, eager, loops, latency, gloo, growth, programs, trees, checks)
+    for f in (dispatch, eager, loops, latency, gloo, growth, programs, trees, checks, halos)
 }
 
 

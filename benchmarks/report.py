@@ -124,6 +124,32 @@ def trees(r: Results) -> list[Row]:
     return rows
 
 
+def halos(r: Results) -> list[Row]:
+    """The ghost cells of some fields, in a loop."""
+    rows: list[Row] = []
+    for workload in (name for name in r.samples if name.startswith("halos, ")):
+        for count in (1, 5, 20):
+            plan, at_once, each, mpi4py = (
+                r(workload, OURS, f"{count}, {case}")
+                for case in ("plan", "plan, corners=False", "each", "mpi4py")
+            )
+            upstream = r(workload, UPSTREAM, f"{count}, each")
+            rows.append(
+                {
+                    "ranks": workload.removeprefix("halos, "),
+                    "fields": str(count),
+                    "plan": plan,
+                    "plan, corners=False": at_once,
+                    "sendrecv": each,
+                    "0.9.1, sendrecv": upstream,
+                    "mpi4py": mpi4py,
+                    "plan / 0.9.1": over(plan, upstream),
+                    "plan / mpi4py": over(plan, mpi4py),
+                }
+            )
+    return rows
+
+
 def others(r: Results) -> list[Row]:
     times = {}
     for name in r.samples:
@@ -209,6 +235,7 @@ def main() -> None:
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),
         "Trees, µs": trees(r),
+        "Ghost cells, µs": halos(r),
         "Everything else": others(r),
     }
     machine = ", ".join(f"{k} {v}" for k, v in r.samples["machine"].items())
