@@ -171,7 +171,7 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 1, ("device",))
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),))
     yield Run(MPICH, 3, under("device", "results", "pieces"))
-    yield Run(MPICH, 3, (CORE[0], *JACOBIAN))
+    yield Run(MPICH, 3, (CORE[0], "mpi/test_halo.py", *JACOBIAN))
     yield Run(MPICH, 4, (CORE[1], *JACOBIAN))
     yield Run(OPENMPI, 4, CORE[:2])
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),))

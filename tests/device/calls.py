@@ -21,9 +21,11 @@ from mpi4jax._commands.cases import OPERATIONS, Case
 from mpi4jax._internal import topology
 from mpi4jax._internal.handles import NO_STATUS, handle
 
+#: The operations on one array at most. Several are exchanged in test_exchange.py.
+OF_ONE_ARRAY = [name for name in OPERATIONS if name != "exchange"]
 #: What travels in pieces where the communicator says so.
-IN_PIECES = [name for name, case in OPERATIONS.items() if case.goes_in_pieces]
-WHOLE = [name for name, case in OPERATIONS.items() if not case.goes_in_pieces]
+IN_PIECES = [name for name in OF_ONE_ARRAY if OPERATIONS[name].goes_in_pieces]
+WHOLE = [name for name in OF_ONE_ARRAY if not OPERATIONS[name].goes_in_pieces]
 #: Types of 1, 2, 4, 8 and 16 bytes.
 DTYPES = list(TYPES.values())
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from calls import (
     IN_PIECES,
+    OF_ONE_ARRAY,
     WHOLE,
     alone,
     any_bytes,
@@ -18,7 +19,6 @@ from calls import (
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._commands.cases import OPERATIONS
 
 COPIES = ("cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync")
 WAITS = ("cuEventSynchronize", "cuStreamSynchronize")
@@ -46,7 +46,7 @@ def test_the_table_of_calls():
             call.bytes_read > 0,
             call.bytes_written > 0,
         )
-        for name in OPERATIONS
+        for name in OF_ONE_ARRAY
         for call in calls(name, c, "float32", COUNT)
         # The third rank has no rows.
         if call.operand is None or call.operand.size
@@ -64,7 +64,7 @@ def test_the_table_of_calls():
         assert found.get((name, False), elsewhere[name]) == elsewhere[name]
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", OF_ONE_ARRAY)
 def test_bytes(name, stream, expect):
     """No byte is copied that is not needed, and none twice."""
     for chunk in (0, CHUNK):
@@ -77,7 +77,7 @@ def test_bytes(name, stream, expect):
                     expect(moved, (call.bytes_read, call.bytes_written), call, chunk=chunk)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", OF_ONE_ARRAY)
 def test_waits_of_a_whole_message(name, stream, expect):
     """Once for the operand, if there is any, and so never for the copy of the result."""
     c = communicator()
@@ -148,7 +148,7 @@ def test_sendrecv_copies_only_what_came(stream):
     assert given["bytes_up"] == 20
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", OF_ONE_ARRAY)
 def test_direct(name, stream, expect):
     """One wait for a call with data, and nothing else."""
     _core.set_direct(True)
