@@ -68,6 +68,11 @@ def end_with(code: int, reason: str) -> None:
 def set_call_site(site: int, line: str) -> None:
     """Say which line calls with this `call_site` come from: none if they are eager."""
 
+def set_messages(
+    site: int, sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]
+) -> None:
+    """Say which messages calls with this `call_site` have, each by rank and tag."""
+
 def recent_calls() -> list[
     tuple[str, int, str, list[str], str | None, float, float | None]
 ]:

@@ -143,21 +143,30 @@ def is_eager_call(function: Callable[..., Any]) -> None:
     eager.add(cast(FunctionType, function).__code__)
 
 
-#: What the calls that were lowered so far are, in words, by the program that is being
-#: lowered.
-_unfinished: dict[Any, list[str]] = {}
+class Note(NamedTuple):
+    """What is known of a call."""
+
+    #: Its line, or nothing for an eager call.
+    line: str
+    #: The messages that it sends and receives, each by rank and tag, if its attributes do
+    #: not say so.
+    messages: tuple[Any, Any] | None
+
+
+#: The calls that were lowered so far, by the program that is being lowered.
+_unfinished: dict[Any, list[Note]] = {}
 #: Programs whose lowering failed stay there, but not more than so many.
 _MOST_UNFINISHED = 16
 
 
-def note(ctx: Any) -> int:
+def note(ctx: Any, messages: tuple[Any, Any] | None = None) -> int:
     """Note which line the call comes from that is being lowered, and give its place."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append("" if iseager else described(frames, scope))
+    calls.append(Note("" if iseager else described(frames, scope), messages))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
@@ -172,9 +181,12 @@ def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
     digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
     sites = []
-    for line in _unfinished.pop(program.module.operation):
+    for line, messages in _unfinished.pop(program.module.operation):
         digest.update(b".")
-        sites.append(int.from_bytes(digest.digest(), "little", signed=True))
-        _core.set_call_site(sites[-1], line)
+        site = int.from_bytes(digest.digest(), "little", signed=True)
+        _core.set_call_site(site, line)
+        if messages is not None:
+            _core.set_messages(site, *messages)
+        sites.append(site)
     for call in calls:
         map_call_attribute(call, CALL_SITE, sites.__getitem__)

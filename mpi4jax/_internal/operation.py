@@ -350,10 +350,15 @@ class Operation:
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
 
     def _call(
-        self, ctx: Any, operands: Sequence[Any], attributes: dict[str, Any], **types: Any
+        self,
+        ctx: Any,
+        operands: Sequence[Any],
+        attributes: dict[str, Any],
+        messages: tuple[Any, Any] | None = None,
+        **types: Any,
     ) -> list[Any]:
         """Call the handler, in order with all other calls, and have its line noted."""
-        attributes = {lines.CALL_SITE: np.int64(lines.note(ctx)), **attributes}
+        attributes = {lines.CALL_SITE: np.int64(lines.note(ctx, messages)), **attributes}
         target = custom_call_target(self.name)
         return lower_in_order(ctx, target, operands, attributes, **types)
 

@@ -46,7 +46,7 @@ mod _core {
         connect_watchers, describe_communicator, device, end_with, free_communicator, free_staging,
         get_logging, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
         set_call_site, set_check, set_communicator, set_count_limit, set_datatype, set_direct,
-        set_eager_line, set_logging, set_neighbors, set_operator, set_raise_on_error,
+        set_eager_line, set_logging, set_messages, set_neighbors, set_operator, set_raise_on_error,
         set_staging_limit, set_status, start_watching, status_ignore, why_no_device,
     };
 

@@ -252,6 +252,12 @@ pub fn set_call_site(site: i64, line: &str) {
     recorder::set_call_site(site, line);
 }
 
+/// Says which messages calls with this `call_site` send and receive, each by rank and tag.
+#[pyfunction]
+pub fn set_messages(site: i64, sent: Vec<(i64, i64)>, received: Vec<(i64, i64)>) {
+    recorder::set_messages(site, recorder::Messages { sent, received });
+}
+
 /// The last calls of this process, the oldest first: the operation of each, its place among the collective calls on the communicator (or 0), the name of that, its arguments,
 /// its line, the seconds since it began, and those that it took if it is over.
 #[pyfunction]

@@ -56,8 +56,8 @@ fn collective(size: i32, operation: &str) -> Waiting {
         members: vec![(0, size - 1)],
         sequence: 1,
         agreed: Vec::new(),
-        send: None,
-        receive: None,
+        sends: Vec::new(),
+        receives: Vec::new(),
     }
 }
 
@@ -72,8 +72,8 @@ fn message(size: i32, send: Option<Half>, receive: Option<Half>) -> Waiting {
     Waiting {
         sequence: 0,
         text: "a message".into(),
-        send,
-        receive,
+        sends: send.into_iter().collect(),
+        receives: receive.into_iter().collect(),
         ..collective(size, "sendrecv")
     }
 }
@@ -774,4 +774,50 @@ fn messages_survive_their_form_on_the_wire() {
         let bytes = serde_json::to_vec(&message).unwrap();
         assert_eq!(serde_json::from_slice::<Message>(&bytes).unwrap(), message);
     }
+}
+
+/// A call with several messages, of which it may wait for any.
+fn exchange(size: i32, sends: &[(i32, i64)], receives: &[(i32, i64)]) -> Waiting {
+    let halves = |ends: &[(i32, i64)]| {
+        let half = |(rank, tag): &(i32, i64)| Half {
+            peer: Peer::Rank(*rank),
+            tag: Some(*tag),
+        };
+        ends.iter().map(half).collect()
+    };
+    Waiting {
+        sends: halves(sends),
+        receives: halves(receives),
+        ..message(size, None, None)
+    }
+}
+
+#[test]
+fn several_messages_at_once() {
+    // Each waits for two messages, of which the other sends one.
+    let both = |other, missing| exchange(2, &[(other, 0)], &[(other, 0), (other, missing)]);
+    let notes = [waiting(0, both(1, 5)), waiting(1, both(0, 5))];
+    let (_, stuck, _) = found(&notes);
+    assert_eq!(stuck, "nobody", "one of them may take its time");
+    // None that comes is waited for.
+    let notes = [
+        waiting(0, exchange(2, &[(1, 1)], &[(1, 2)])),
+        waiting(1, exchange(2, &[(0, 1)], &[(0, 2), (0, 3)])),
+    ];
+    let (findings, stuck, _) = found(&notes);
+    assert_eq!(stuck, "ranks 0, 1");
+    assert_eq!(
+        findings,
+        [
+            "rank 0 waits for a message from rank 1 with tag 2 on COMM_WORLD, and rank 1 sends one \
+             with tag 1 on COMM_WORLD.",
+        ]
+    );
+    // The other one has ended.
+    let notes = [
+        waiting(0, exchange(2, &[(1, 1)], &[(1, 1), (1, 2)])),
+        ended(1, 3, "", 0),
+    ];
+    let (_, stuck, code) = found(&notes);
+    assert_eq!((stuck.as_str(), code), ("rank 0", 3));
 }

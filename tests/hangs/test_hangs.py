@@ -58,6 +58,7 @@ HANGS = {
     "sixteen": Hang(16, None),
     # Messages that do not fit.
     "crossed_tags": Hang(2, DEADLOCK),
+    "exchange_tags": Hang(2, DEADLOCK),
     "circle_of_two": Hang(2, DEADLOCK),
     "circle_of_three": Hang(3, DEADLOCK),
     "recv_without_send": Hang(3, DEADLOCK),

@@ -38,6 +38,10 @@ class Messages(NamedTuple):
         ends = itertools.accumulate(self.parts)
         return [leaves[end - n : end] for n, end in zip(self.parts, ends, strict=True)]
 
+    def ends(self) -> list[tuple[int, int]]:
+        """The rank and the tag of each."""
+        return list(zip(self.ranks, self.tags, strict=True))
+
     def those(self, is_there: Sequence[bool]) -> Messages:
         """What is left of the messages with some of the leaves only."""
         parts = tuple(map(sum, self.share(is_there)))
@@ -119,6 +123,7 @@ class _Exchange(Operation):
                 "sources": those(received.ranks, comes),
                 "recvtags": those(received.tags, comes),
             },
+            messages=(sent.ends(), received.ends()),
             avals_in=outgoing,
             avals_out=incoming,
         )

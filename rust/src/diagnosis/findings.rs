@@ -142,47 +142,56 @@ impl<'a> Scene<'a> {
         !has_ended && !stuck.contains(&rank)
     }
 
-    /// Whether what one rank sends is what another one receives.
+    /// Whether one rank sends what another one receives.
     fn is_message(&self, sender: i32, receiver: i32) -> bool {
         let (Some(from), Some(to)) = (self.calls.get(&sender), self.calls.get(&receiver)) else {
             return false;
         };
-        let (Some(send), Some(receive)) = (from.send, to.receive) else {
-            return false;
+        let is_received = |send: &Half| {
+            let fits = |receive: &Half| {
+                [Peer::Rank(sender), Peer::Any].contains(&receive.peer)
+                    && receive.tag.is_none_or(|tag| send.tag == Some(tag))
+            };
+            send.peer == Peer::Rank(receiver) && to.receives.iter().any(fits)
         };
-        from.communicator == to.communicator
-            && send.peer == Peer::Rank(receiver)
-            && [Peer::Rank(sender), Peer::Any].contains(&receive.peer)
-            && receive.tag.is_none_or(|tag| send.tag == Some(tag))
+        from.communicator == to.communicator && from.sends.iter().any(is_received)
     }
 
-    /// The half of a point-to-point call that it surely waits for. The other half of a sendrecv may
-    /// be done already.
-    fn awaited(call: &Waiting) -> Option<(Half, bool)> {
-        let real = |half: Option<Half>| half.filter(|half| half.peer != Peer::Nobody);
-        real(call.receive)
-            .map(|half| (half, true))
-            .or_else(|| real(call.send).map(|half| (half, false)))
+    /// The messages of a point-to-point call of which it surely waits for one, and whether it
+    /// receives them. What it sends besides may be done already.
+    fn awaited(call: &Waiting) -> (Vec<Half>, bool) {
+        let real = |halves: &[Half]| -> Vec<Half> {
+            let real = |half: &&Half| half.peer != Peer::Nobody;
+            halves.iter().filter(real).copied().collect()
+        };
+        let receives = real(&call.receives);
+        if receives.is_empty() {
+            (real(&call.sends), false)
+        } else {
+            (receives, true)
+        }
     }
 
-    /// Whether a point-to-point call may come to its end.
+    /// Whether two ranks are at the two ends of a message.
+    fn meets(&self, rank: i32, other: i32, is_receive: bool) -> bool {
+        if is_receive {
+            self.is_message(other, rank)
+        } else {
+            self.is_message(rank, other)
+        }
+    }
+
+    /// Whether a point-to-point call may come to its end. Of several messages, each may be the one
+    /// that it waits for.
     fn can_go_on(&self, rank: i32, call: &Waiting, stuck: &HashSet<i32>) -> bool {
-        let Some((half, is_receive)) = Self::awaited(call) else {
-            return true;
-        };
-        let helps = |other: i32| {
-            self.may_act(other, stuck)
-                || if is_receive {
-                    self.is_message(other, rank)
-                } else {
-                    self.is_message(rank, other)
-                }
-        };
-        match half.peer {
+        let (halves, is_receive) = Self::awaited(call);
+        let helps = |other| self.may_act(other, stuck) || self.meets(rank, other, is_receive);
+        let can_come = |half: &Half| match half.peer {
             Peer::Rank(other) => helps(other),
             Peer::Any => call.members().any(helps),
             Peer::Nobody => true,
-        }
+        };
+        halves.is_empty() || halves.iter().any(can_come)
     }
 
     /// The ranks that never go on.
@@ -351,15 +360,17 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
 fn circles(scene: &Scene) -> Vec<Vec<i32>> {
     let next = |rank: i32| {
         let call = scene.calls.get(&rank).filter(|call| call.sequence == 0)?;
-        let (half, is_receive) = Scene::awaited(call)?;
-        let Peer::Rank(other) = half.peer else {
+        let (halves, is_receive) = Scene::awaited(call);
+        let &[
+            Half {
+                peer: Peer::Rank(other),
+                ..
+            },
+        ] = halves.as_slice()
+        else {
             return None;
         };
-        let meets = if is_receive {
-            scene.is_message(other, rank)
-        } else {
-            scene.is_message(rank, other)
-        };
+        let meets = scene.meets(rank, other, is_receive);
         // Two ranks that mean each other, one by a send, have the tags or communicators wrong.
         let is_crossed = crossed(scene, rank, other, is_receive).is_some();
         (!meets && !is_crossed).then_some(other)
@@ -405,40 +416,34 @@ fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
         if call.sequence > 0 || explained.contains(rank) {
             continue;
         }
-        let Some((half, is_receive)) = Scene::awaited(call) else {
-            continue;
-        };
-        let meets = |other| {
-            if is_receive {
-                scene.is_message(other, *rank)
-            } else {
-                scene.is_message(*rank, other)
+        let (halves, is_receive) = Scene::awaited(call);
+        for half in halves {
+            let meets = |other| scene.meets(*rank, other, is_receive);
+            let (is_met, peer, them) = match half.peer {
+                Peer::Rank(other) => (meets(other), format!("rank {other}"), Some(other)),
+                _ => (call.members().any(meets), "anyone".to_owned(), None),
+            };
+            if is_met {
+                continue;
             }
-        };
-        let (is_met, peer, them) = match half.peer {
-            Peer::Rank(other) => (meets(other), format!("rank {other}"), Some(other)),
-            _ => (call.members().any(meets), "anyone".to_owned(), None),
-        };
-        if is_met {
-            continue;
+            let they = them.map_or_else(|| "nobody".to_owned(), |_| peer.clone());
+            let crossed = them.and_then(|other| crossed(scene, *rank, other, is_receive));
+            if let (Some(other), Some(_)) = (them, &crossed)
+                && !crossings.insert((*rank.min(&other), *rank.max(&other)))
+            {
+                // It was said of the other one.
+                continue;
+            }
+            let (wish, deed) = match (is_receive, them) {
+                (true, Some(_)) => ("for a message from", "is not sending one"),
+                (true, None) => ("for a message from", "is sending one"),
+                (false, _) => ("to send a message to", "is not receiving it"),
+            };
+            let deed = crossed.unwrap_or_else(|| deed.to_owned());
+            let (tag, name) = (tag_in_words(half), &call.communicator_name);
+            let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
+            waiting.entry(text).or_default().push(*rank);
         }
-        let they = them.map_or_else(|| "nobody".to_owned(), |_| peer.clone());
-        let crossed = them.and_then(|other| crossed(scene, *rank, other, is_receive));
-        if let (Some(other), Some(_)) = (them, &crossed)
-            && !crossings.insert((*rank.min(&other), *rank.max(&other)))
-        {
-            // It was said of the other one.
-            continue;
-        }
-        let (wish, deed) = match (is_receive, them) {
-            (true, Some(_)) => ("for a message from", "is not sending one"),
-            (true, None) => ("for a message from", "is sending one"),
-            (false, _) => ("to send a message to", "is not receiving it"),
-        };
-        let deed = crossed.unwrap_or_else(|| deed.to_owned());
-        let (tag, name) = (tag_in_words(half), &call.communicator_name);
-        let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
-        waiting.entry(text).or_default().push(*rank);
     }
     let mut waiting: Vec<(Ranks, String)> = waiting
         .into_iter()
@@ -469,14 +474,12 @@ fn tag_in_words(half: Half) -> String {
 /// What the other side does if it has to do with this rank, but not as this rank wants.
 fn crossed(scene: &Scene, rank: i32, other: i32, is_receive: bool) -> Option<String> {
     let theirs = scene.calls.get(&other)?;
-    let half = if is_receive {
-        theirs.send
+    let halves = if is_receive {
+        &theirs.sends
     } else {
-        theirs.receive
-    }?;
-    if half.peer != Peer::Rank(rank) {
-        return None;
-    }
+        &theirs.receives
+    };
+    let half = *halves.iter().find(|half| half.peer == Peer::Rank(rank))?;
     let verb = if is_receive { "sends" } else { "receives" };
     let (tag, name) = (tag_in_words(half), &theirs.communicator_name);
     Some(format!("{verb} one with {tag} on {name}"))

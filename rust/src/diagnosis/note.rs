@@ -65,9 +65,9 @@ pub struct Waiting {
     /// for it, and what this rank has.
     pub agreed: Vec<(String, String)>,
     /// What is sent.
-    pub send: Option<Half>,
+    pub sends: Vec<Half>,
     /// What is to be received.
-    pub receive: Option<Half>,
+    pub receives: Vec<Half>,
 }
 
 /// How a process has ended.
@@ -151,24 +151,22 @@ impl Waiting {
     /// A call that is under way.
     pub fn new(record: &Record) -> Self {
         let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
-        let peer = |name: &str| {
-            let rank = record.attribute(name)?;
-            Some(if recorder::is_nobody(rank) {
-                Peer::Nobody
-            } else {
-                usize::try_from(rank)
-                    .ok()
-                    .and_then(|rank| facts.members.get(rank).copied())
-                    .map_or(Peer::Any, Peer::Rank)
-            })
+        let peer = |rank: i64| {
+            if recorder::is_nobody(rank) {
+                return Peer::Nobody;
+            }
+            let rank = usize::try_from(rank).ok();
+            let member = rank.and_then(|rank| facts.members.get(rank).copied());
+            member.map_or(Peer::Any, Peer::Rank)
         };
-        let half = |name: &str, tag: &str| {
-            let tag = record.attribute(tag).or_else(|| record.attribute("tag"));
-            Some(Half {
-                peer: peer(name)?,
-                tag: tag.filter(|tag| *tag >= 0),
-            })
+        let halves = |messages: Vec<(i64, i64)>| -> Vec<Half> {
+            let half = |(rank, tag)| Half {
+                peer: peer(rank),
+                tag: (tag >= 0).then_some(tag),
+            };
+            messages.into_iter().map(half).collect()
         };
+        let messages = record.messages();
         Self {
             number: record.number,
             operation: record.operation.name.to_owned(),
@@ -185,8 +183,8 @@ impl Waiting {
             agreed: iter::once(("communicators".to_owned(), identity(&facts)))
                 .chain(agreed_in_words(record))
                 .collect(),
-            send: half("dest", "sendtag"),
-            receive: half("source", "recvtag"),
+            sends: halves(messages.sent),
+            receives: halves(messages.received),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ring::{Array, Record};
-use super::tables::{call_site, communicator_facts, eager_line, is_nobody};
+use super::tables::{Messages, call_site, communicator_facts, eager_line, is_nobody, messages};
 use crate::mpi::PredefinedOp;
 use crate::xla::data_type_name;
 
@@ -32,6 +32,22 @@ impl Record {
         Some(if is_eager { eager_line() } else { line })
     }
 
+    /// The messages that the call sends and receives.
+    pub fn messages(&self) -> Messages {
+        let told = self.attribute("call_site").and_then(messages);
+        told.unwrap_or_else(|| {
+            let one = |rank: &str, tag: &str| {
+                let rank = self.attribute(rank)?;
+                let tag = self.attribute(tag).or_else(|| self.attribute("tag"));
+                Some((rank, tag.unwrap_or(-1)))
+            };
+            Messages {
+                sent: one("dest", "sendtag").into_iter().collect(),
+                received: one("source", "recvtag").into_iter().collect(),
+            }
+        })
+    }
+
     /// The arguments of the call, in words.
     pub fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
@@ -39,13 +55,24 @@ impl Record {
             words.extend(match name {
                 "op_number" => Some(operator_name(value)),
                 "root" => Some(format!("root {value}")),
-                "dest" => Some(format!("to {} with {}", peer(value), self.tag("sendtag"))),
-                "source" => Some(format!("from {} with {}", peer(value), self.tag("recvtag"))),
                 _ => None,
             });
         }
+        let messages = self.messages();
+        let to = messages.sent.into_iter().map(|message| ("to", message));
+        let from = messages
+            .received
+            .into_iter()
+            .map(|message| ("from", message));
+        let all: Vec<_> = to.chain(from).collect();
+        words.extend(all.iter().take(MOST_MESSAGES).map(|(way, (rank, tag))| {
+            format!("{way} {} with {}", peer(*rank), tag_in_words(*tag))
+        }));
+        if all.len() > MOST_MESSAGES {
+            words.push(format!("{} more messages", all.len() - MOST_MESSAGES));
+        }
         if self.operation.name == "exchange" {
-            // The first one of several messages says little.
+            // The first of several arrays says little.
             return words;
         }
         // What differs between processes by design is that of this one.
@@ -67,13 +94,14 @@ impl Record {
     }
 }
 
-impl Record {
-    /// The tag of a message: the one of this name, or the only one.
-    fn tag(&self, name: &str) -> String {
-        match self.attribute(name).or_else(|| self.attribute("tag")) {
-            Some(tag) if tag >= 0 => format!("tag {tag}"),
-            _ => "any tag".into(),
-        }
+/// More messages of a call are not listed.
+const MOST_MESSAGES: usize = 8;
+
+fn tag_in_words(tag: i64) -> String {
+    if tag >= 0 {
+        format!("tag {tag}")
+    } else {
+        "any tag".into()
     }
 }
 

@@ -19,6 +19,7 @@ pub use ring::{
     Array, Operation, Record, Recording, Scope, begin, calls_on, record, recorded, set_capacity,
 };
 pub use tables::{
-    CommunicatorFacts, call_site, call_sites_since, communicator_facts, communicators, is_nobody,
-    set_call_site, set_communicator_facts, set_eager_line, set_proc_null, world_rank,
+    CommunicatorFacts, Messages, call_site, call_sites_since, communicator_facts, communicators,
+    is_nobody, set_call_site, set_communicator_facts, set_eager_line, set_messages, set_proc_null,
+    world_rank,
 };

@@ -38,10 +38,20 @@ pub fn is_nobody(rank: i64) -> bool {
     rank == i64::from(PROC_NULL.load(Ordering::Relaxed))
 }
 
+/// The messages of a call, each with the rank of the other side and the tag.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Messages {
+    /// Those that it sends.
+    pub sent: Vec<(i64, i64)>,
+    /// Those that it receives.
+    pub received: Vec<(i64, i64)>,
+}
+
 #[derive(Default)]
 struct Tables {
     communicators: HashMap<i64, CommunicatorFacts>,
     call_sites: HashMap<i64, Vec<String>>,
+    messages: HashMap<i64, Messages>,
     /// The call sites in the order in which their lines became known.
     told: Vec<i64>,
     eager_line: String,
@@ -98,11 +108,21 @@ pub fn set_call_site(site: i64, line: &str) {
     });
 }
 
+/// Says which messages a call in a compiled program has, if these are not among its attributes.
+pub fn set_messages(site: i64, messages: Messages) {
+    with_tables(|tables| tables.messages.insert(site, messages));
+}
+
+/// The messages of a call in a compiled program, if they were told.
+pub fn messages(site: i64) -> Option<Messages> {
+    with_tables(|tables| tables.messages.get(&site).cloned())
+}
+
 /// The call sites that have become known after the first so many, and their lines as of now.
 pub fn call_sites_since(count: usize) -> Vec<(i64, String)> {
     with_tables(|tables| {
         let told = tables.told.get(count..).unwrap_or_default();
-        let lines = |site: &i64| (*site, tables.call_sites[site].join(" or "));
+        let lines = |site: &i64| (*site, either(&tables.call_sites[site]));
         told.iter().map(lines).collect()
     })
 }
@@ -119,7 +139,14 @@ pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
 /// The Python line of a call in a compiled program: one of several, if equal programs have
 /// several. It is empty for an eager call.
 pub fn call_site(site: i64) -> Option<String> {
-    with_tables(|tables| Some(tables.call_sites.get(&site)?.join(" or ")))
+    with_tables(|tables| Some(either(tables.call_sites.get(&site)?)))
+}
+
+/// Several lines as one. That there are eager calls as well goes without saying.
+fn either(lines: &[String]) -> String {
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let lines = lines.into_iter().filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]
@@ -128,10 +155,10 @@ mod tests {
 
     #[test]
     fn equal_programs_have_several_lines() {
-        for line in ["a.py:1", "a.py:1", "b.py:2", "c", "d", "too many"] {
+        for line in ["a.py:1", "a.py:1", "", "b.py:2", "d", "too many"] {
             set_call_site(-5, line);
         }
-        assert_eq!(call_site(-5).unwrap(), "a.py:1 or b.py:2 or c or d");
+        assert_eq!(call_site(-5).unwrap(), "a.py:1 or b.py:2 or d");
         assert_eq!(call_site(-6), None);
     }
 }
