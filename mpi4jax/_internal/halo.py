@@ -411,14 +411,80 @@ class Plan:
     def _exchange(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
     ) -> list[Any]:
-        for group in self._groups():
-            sent = [self._take(leaves, extents, d, _owned) for d in group]
-            room = [self._take(leaves, extents, d, _filled) for d in group]
-            for direction, slabs in zip(
-                group, self._travel(sent, room, group), strict=True
-            ):
-                leaves = self._put(leaves, extents, direction, _filled, slabs)
+        # All slabs are read before any ghost cell is written. XLA would copy whole fields to
+        # have some of them read afterwards. So what comes goes into the slabs that are sent
+        # later, and into the fields at the end, the last first.
+        groups = self._groups()
+        sent = [[self._take(leaves, extents, d, _owned) for d in group] for group in groups]
+        room = [
+            [self._take(leaves, extents, d, _filled) for d in group] for group in groups
+        ]
+        came: list[Sequence[list[Any]]] = []
+        for n, group in enumerate(groups):
+            came.append(self._travel(sent[n], room[n], group))
+            for direction, slabs in zip(group, came[n], strict=True):
+                for later in range(n + 1, len(groups)):
+                    sent[later] = [
+                        self._pass_on(slabs, direction, given, d, extents)
+                        for given, d in zip(sent[later], groups[later], strict=True)
+                    ]
+        filled: list[Direction] = []
+        for group, slabs_of_group in zip(reversed(groups), reversed(came), strict=True):
+            for direction, slabs in zip(group, slabs_of_group, strict=True):
+                leaves = self._fill(leaves, extents, direction, slabs, filled)
+            filled += group
         return leaves
+
+    def _pass_on(
+        self,
+        came: Sequence[Any],
+        direction: Direction,
+        sent: Sequence[Any],
+        later: Direction,
+        extents: Sequence[Sequence[Extent]],
+    ) -> list[Any]:
+        """The slabs that are sent later, with the ghost cells in them that came before."""
+        found = []
+        for slab, x, of_leaf in zip(came, sent, extents, strict=True):
+            first, second = of_leaf[direction.axis], of_leaf[later.axis]
+            to = self._along(x.ndim, direction.axis, _filled(first, direction))
+            part = slab[self._along(x.ndim, later.axis, _owned(second, later))]
+            starts = [one.start or 0 for one in to]
+            found.append(jax.lax.dynamic_update_slice(x, part, starts))
+        return found
+
+    def _fill(
+        self,
+        leaves: Sequence[Any],
+        extents: Sequence[Sequence[Extent]],
+        direction: Direction,
+        slabs: Sequence[Any],
+        filled: Sequence[Direction],
+    ) -> list[Any]:
+        """Write ghost cells, but for those that are also others', which are filled already."""
+        found = []
+        for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
+            where = _filled(of_leaf[direction.axis], direction)
+            index = list(self._slab(x, of_leaf, direction.axis, where))
+            part = [slice(0, size) for size in slab.shape]
+            for other in filled:
+                ghosts = _filled(of_leaf[other.axis], other)
+                place = self.axes[other.axis].place
+                for cells in (index, part):
+                    first, last = cells[place].start, cells[place].stop
+                    if other.is_up:
+                        cells[place] = slice(max(first, ghosts.stop), last)
+                    else:
+                        cells[place] = slice(first, min(last, ghosts.start))
+            starts = [one.start for one in index]
+            found.append(jax.lax.dynamic_update_slice(x, slab[tuple(part)], starts))
+        return found
+
+    def _along(self, number: int, axis: int, part: slice) -> tuple[slice, ...]:
+        """The index of a part along an axis, in an array of so many axes."""
+        index = [slice(None)] * number
+        index[self.axes[axis].place] = part
+        return tuple(index)
 
     def _accumulate(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
