@@ -56,11 +56,13 @@ MPI = (*CORE[:2], *under("mpi", "types::test_reductions", "counts"))
 #: What moves arrays, in pieces too.
 PIECES = (*CORE[:2], *under("mpi", "status"))
 #: How JAX transforms operations, which is the same with every MPI.
-RULES = under("mpi", "autodiff", "linear_token", "tree", "vmap")
+RULES = under("mpi", "autodiff", "halo", "linear_token", "tree", "vmap")
 #: What depends on how JAX traces and transforms.
 JAX = (*RULES, *under("mpi", "docs", "inputs", "extend"))
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_linear", "autodiff::test_first_derivatives")
+#: Ghost cells where the processes have parts of different sizes.
+GRID = under("mpi", "halo::test_ghost_cells_are_those_of_the_whole_field")
 #: All but these rules, of which one comparison is enough.
 WITH_MPI = (
     *sorted({f"mpi/{path.name}" for path in TESTS.glob("mpi/test_*.py")} - set(RULES)),
@@ -171,7 +173,7 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 1, ("device",))
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),))
     yield Run(MPICH, 3, under("device", "results", "pieces"))
-    yield Run(MPICH, 3, (CORE[0], "mpi/test_halo.py", *JACOBIAN))
+    yield Run(MPICH, 3, (CORE[0], *GRID, *JACOBIAN))
     yield Run(MPICH, 4, (CORE[1], *JACOBIAN))
     yield Run(OPENMPI, 4, CORE[:2])
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),))

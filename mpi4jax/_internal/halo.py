@@ -411,9 +411,9 @@ class Plan:
     def _exchange(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
     ) -> list[Any]:
-        # All slabs are read before any ghost cell is written. XLA would copy whole fields to
-        # have some of them read afterwards. So what comes goes into the slabs that are sent
-        # later, and into the fields at the end, the last first.
+        # All slabs are read before any ghost cell is written: to have some of them read
+        # afterwards, XLA would copy whole fields. So what comes goes into the slabs that are
+        # sent later, and into the fields at the end, the last first.
         groups = self._groups()
         sent = [[self._take(leaves, extents, d, _owned) for d in group] for group in groups]
         room = [
@@ -461,7 +461,7 @@ class Plan:
         slabs: Sequence[Any],
         filled: Sequence[Direction],
     ) -> list[Any]:
-        """Write ghost cells, but for those that are also others', which are filled already."""
+        """Write ghost cells, but for those that are filled already."""
         found = []
         for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
             where = _filled(of_leaf[direction.axis], direction)
