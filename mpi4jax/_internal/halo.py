@@ -411,9 +411,9 @@ class Plan:
     def _exchange(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
     ) -> list[Any]:
-        # All slabs are read before any ghost cell is written: to have some of them read
-        # afterwards, XLA would copy whole fields. So what comes goes into the slabs that are
-        # sent later, and into the fields at the end, the last first.
+        # All slabs are read before any ghost cell is written: to have some read afterwards,
+        # XLA would copy whole fields. So what comes goes into the slabs that are sent later
+        # and, at the end, into the fields, the last first.
         groups = self._groups()
         sent = [[self._take(leaves, extents, d, _owned) for d in group] for group in groups]
         room = [
