@@ -209,6 +209,7 @@ def range_() -> Iterator[Run]:
 
 def package() -> Iterator[Run]:
     """What is in the wheels, and what type checkers make of it."""
+    tools()  # before both ask for them at once
     yield Run(MPICH, 0, ("package",))
     yield Run(NOTOKEN, 0, ("package",))
 
