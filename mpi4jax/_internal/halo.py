@@ -333,7 +333,7 @@ class Plan:
         leaves = list(map(jnp.asarray, tree.arrays(f"halo.Plan.{function}")))
         if trace_state_clean():
             body = self._eager[body]
-        return jax.tree_util.tree_unflatten(tree.structure, body(leaves, tuple(extents)))
+        return _unflat(tree.structure, body(leaves, tuple(extents)))
 
     def _places(self, number: int) -> list[int]:
         """Where the plan's axes are in an array of so many axes."""
@@ -431,7 +431,7 @@ class Plan:
         filled: list[Direction] = []
         for group, slabs_of_group in zip(reversed(groups), reversed(came), strict=True):
             for direction, slabs in zip(group, slabs_of_group, strict=True):
-                leaves = self._fill(leaves, extents, direction, slabs, filled)
+                leaves = self._put(leaves, extents, direction, _filled, slabs, filled)
             filled += group
         return leaves
 
@@ -451,33 +451,6 @@ class Plan:
             part = slab[self._along(x.ndim, later.axis, _owned(second, later))]
             starts = [one.start or 0 for one in to]
             found.append(jax.lax.dynamic_update_slice(x, part, starts))
-        return found
-
-    def _fill(
-        self,
-        leaves: Sequence[Any],
-        extents: Sequence[Sequence[Extent]],
-        direction: Direction,
-        slabs: Sequence[Any],
-        filled: Sequence[Direction],
-    ) -> list[Any]:
-        """Write ghost cells, but for those that are filled already."""
-        found = []
-        for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
-            where = _filled(of_leaf[direction.axis], direction)
-            index = list(self._slab(x, of_leaf, direction.axis, where))
-            part = [slice(0, size) for size in slab.shape]
-            for other in filled:
-                ghosts = _filled(of_leaf[other.axis], other)
-                place = self.axes[other.axis].place
-                for cells in (index, part):
-                    first, last = cells[place].start, cells[place].stop
-                    if other.is_up:
-                        cells[place] = slice(max(first, ghosts.stop), last)
-                    else:
-                        cells[place] = slice(first, min(last, ghosts.start))
-            starts = [one.start for one in index]
-            found.append(jax.lax.dynamic_update_slice(x, slab[tuple(part)], starts))
         return found
 
     def _along(self, number: int, axis: int, part: slice) -> tuple[slice, ...]:
@@ -524,13 +497,25 @@ class Plan:
         direction: Direction,
         part: Callable[[Extent, Direction], slice],
         slabs: Sequence[Any],
+        filled: Sequence[Direction] = (),
     ) -> list[Any]:
+        """Write slabs, but for ghost cells that are filled already."""
         found = []
         for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
             where = part(of_leaf[direction.axis], direction)
-            index = self._slab(x, of_leaf, direction.axis, where)
-            starts = [part.start for part in index]
-            found.append(jax.lax.dynamic_update_slice(x, slab, starts))
+            index = list(self._slab(x, of_leaf, direction.axis, where))
+            rest = [slice(0, size) for size in slab.shape]
+            for other in filled:
+                ghosts = _filled(of_leaf[other.axis], other)
+                place = self.axes[other.axis].place
+                for cells in (index, rest):
+                    first, last = cells[place].start, cells[place].stop
+                    if other.is_up:
+                        cells[place] = slice(max(first, ghosts.stop), last)
+                    else:
+                        cells[place] = slice(first, min(last, ghosts.start))
+            starts = [one.start for one in index]
+            found.append(jax.lax.dynamic_update_slice(x, slab[tuple(rest)], starts))
         return found
 
     def _travel(
