@@ -112,69 +112,61 @@ impl<'a> Frame<'a> {
         Err(Error::internal("XLA gave no stream to a call on a device"))
     }
 
+    /// The kinds of XLA's arguments, and the arguments.
+    #[inline(always)]
+    fn arguments(&self) -> Result<(&'a [c_int], &'a [*mut c_void])> {
+        let args = &self.raw.args;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            Ok((
+                slice(args.types, args.size, "operand types")?,
+                slice(args.args, args.size, "operands")?,
+            ))
+        }
+    }
+
+    /// The kinds of XLA's results, and the results.
+    #[inline(always)]
+    fn returns(&self) -> Result<(&'a [c_int], &'a [*mut c_void])> {
+        let rets = &self.raw.rets;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            Ok((
+                slice(rets.types, rets.size, "result types")?,
+                slice(rets.rets, rets.size, "results")?,
+            ))
+        }
+    }
+
     /// The operands, of which there must be exactly `N`. Tokens order calls and hold no data:
     /// they are left out.
     #[inline(always)]
     pub fn operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        let args = &self.raw.args;
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe {
-            buffers(
-                slice(args.types, args.size, "operand types")?,
-                XLA_FFI_ArgType_BUFFER,
-                slice(args.args, args.size, "operands")?,
-                "operand",
-            )
-        }
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
     }
 
     /// The results, of which there must be exactly `N`, tokens left out.
     #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        let rets = &self.raw.rets;
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe {
-            buffers(
-                slice(rets.types, rets.size, "result types")?,
-                XLA_FFI_RetType_BUFFER,
-                slice(rets.rets, rets.size, "results")?,
-                "result",
-            )
-        }
+        let (kinds, pointers) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
     /// All operands, tokens left out.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
-        let args = &self.raw.args;
-        let mut found = Vec::new();
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe {
-            see_buffers(
-                slice(args.types, args.size, "operand types")?,
-                XLA_FFI_ArgType_BUFFER,
-                slice(args.args, args.size, "operands")?,
-                "operand",
-                |_, buffer| found.push(buffer),
-            )?;
-        }
-        Ok(found)
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { all_buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
     }
 
     /// All results, tokens left out.
     pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
-        let rets = &self.raw.rets;
-        let mut found = Vec::new();
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe {
-            see_buffers(
-                slice(rets.types, rets.size, "result types")?,
-                XLA_FFI_RetType_BUFFER,
-                slice(rets.rets, rets.size, "results")?,
-                "result",
-                |_, buffer| found.push(buffer),
-            )?;
-        }
-        Ok(found)
+        let (kinds, pointers) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { all_buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
     /// The data type and the number of elements of the first operand, if there is one.
@@ -383,6 +375,23 @@ unsafe fn buffers<'a, const N: usize>(
     Err(Error::invalid(format!(
         "expected {N} {what}{plural}, got {count}"
     )))
+}
+
+/// All data buffers among XLA's arguments or results.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+unsafe fn all_buffers<'a>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    what: &str,
+) -> Result<Vec<Buffer<'a>>> {
+    let mut found = Vec::new();
+    let see = |_, buffer| found.push(buffer);
+    // SAFETY: the caller's promise.
+    unsafe { see_buffers(kinds, buffer, pointers, what, see)? };
+    Ok(found)
 }
 
 /// Shows the data buffers among XLA's arguments or results, with their places, and counts them.
