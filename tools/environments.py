@@ -151,9 +151,13 @@ def uv() -> Path:
 
 
 def install(path: Path, *arguments: object, **environ: str) -> None:
-    """Install into the virtual environment at `path`."""
-    interpreter = path / "bin" / "python"
-    call(uv(), "pip", "install", "--quiet", "--python", interpreter, *arguments, **environ)
+    """Install into the virtual environment at `path`, and compile all modules there.
+
+    Tests start hundreds of processes, which would compile JAX again and again where Python
+    may not write what it has compiled (PYTHONDONTWRITEBYTECODE).
+    """
+    command = (uv(), "pip", "install", "--quiet", "--compile-bytecode")
+    call(*command, "--python", path / "bin" / "python", *arguments, **environ)
 
 
 def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:

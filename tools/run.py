@@ -69,7 +69,7 @@ WITH_MPI = (
     *JACOBIAN,
 )
 #: How processes start and end, which depends on the MPI.
-LAUNCH = under("process", "commands", "errors", "exit", "import", "watchdog")
+LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 NOTOKEN = Environment("mpich", api="notoken")
@@ -160,7 +160,7 @@ def report(label: str, command: list[str], environ: dict[str, str], summaries: i
 
 def own() -> Iterator[Run]:
     """The own tests, on both MPIs and 1 to 4 ranks."""
-    yield Run(MPICH, 1)
+    yield Run(MPICH, 1, WITH_MPI)
     yield Run(MPICH, 2)
     yield Run(MPICH, 0, ("process",))
     yield Run(OPENMPI, 1, CORE)
@@ -170,11 +170,10 @@ def own() -> Iterator[Run]:
         yield Run(mpi, 0, ("hangs",))
         yield Run(mpi, 2, ("device",))
     yield Run(NOTOKEN, 0, ("process/test_import.py",))
-    yield Run(MPICH, 1, ("device",))
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),))
     yield Run(MPICH, 3, under("device", "results", "pieces"))
     yield Run(MPICH, 3, (CORE[0], *GRID, *JACOBIAN))
-    yield Run(MPICH, 4, (CORE[1], *JACOBIAN))
+    yield Run(MPICH, 4, CORE[:2])
     yield Run(OPENMPI, 4, CORE[:2])
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),))
     yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))

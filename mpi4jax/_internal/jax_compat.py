@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
@@ -209,7 +210,12 @@ def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
     return zip(*traceback.raw_frames(), strict=True)
 
 
-is_user_file: Callable[[str], bool] = source_info_util.is_user_filename
+_JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file does not belong to JAX."""
+    return source_info_util.is_user_filename(file) and not file.startswith(_JAXLIB)
 
 
 #: The attribute by which an argument of a program lends its memory to a result.

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.lines import shortened
+from mpi4jax._internal.lines import is_users, shortened
 from mpi4jax._internal.trace import compare_clocks
 
 X = jnp.ones(3)
@@ -139,6 +139,13 @@ def test_an_installed_helper_and_the_line_that_led_to_it(tmp_path):
     assert [call.line for call in calls_of(step, X)] == [
         f"{line_of(helper, 1)}, from {line_of(step, 1)}"
     ]
+
+
+def test_modules_that_jax_loads_late_are_not_the_users():
+    from jaxlib.mlir.dialects import chlo
+
+    assert not is_users(chlo.__file__)
+    assert is_users(__file__)
 
 
 def test_named_scopes():

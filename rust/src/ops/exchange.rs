@@ -7,6 +7,7 @@ use super::checked_message::Label;
 use super::messages::{Message, Requests, exchange_messages};
 use super::point_to_point::{Incoming, Outgoing, finish_receiving};
 use crate::error::{Error, Result};
+use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Neighbor};
 use crate::recorder::Array;
@@ -115,6 +116,9 @@ fn one_after_another<A: Abi, M: Memory>(
         incoming.push((message, Array::from(array)));
     }
     call.in_memory(call.memory.before(&Access::WHOLE))?;
+    let rank = call.communicator.rank;
+    let entry = log::is_enabled()
+        .then(|| log::Entry::begin(rank, "MPI_Waitall", &in_words(sent, received)));
     let mut requests = Requests::new(call.functions, &call.counting, comm);
     for (message, label) in &mut outgoing {
         begin_to_send(call, &mut requests, message, label.as_ref())?;
@@ -124,7 +128,11 @@ fn one_after_another<A: Abi, M: Memory>(
         let label = call.receive_label(message.source, message.tag, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
-    call.check("MPI_Wait", requests.wait())?;
+    let code = requests.wait();
+    if let Some(entry) = entry {
+        entry.end(code);
+    }
+    call.check("MPI_Wait", code)?;
     call.in_memory(call.memory.after(&Access::WHOLE))?;
     outcome
 }

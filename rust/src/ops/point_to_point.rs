@@ -233,25 +233,26 @@ fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -
     let typed = call.typed_count(count, message.buffer.datatype)?;
     let (address, status) = (message.address(&access), message.status());
     let (source, tag) = (message.source, message.tag);
-    call.counted_with(
-        &access,
-        "MPI_Recv",
-        typed.count,
-        || format!("<- {source} (tag {tag}, {count} items)"),
-        // SAFETY: the result has room for so many there; `status` is the address of one, or
-        // MPI_STATUS_IGNORE.
-        |mpi, comm| unsafe {
-            invoke!(mpi.recv(
-                address,
-                typed.count,
-                typed.datatype,
-                source,
-                tag,
-                comm,
-                status
-            ))
-        },
-    )?;
+    // SAFETY: the result has room for so many there; `status` is the address of one, or
+    // MPI_STATUS_IGNORE.
+    let receive = |mpi: Form<A>, comm: A::Comm| unsafe {
+        invoke!(mpi.recv(
+            address,
+            typed.count,
+            typed.datatype,
+            source,
+            tag,
+            comm,
+            status
+        ))
+    };
+    if message.is_alone {
+        let details = || format!("<- {source} (tag {tag}, {count} items)");
+        call.counted_with(&access, "MPI_Recv", typed.count, details, receive)?;
+    } else {
+        let form = call.counting.form(typed.count);
+        call.check("MPI_Recv", receive(form, call.communicator.handle::<A>()))?;
+    }
     message.advance(call)
 }
 

@@ -11,7 +11,7 @@ rank = MPI.COMM_WORLD.Get_rank()
 
 
 def prepare():
-    time.sleep(5)
+    time.sleep(14)
 
 
 mpi.barrier()
