@@ -232,6 +232,11 @@ def _split(x: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(x, np.cumsum(counts)[:-1])
 
 
+def _first_rows(x: Any, counts: Any, rows: int) -> Any:
+    """The rows that came, which is none if their counts are wrong."""
+    return jnp.where(counts.sum() == rows, x[:rows], jnp.zeros((), x.dtype))
+
+
 class Allgather(Case):
     """Everyone gets the arrays of all, stacked."""
 
@@ -265,6 +270,21 @@ class Allgatherv(Case):
 
     def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Allgatherv": f"({sent} items)"}
+
+
+class AllgathervOfAnyRows(Allgatherv):
+    """The same, with counts that only the running program knows."""
+
+    operations = ("allgatherv",)
+    variant = "capacity"
+
+    def call(self, x: Any) -> Any:
+        own, rows = jnp.asarray(self.counts[self.rank]), sum(self.counts)
+        result, counts = mpi.allgatherv(x, own, capacity=rows + 2, comm=self.comm)
+        return _first_rows(result, counts, rows)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Allgather": "(3 items)", **super().log(sent, received)}
 
 
 class Allreduce(Case):
@@ -322,6 +342,23 @@ class Alltoallv(Case):
 
     def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Alltoallv": f"({sent} items sent, {received} items received)"}
+
+
+class AlltoallvOfAnyRows(Alltoallv):
+    """The same, with counts that only the running program knows."""
+
+    operations = ("alltoallv",)
+    variant = "capacity"
+
+    def call(self, x: Any) -> Any:
+        sent = jnp.asarray(self.rows_to_each(self.rank))
+        rows = sum(self.rows_to_each(sender)[self.rank] for sender in range(self.size))
+        result, counts = mpi.alltoallv(x, sent, capacity=rows + 1, comm=self.comm)
+        return _first_rows(result, counts, rows)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        counts = {"Alltoall": "(1 items)", "Allreduce": "with 1 items"}
+        return {**counts, **super().log(sent, received)}
 
 
 class Barrier(Case):

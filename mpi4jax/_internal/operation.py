@@ -76,6 +76,8 @@ class Operation:
             stand in the compiled program, as the others do.
         not_written: Gives, from the parameters, the parts of the result that MPI leaves
             as they are, which are zeros then: each as a first row and a number of rows.
+        constants: The names of the operands, behind all others, that have no derivative,
+            and no batch in a message: counts.
 
     The parameters of a call are integers, or tuples of them, which `_number` at the end
     tells to stand for an MPI object, and `communicator`, a :class:`Communicator`.
@@ -93,9 +95,12 @@ class Operation:
         batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
         not_lowered: Sequence[str] = (),
         not_written: Callable[..., Sequence[tuple[int, int]]] = lambda **_: (),
+        constants: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.operands = operands
+        #: How many of the operands, the last ones, have no derivative.
+        self.constants = len(constants)
         self.batch_axes = batch_axes
         self._result = result
         self._sent = sent or (lambda **_: len(operands))
@@ -146,7 +151,9 @@ class Operation:
         """Apply the operation to arrays, and then to their tangents."""
         results = self.primitive.bind(*primals, **params)
         tangents = [ad.instantiate_zeros(tangent) for tangent in tangents]
-        return results, self.primitive.bind(*tangents, **params)
+        number = len(primals) - self.constants
+        pushed = *tangents[:number], *primals[number:]
+        return results, self.primitive.bind(*pushed, **params)
 
     def apply(self, *operands: Any, **params: Any) -> Any:
         """Call MPI, in whatever is being traced or differentiated.
@@ -379,11 +386,15 @@ class Operation:
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         """One message for the whole batch, which is at the same place on all processes."""
+        bind = functools.partial(self.primitive.bind, **params)
+        number = len(operands) - self.constants
+        if any(n is not None for n in axes[number:]):
+            return one_by_one(bind, operands, axes)
         axis, result_axis = self.batch_axes(**params)
-        batched = zip(operands, axes, strict=True)
+        batched = list(zip(operands[:number], axes[:number], strict=True))
         size = next(x.shape[n] for x, n in batched if n is not None)
-        moved = [batch_at(axis, size, x, n) for x, n in zip(operands, axes, strict=True)]
-        results = self.primitive.bind(*moved, **params)
+        moved = [batch_at(axis, size, x, n) for x, n in batched]
+        results = bind(*moved, *operands[number:])
         return results, [result_axis] * len(results)
 
 
@@ -405,6 +416,21 @@ def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
         return jnp.moveaxis(x, batch_axis, axis)
     shape = jnp.shape(x)
     return jnp.broadcast_to(jnp.expand_dims(x, axis), (*shape[:axis], size, *shape[axis:]))
+
+
+def one_by_one(
+    bind: Callable[..., Sequence[Any]], operands: Sequence[Any], axes: Sequence[Any]
+) -> tuple[Sequence[Any], list[int]]:
+    """A message for each member of a batch, one after the other."""
+    given = list(zip(operands, axes, strict=True))
+    batched = [jnp.moveaxis(x, n, 0) for x, n in given if n is not None]
+
+    def call(members: Sequence[Any]) -> Sequence[Any]:
+        remaining = iter(members)
+        return bind(*(x if n is None else next(remaining) for x, n in given))
+
+    results = jax.lax.map(call, batched)
+    return results, [0] * len(results)
 
 
 lines.is_eager_call(Operation._run)
@@ -435,7 +461,8 @@ class SharedTranspose:
 
     Arguments:
         operation: The operation.
-        function: Gives the operand's cotangent from the result's and the parameters.
+        function: Gives the operand's cotangent from the result's, the operation's
+            constants, and the parameters.
 
     """
 
@@ -444,8 +471,9 @@ class SharedTranspose:
         self.primitive = Primitive(f"{operation.name}_transpose_mpi")
         self.primitive.def_impl(function)
         self.primitive.def_abstract_eval(
-            lambda y, **params: ShapedArray(
-                jax.eval_shape(functools.partial(function, **params), y).shape, y.dtype
+            lambda *avals, **params: ShapedArray(
+                jax.eval_shape(functools.partial(function, **params), *avals).shape,
+                avals[0].dtype,
             )
         )
         register_lowering(self.primitive, lower_function(function))
@@ -453,16 +481,30 @@ class SharedTranspose:
         ad.primitive_transposes[self.primitive] = self._transpose
         batching.primitive_batchers[self.primitive] = self._batch
 
-    def __call__(self, cotangent: Any, *_: Any, **params: Any) -> Any:
-        return self.primitive.bind(cotangent, **params)
+    def __call__(self, cotangent: Any, *operands: Any, **params: Any) -> Any:
+        number = len(operands) - self._operation.constants
+        return self.primitive.bind(cotangent, *operands[number:], **params)
 
     def _push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        return self(*primals, **params), self(*tangents, **params)
+        bind = functools.partial(self.primitive.bind, **params)
+        return bind(*primals), bind(ad.instantiate_zeros(tangents[0]), *primals[1:])
 
-    def _transpose(self, cotangent: Any, _: Any, **params: Any) -> list[Any]:
-        return [self._operation.apply(ad.instantiate_zeros(cotangent), **params)]
+    def _transpose(
+        self, cotangent: Any, _: Any, *constants: Any, **params: Any
+    ) -> list[Any]:
+        cotangent = ad.instantiate_zeros(cotangent)
+        found = self._operation.apply(cotangent, *constants, **params)
+        return [found, *(None for _ in constants)]
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        y, *constants = operands
+        if any(n is not None for n in axes[1:]):
+
+            def bind(*members: Any) -> Any:
+                return [self.primitive.bind(*members, **params)]
+
+            (result,), _ = one_by_one(bind, operands, axes)
+            return result, 0
         operand_axis, result_axis = self._operation.batch_axes(**params)
-        moved = jnp.moveaxis(operands[0], axes[0], result_axis)
-        return self(moved, **params), operand_axis
+        moved = jnp.moveaxis(y, axes[0], result_axis)
+        return self.primitive.bind(moved, *constants, **params), operand_axis

@@ -66,7 +66,7 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
     return given
 
 
-ARRAYS = {"x", "sendbuf", "recvbuf", "edge"}
+ARRAYS = {"x", "sendbuf", "recvbuf", "edge", "fill_value"}
 NO_NUMBERS = {*ARRAYS, "comm", "op", "status"}
 
 

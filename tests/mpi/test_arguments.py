@@ -36,6 +36,7 @@ WRONG = {
         ["root", "source", "dest", "tag", "sendtag", "recvtag"], WRONG_INTEGERS
     ),
     **dict.fromkeys(["counts", "sendcounts", "recvcounts"], WRONG_COUNTS),
+    "capacity": [(value, text) for value, text in WRONG_INTEGERS if value is not None],
 }
 EAGER_AND_JITTED = pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]

@@ -98,7 +98,7 @@ def check_axes(f, shape, calls_of_f, calls_of):
 @over(case for case in CASES.values() if case.is_linear and case.has_derivative)
 def test_gradients(case, calls_of):
     calls = check_gradients(case.call, case.shape((2, 2)), case.calls, calls_of)
-    assert calls.total() <= 2  # there, and back
+    assert calls.total() <= case.calls.total() + 1  # there, and back
 
 
 @every_reduction

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
@@ -13,11 +14,14 @@ from ..annotations import Array
 from ..handles import Communicator
 from ..jax_compat import ShapedArray
 from ..packing import Tree
-from ..validation import integer, reject
+from ..validation import array, integer, reject
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)
 PROC_NULL = int(MPI.PROC_NULL)
+
+#: The kinds of numbers, each of which can hold those before it.
+KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
 def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
@@ -91,6 +95,16 @@ def _row_counts(
     return counts
 
 
+def needs_capacity(function: str, argument: str, counts: Any) -> None:
+    """Refuse counts of which only the running program knows the values."""
+    if isinstance(counts, jax.Array):
+        raise TypeError(
+            f"{function} got a JAX array for argument `{argument}`, expected a sequence of "
+            "integers. With counts that only the running program knows, say for how many "
+            "rows the result has room: pass `capacity`"
+        )
+
+
 def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
     """Check that `x` has so many rows."""
     if np.ndim(x) == 0 or np.shape(x)[0] != rows:
@@ -104,6 +118,46 @@ def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
     """Where the rows of this process are among those of all."""
     start = sum(counts[: communicator.rank])
     return slice(start, start + counts[communicator.rank])
+
+
+def padding(
+    function: str, argument: str, value: Any, x: Any, block: tuple[int, ...]
+) -> Any:
+    """What blocks are that no process sends: an array, or None for zeros.
+
+    Arguments:
+        function: The name of the operation.
+        argument: That of the argument.
+        value: What the user gives for it.
+        x: The array that is sent.
+        block: The shape of a block, or of a row where blocks have several.
+
+    """
+    value = array(function, argument, value)
+    if type(value) in (bool, int, float, complex) and value == 0:
+        return None
+    dtype, given = jnp.result_type(x), jnp.result_type(value)
+    if _kind(given) > _kind(dtype):
+        raise TypeError(
+            f"{function} got {given} for argument `{argument}`, expected a number that is "
+            f"{dtype}, as what is sent"
+        )
+    try:
+        fits = np.broadcast_shapes(np.shape(value), block) == block
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{function} got an array of shape {np.shape(value)} for argument "
+            f"`{argument}`, expected a number, or an array for blocks of shape {block}"
+        )
+    # Also where no block is one: a number that is too large has to be one everywhere.
+    return jnp.asarray(value, dtype)
+
+
+def _kind(dtype: Any) -> int:
+    kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
+    return next(kinds, len(KINDS))
 
 
 def no_derivative(function: str) -> Callable[..., Any]:

@@ -7,18 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from .. import handles
 from ..annotations import Comm
 from ..handles import Communicator
 from ..operation import fill
 from ..topology import Neighbor, Neighbors
-from ..validation import array
-
-#: The kinds of numbers, each of which can hold those before it.
-KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
+from ._arguments import padding
 
 
 def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
@@ -53,40 +48,8 @@ def neighbors_in(
 
 
 def edge_value(function: str, edge: Any, x: Any, block: tuple[int, ...]) -> Any:
-    """What blocks are that no process sends: an array, or None for zeros.
-
-    Arguments:
-        function: The name of the operation.
-        edge: What the user gives for it.
-        x: The array that is sent.
-        block: The shape of a block, or of a row where blocks have several.
-
-    """
-    edge = array(function, "edge", edge)
-    if type(edge) in (bool, int, float, complex) and edge == 0:
-        return None
-    dtype, given = jnp.result_type(x), jnp.result_type(edge)
-    if _kind(given) > _kind(dtype):
-        raise TypeError(
-            f"{function} got {given} for argument `edge`, expected a number that is "
-            f"{dtype}, as what is sent"
-        )
-    try:
-        fits = np.broadcast_shapes(np.shape(edge), block) == block
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"{function} got an array of shape {np.shape(edge)} for argument `edge`, "
-            f"expected a number, or an array for blocks of shape {block}"
-        )
-    # Also where no block is one: a number that is too large has to be one everywhere.
-    return jnp.asarray(edge, dtype)
-
-
-def _kind(dtype: Any) -> int:
-    kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
-    return next(kinds, len(KINDS))
+    """What blocks are that no process sends: an array, or None for zeros."""
+    return padding(function, "edge", edge, x, block)
 
 
 def filled(result: Any, edge: Any, parts: tuple[tuple[int, int], ...]) -> Any:

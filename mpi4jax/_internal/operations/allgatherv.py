@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts
+from ..annotations import Array, ArrayLike, Comm, Counts, Integer
 from ..dtypes import SUM
 from ..handles import Communicator
 from ..operation import Operation, SharedTranspose, named
 from ..token import AnyToken, with_tokens, without_tokens
-from ._arguments import check_rows, like, own_rows, row_counts
+from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
+from ._ragged import Rows, counts_array, counts_of_all, filled_up, first_rows, room
 
 operation = Operation(
     "allgatherv",
@@ -19,33 +24,99 @@ operation = Operation(
     not_lowered=("shared",),
 )
 
+#: The same in two steps, with counts that only the running program knows.
+counts_operation = counts_of_all("allgatherv_counts", "counts")
+rows_operation = Rows("allgatherv_rows", ("x", "counts"), not_lowered=("rows",))
+
+
+@overload
+def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def allgatherv(
+    x: ArrayLike,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[Array, Array]: ...
+
 
 @without_tokens
-def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array:
+def allgatherv(
+    x: ArrayLike,
+    counts: Counts | ArrayLike,
+    *,
+    capacity: Integer | None = None,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array | tuple[Array, Array]:
     """Collect arrays of unequal length from all processes, on every process.
 
     Arguments:
         x: Array input to send. First axis must have size ``counts[rank]``; the others, and
             the dtype, must be the same on all processes.
-        counts (Sequence[int]): The size of the first axis on every process.
+        counts (Sequence[int]): The size of the first axis on every process. With a
+            capacity, this is one number, which the program may compute: how many rows
+            this process sends. ``x`` may have more.
+        capacity (int): How many rows the result has, for numbers of rows that only the
+            running program knows. If more rows come, it is an error on all processes, and
+            nothing is sent.
+        fill_value: What the rows of the result are that nobody sends, if it has a
+            capacity: a number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 
     Returns:
         The arrays of all processes, one after the other in rank order: shape
-        ``(sum(counts), ...)``.
+        ``(sum(counts), ...)``. With a capacity, a tuple of these, filled up to the shape
+        ``(capacity, ...)``, and of the number of rows that came from each process.
 
     """
-    communicator = handles.communicator("allgatherv", comm)
-    counts = row_counts("allgatherv", "counts", counts, communicator)
-    check_rows("allgatherv", "x", x, counts[communicator.rank])
+    name = "allgatherv"
+    communicator = handles.communicator(name, comm)
+    if capacity is not None:
+        x, capacity, padding = room(name, x, capacity, fill_value)
+        own, rows = counts_array(name, "counts", counts, ()), np.shape(x)[0]
+        found = counts_operation(communicator, own, rows=rows, capacity=capacity)
+        result = rows_operation(communicator, x, found, rows=rows, capacity=capacity)
+        return filled_up(result, found, padding)
+    needs_capacity(name, "counts", counts)
+    counts = row_counts(name, "counts", counts, communicator)
+    check_rows(name, "x", x, counts[communicator.rank])
     return operation(communicator, x, counts=counts, shared=True)
+
+
+@overload
+def allgatherv_with_token(
+    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: AnyToken | None = None
+) -> tuple[Array, AnyToken]: ...
+
+
+@overload
+def allgatherv_with_token(
+    x: ArrayLike,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[tuple[Array, Array], AnyToken]: ...
 
 
 @with_tokens(allgatherv)
 def allgatherv_with_token(
-    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
+    x: ArrayLike,
+    counts: Counts | ArrayLike,
+    *,
+    capacity: Integer | None = None,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array | tuple[Array, Array], AnyToken]: ...
 
 
 rows_of_this = SharedTranspose(
@@ -71,3 +142,17 @@ def _transpose(
 
 
 operation.def_linear(_transpose)
+
+
+def _own_rows(
+    y: Any, counts: Any, *, rows: int, communicator: Communicator, **_: Any
+) -> Any:
+    rank = communicator.rank
+    # So many rows from any one on are there.
+    padded = jnp.concatenate([y, jnp.zeros((rows, *y.shape[1:]), y.dtype)])
+    own = lax.dynamic_slice_in_dim(padded, counts[:rank].sum(dtype=counts.dtype), rows)
+    return first_rows(own, counts[rank])
+
+
+own_rows_of = SharedTranspose(rows_operation, _own_rows)
+rows_operation.def_linear(lambda *args, **params: (own_rows_of(*args, **params), None))

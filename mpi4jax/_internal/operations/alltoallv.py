@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
+import numpy as np
+
 from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts
+from ..annotations import Array, ArrayLike, Comm, Counts, Integer
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
-from ._arguments import check_rows, like, row_counts
+from ._arguments import check_rows, like, needs_capacity, row_counts
+from ._ragged import Rows, counts_array, counts_of_all, filled_up, room
 
 operation = Operation(
     "alltoallv",
@@ -14,31 +19,82 @@ operation = Operation(
     batch_axes=lambda **_: (1, 1),
 )
 
+#: The same in two steps, with counts that only the running program knows.
+counts_operation = counts_of_all("alltoallv_counts", "sendcounts")
+rows_operation = Rows("alltoallv_rows", ("x", "sendcounts", "recvcounts"))
+
+
+@overload
+def alltoallv(
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[Array, Array]: ...
+
 
 @without_tokens
 def alltoallv(
-    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
-) -> Array:
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    recvcounts: Counts | None = None,
+    *,
+    capacity: Integer | None = None,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array | tuple[Array, Array]:
     """Send a part of an array to every process, and receive one from each.
 
     Arguments:
         x: Array input to send: the parts for all processes, one after the other in rank
             order, with shape ``(sum(sendcounts), ...)``.
         sendcounts (Sequence[int]): The size of the part for each process, along the first
-            axis.
+            axis. With a capacity, this may be an array that the program computes, and
+            ``x`` may have more rows, which are not sent.
         recvcounts (Sequence[int]): The size of the part that comes from each process. It
-            must be what that process has as ``sendcounts[rank]``.
+            must be what that process has as ``sendcounts[rank]``. With a capacity, it is
+            not given, but found out.
+        capacity (int): How many rows the result has, for counts that only the running
+            program knows. It need not be the same on all processes. If more rows come, it
+            is an error on all of them, and nothing is sent.
+        fill_value: What the rows of the result are that nobody sends, if it has a
+            capacity: a number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 
     Returns:
         The received parts, one after the other in rank order: shape
-        ``(sum(recvcounts), ...)``.
+        ``(sum(recvcounts), ...)``. With a capacity, a tuple of these, filled up to the
+        shape ``(capacity, ...)``, and of the number of rows that came from each process.
 
     """
-    communicator = handles.communicator("alltoallv", comm)
-    sendcounts = row_counts("alltoallv", "sendcounts", sendcounts, communicator)
-    recvcounts = row_counts("alltoallv", "recvcounts", recvcounts, communicator)
+    name = "alltoallv"
+    communicator = handles.communicator(name, comm)
+    if capacity is not None:
+        x, capacity, padding = room(name, x, capacity, fill_value)
+        if recvcounts is not None:
+            raise TypeError(
+                f"{name} got both `recvcounts` and `capacity`, expected one of them: with "
+                "a capacity, it finds out how many rows come, and returns that"
+            )
+        shape = (communicator.size,)
+        sendcounts = counts_array(name, "sendcounts", sendcounts, shape)
+        found = counts_operation(
+            communicator, sendcounts, rows=np.shape(x)[0], capacity=capacity
+        )
+        result = rows_operation(communicator, x, sendcounts, found, capacity=capacity)
+        return filled_up(result, found, padding)
+    needs_capacity(name, "sendcounts", sendcounts)
+    sendcounts = row_counts(name, "sendcounts", sendcounts, communicator)
+    recvcounts = row_counts(name, "recvcounts", recvcounts, communicator)
     rank = communicator.rank
     if sendcounts[rank] != recvcounts[rank]:
         raise ValueError(
@@ -46,11 +102,11 @@ def alltoallv(
             f"in `recvcounts` for this process itself (rank {rank}), expected the same "
             "number"
         )
-    check_rows("alltoallv", "x", x, sum(sendcounts))
+    check_rows(name, "x", x, sum(sendcounts))
     return operation(communicator, x, sendcounts=sendcounts, recvcounts=recvcounts)
 
 
-@with_tokens(alltoallv)
+@overload
 def alltoallv_with_token(
     x: ArrayLike,
     sendcounts: Counts,
@@ -61,8 +117,43 @@ def alltoallv_with_token(
 ) -> tuple[Array, AnyToken]: ...
 
 
+@overload
+def alltoallv_with_token(
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[tuple[Array, Array], AnyToken]: ...
+
+
+@with_tokens(alltoallv)
+def alltoallv_with_token(
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    recvcounts: Counts | None = None,
+    *,
+    capacity: Integer | None = None,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array | tuple[Array, Array], AnyToken]: ...
+
+
 operation.def_linear(
     lambda cotangent, x, *, sendcounts, recvcounts, communicator: operation.apply(
         cotangent, sendcounts=recvcounts, recvcounts=sendcounts, communicator=communicator
     )
 )
+
+
+def _rows_back(
+    cotangent: Any, x: Any, sendcounts: Any, recvcounts: Any, **params: Any
+) -> Any:
+    params["capacity"] = x.shape[0]
+    return rows_operation.apply(cotangent, recvcounts, sendcounts, **params), None, None
+
+
+rows_operation.def_linear(_rows_back)

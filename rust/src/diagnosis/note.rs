@@ -267,7 +267,7 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
     // Where ranks say how much each of them has, they may have different amounts.
     let has_counts = || {
         let mut names = record.attributes().map(|(name, _)| name);
-        names.any(|name| name.ends_with("counts"))
+        record.operation.name.ends_with("_rows") || names.any(|name| name.ends_with("counts"))
     };
     let operator = record.attribute("op_number");
     [

@@ -20,6 +20,12 @@ pub trait Memory {
 
     /// Puts where it belongs what a call of MPI wrote.
     fn after(&self, access: &Access) -> Result<(), Failure>;
+
+    /// Copies an operand of so many bytes that the call itself reads.
+    fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// Copies what the call itself writes to a result of so many bytes.
+    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure>;
 }
 
 /// What one call of MPI reads and writes.
@@ -49,6 +55,15 @@ impl Access {
             read_next: bytes(elements.end.saturating_add(length)),
             written: read.clone(),
             read,
+        }
+    }
+
+    /// So many bytes of the operand, and of the result, in a call that is the only one.
+    pub fn first(read: usize, written: usize) -> Self {
+        Self {
+            read: 0..read,
+            read_next: 0,
+            written: 0..written,
         }
     }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
+use std::slice;
 
 use super::access::{Access, Memory};
 use super::driver::{Driver, Stream};
@@ -57,6 +58,55 @@ impl Memory for Direct {
     fn after(&self, _: &Access) -> Result<(), Failure> {
         Ok(())
     }
+
+    fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
+        load(self.driver, self.stream, operand, into)
+    }
+
+    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+        store(self.driver, self.stream, result, from)
+    }
+}
+
+/// Copies an array down, and waits until it is there.
+fn load(
+    driver: &'static Driver,
+    stream: Stream,
+    array: &Buffer,
+    into: &mut [u8],
+) -> Result<(), Failure> {
+    let buffer = POOL.take(driver, into.len())?;
+    // SAFETY: the buffer and the array have so many bytes.
+    let outcome = unsafe {
+        driver
+            .copy_down(buffer.address, array.address as usize, into.len(), stream)
+            .and_then(|()| driver.stream_synchronize(stream))
+    };
+    if outcome.is_ok() {
+        // SAFETY: so many bytes have come.
+        let bytes = unsafe { slice::from_raw_parts(buffer.address.cast(), into.len()) };
+        into.copy_from_slice(bytes);
+    }
+    POOL.give_back(buffer, Some(stream));
+    outcome
+}
+
+/// Queues the copying of bytes up to an array.
+fn store(
+    driver: &'static Driver,
+    stream: Stream,
+    array: &Buffer,
+    from: &[u8],
+) -> Result<(), Failure> {
+    let buffer = POOL.take(driver, from.len())?;
+    // SAFETY: the buffer and the array have so many bytes, and the buffer is given back for the
+    // time after the copy.
+    let outcome = unsafe {
+        ptr::copy_nonoverlapping(from.as_ptr(), buffer.address.cast(), from.len());
+        driver.copy_up(array.address as usize, buffer.address, from.len(), stream)
+    };
+    POOL.give_back(buffer, Some(stream));
+    outcome
 }
 
 /// Device memory of which MPI gets a copy, in page-locked memory.
@@ -229,6 +279,14 @@ impl Memory for Staged {
             }
         }
         Ok(())
+    }
+
+    fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
+        load(self.driver, self.stream, operand, into)
+    }
+
+    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+        store(self.driver, self.stream, result, from)
     }
 }
 

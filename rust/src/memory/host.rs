@@ -1,6 +1,7 @@
 //! Host memory: MPI works on XLA's own buffers.
 
 use std::ffi::c_void;
+use std::ptr;
 
 use super::access::{Access, Memory};
 use crate::error::Failure;
@@ -30,6 +31,18 @@ impl Memory for Host {
 
     #[inline(always)]
     fn after(&self, _: &Access) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
+        // SAFETY: the operand has so many bytes.
+        unsafe { ptr::copy_nonoverlapping(operand.address.cast(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+        // SAFETY: the result has so many bytes.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), result.address.cast(), from.len()) };
         Ok(())
     }
 }

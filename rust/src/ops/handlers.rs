@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::check::check_is_enabled;
-use super::{collective, exchange, neighborhood, point_to_point, reduction, vector};
+use super::{collective, exchange, neighborhood, point_to_point, ragged, reduction, vector};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
@@ -118,13 +118,17 @@ handlers! {
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,
+    ragged::allgatherv_counts,
+    ragged::alltoallv_counts,
     reduction::allreduce,
     reduction::exscan,
     reduction::reduce,
     reduction::reduce_scatter,
     reduction::scan,
     vector::allgatherv,
+    vector::allgatherv_rows,
     vector::alltoallv,
+    vector::alltoallv_rows,
     vector::gatherv,
     vector::reduce_scatterv,
     vector::scatterv,

@@ -1,7 +1,8 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
-//! `exchange.rs`, `neighborhood.rs`, `point_to_point.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
+//! `exchange.rs`, `neighborhood.rs`, `point_to_point.rs`, `ragged.rs`, `reduction.rs` or
+//! `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
@@ -21,6 +22,7 @@ mod on_error;
 mod operator;
 mod pieces;
 mod point_to_point;
+mod ragged;
 mod reduction;
 mod reduction_pieces;
 mod vector;

@@ -16,7 +16,7 @@ use super::derived::TypedCount;
 use super::log_text::{items, items_and_root};
 use super::reduction::reduce_each;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Datatype};
 use crate::xla::Buffer;
 
@@ -26,6 +26,12 @@ struct Shares(Vec<i64>);
 impl Shares {
     fn new<A: Abi, M: Memory>(call: &Call<A, M>, name: &str) -> Result<Self> {
         row_counts(call, name, call.communicator.size as usize, "ranks").map(Self)
+    }
+
+    /// The same, of counts that the program has computed.
+    fn computed<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
+        let size = call.communicator.size as usize;
+        checked_counts("an operand", call.counts(counts)?, size, "ranks").map(Self)
     }
 
     /// The rows of all ranks.
@@ -52,12 +58,16 @@ pub(super) fn row_counts<A: Abi, M: Memory>(
     number: usize,
     whom: &str,
 ) -> Result<Vec<i64>> {
-    let counts = call.ints(name)?;
+    let what = format!("attribute `{name}`");
+    checked_counts(&what, call.ints(name)?, number, whom)
+}
+
+fn checked_counts(what: &str, counts: Vec<i64>, number: usize, whom: &str) -> Result<Vec<i64>> {
     if counts.len() == number && counts.iter().all(|count| *count >= 0) {
         return Ok(counts);
     }
     Err(Error::invalid(format!(
-        "attribute `{name}` is {counts:?}, expected a number of rows for each of {number} {whom}"
+        "{what} is {counts:?}, expected a number of rows for each of {number} {whom}"
     )))
 }
 
@@ -204,6 +214,14 @@ pub(super) fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()
     )))
 }
 
+/// The same of two arrays that have room for so many rows, and may have more. Gives the elements in
+/// a row.
+fn row_of_both((operand, sent): (&Buffer, i64), (result, received): (&Buffer, i64)) -> Result<i64> {
+    let with_room = |array: &Buffer, rows: i64| array.dims.first().map_or(rows, |n| rows.max(*n));
+    check_rows(operand, result, with_room(result, received))?;
+    row_of(operand, with_room(operand, sent))
+}
+
 /// MPI-4.1 §6.7: everyone's rows, in rank order, on every rank.
 pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let shares = Shares::new(call, "counts")?;
@@ -211,28 +229,49 @@ pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let row = row_of(&operand, shares.own(call))?;
     check_rows(&operand, &result, shares.total())?;
-    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let layout = Layout::new(&shares, row);
-    let details = || items(send.count);
+    all_gather(call, &operand, &result, row, &shares)
+}
+
+/// The same, with counts that the program has computed.
+pub fn allgatherv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let [operand, counts] = call.operands()?;
+    let [result] = call.results()?;
+    let shares = Shares::computed(call, &counts)?;
+    let row = row_of_both((&operand, shares.own(call)), (&result, shares.total()))?;
+    all_gather(call, &operand, &result, row, &shares)
+}
+
+fn all_gather<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    operand: &Buffer,
+    result: &Buffer,
+    row: i64,
+    shares: &Shares,
+) -> Result<()> {
+    let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
+    let (sent, received) = (shares.own(call) * row, shares.total() * row);
+    let layout = Layout::new(shares, row);
+    let details = || items(sent);
     if !call.counting.takes(layout.largest.0) {
         return exchange(
             call,
             "MPI_Allgatherv",
             details,
             send.datatype,
-            (send.address, |_| Span::whole(send.count)),
+            (send.address, |_| Span::whole(sent)),
             (recv.address, |rank| layout.span(rank)),
         );
     }
-    call.counted(
+    call.counted_with(
+        &access(sent, received, send.datatype),
         "MPI_Allgatherv",
         layout.largest,
         details,
-        // SAFETY: `send` has this rank's rows, and `recv` those of all ranks.
+        // SAFETY: `send` has this rank's rows, and `recv` has room for those of all ranks.
         |mpi, comm| unsafe {
             invoke!(mpi.allgatherv(
                 send.address,
-                Count(send.count),
+                Count(sent),
                 send.datatype.handle::<A>(),
                 recv.address,
                 &layout.counts,
@@ -242,6 +281,12 @@ pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             ))
         },
     )
+}
+
+/// What a call touches that reads and writes so many elements.
+fn access(read: i64, written: i64, datatype: Datatype) -> Access {
+    let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
+    Access::first(bytes(read), bytes(written))
 }
 
 /// The shares as `MPI_Alltoallv` can count them, and what it counts: elements, or where these are
@@ -285,13 +330,34 @@ pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let row = row_of(&operand, sent.total())?;
     check_rows(&operand, &result, received.total())?;
-    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let (sent, send_unit) = in_units(call, &sent, row, send.datatype)?;
-    let (received, recv_unit) = in_units(call, &received, row, recv.datatype)?;
-    call.counted(
+    all_to_all(call, (&operand, &sent), (&result, &received), row)
+}
+
+/// The same, with counts that the program has computed.
+pub fn alltoallv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let [operand, sendcounts, recvcounts] = call.operands()?;
+    let [result] = call.results()?;
+    let sent = Shares::computed(call, &sendcounts)?;
+    let received = Shares::computed(call, &recvcounts)?;
+    let row = row_of_both((&operand, sent.total()), (&result, received.total()))?;
+    all_to_all(call, (&operand, &sent), (&result, &received), row)
+}
+
+fn all_to_all<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    (operand, sent): (&Buffer, &Shares),
+    (result, received): (&Buffer, &Shares),
+    row: i64,
+) -> Result<()> {
+    let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
+    let (goes, comes) = (sent.total() * row, received.total() * row);
+    let (sent, send_unit) = in_units(call, sent, row, send.datatype)?;
+    let (received, recv_unit) = in_units(call, received, row, recv.datatype)?;
+    call.counted_with(
+        &access(goes, comes, send.datatype),
         "MPI_Alltoallv",
         sent.largest.max(received.largest),
-        || format!("({} items sent, {} items received)", send.count, recv.count),
+        || format!("({goes} items sent, {comes} items received)"),
         // SAFETY: both arrays have the rows of all ranks.
         |mpi, comm| unsafe {
             invoke!(mpi.alltoallv(

@@ -68,6 +68,7 @@ pub type XLA_FFI_Stream_Get =
     unsafe extern "C" fn(*mut XLA_FFI_Stream_Get_Args) -> *mut XLA_FFI_Error;
 
 pub type XLA_FFI_DataType = c_int;
+pub const XLA_FFI_DataType_S32: XLA_FFI_DataType = 4;
 pub const XLA_FFI_DataType_S64: XLA_FFI_DataType = 5;
 pub const XLA_FFI_DataType_U8: XLA_FFI_DataType = 6;
 pub const XLA_FFI_DataType_F16: XLA_FFI_DataType = 10;

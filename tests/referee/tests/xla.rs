@@ -125,6 +125,7 @@ fn constants_are_those_of_the_header() {
         XLA_FFI_Error_Code_INVALID_ARGUMENT
         XLA_FFI_Error_Code_FAILED_PRECONDITION
         XLA_FFI_Error_Code_INTERNAL
+        XLA_FFI_DataType_S32
         XLA_FFI_DataType_S64
         XLA_FFI_DataType_U8
         XLA_FFI_DataType_F16
