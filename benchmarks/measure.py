@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
 import json
 import os
 import sys
@@ -36,10 +38,13 @@ from workloads import (
     Call,
     Effort,
     awaited,
+    bodies_of_loops,
     dispatch,
     eager,
     import_mpi,
     latency,
+    loop_length,
+    loop_over,
     loops,
     repeated,
     take_turns,
@@ -87,6 +92,33 @@ def gloo(effort: Effort) -> dict[str, list[float]]:
         for name, seconds in take_turns(case, effort).items():
             samples[name] = [s / length for s in seconds]
     jax.distributed.shutdown()
+    return samples
+
+
+def c(effort: Effort) -> dict[str, list[float]]:
+    """Operations in a loop, and in one that C has compiled (loops.c)."""
+    mpi, comm = import_mpi(), WORLD.Clone()
+    library = ctypes.CDLL(os.environ["LOOPS"])
+    samples = {}
+    for size in SIZES:
+        if size > effort.largest:
+            continue
+        count = size // 4
+        for name, (body, start) in bodies_of_loops(mpi, comm, count).items():
+            function = library[name]
+            buffers = [
+                np.ones(count, np.float32).ctypes.data_as(ctypes.c_void_p) for _ in range(2)
+            ]
+            # An even number, so that both loops end where they began.
+            length = loop_length(functools.partial(function, 1, count, *buffers), effort)
+            length += length % 2
+            cases: dict[str, Call] = {
+                f"C, {name}, {size}": functools.partial(function, length, count, *buffers),
+                f"{name}, {size}": loop_over(body, start, length),
+                f"{name}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
+            }
+            for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
+                samples[case] = [s / length for s in seconds]
     return samples
 
 
@@ -313,7 +345,10 @@ def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
 
 WORKLOADS = {
     f.__name__: f
-    for f in (dispatch, eager, loops, latency, gloo, growth, programs, trees, checks, halos)
+    for f in (
+        *(dispatch, eager, loops, c, latency, gloo),
+        *(growth, programs, trees, checks, halos),
+    )
 }
 
 

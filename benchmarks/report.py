@@ -60,6 +60,29 @@ def growth(r: Results) -> list[Row]:
     return rows
 
 
+def beside_c(r: Results) -> list[Row]:
+    """Operations in a loop, and in one in C."""
+    rows: list[Row] = []
+    for name in ("allreduce", "bcast", "sendrecv", "allgather", "alltoall"):
+        for size in r.sizes("c", OURS, f"{name}, "):
+            case = f"{name}, {size}"
+            c, ours, unrolled = (
+                r("c", OURS, case) for case in (f"C, {case}", case, f"{case}, unroll=2")
+            )
+            rows.append(
+                {
+                    "operation": name,
+                    "size": size_of(size),
+                    "C": c,
+                    "ours": ours,
+                    "ours, unroll=2": unrolled,
+                    "ours / C": over(ours, c),
+                    "unroll=2 / C": over(unrolled, c),
+                }
+            )
+    return rows
+
+
 def programs(r: Results) -> list[Row]:
     rows = []
     for count in r.sizes("programs", OURS, "call, "):
@@ -231,6 +254,7 @@ def main() -> None:
         "Small operations, µs": dispatch(r),
         "Eager operations, 8 bytes, µs": eager(r),
         "Operations in a loop, µs each": loops(r),
+        "Operations in a loop, and in one in C, µs each": beside_c(r),
         "Ranks, µs": growth(r),
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ PLAN = [
     ("programs", BOTH, (1,), 1),
     ("growth", BOTH, (1, 2, 4, 8), 1),
     ("loops", BOTH, (2,), 1),
+    ("c", (OURS,), (2,), 1),
     ("checks", (OURS,), (2,), 1),
     ("trees", BOTH, (2,), 2),
     ("halos", BOTH, (2, 4), 2),
@@ -98,8 +100,22 @@ def measure(workload: str, peer: str, ranks: int, quick: bool) -> Samples:
         output = Path(scratch) / "samples.json"
         options = ["--quick"] if quick else []
         script = HERE / "measure.py"
-        mpirun(peer, ranks, script, workload, "--output", output, *options)
+        environ = {}
+        if workload == "c":
+            if shutil.which("cc") is None:
+                print("skipped: no C compiler")
+                return {}
+            environ["LOOPS"] = compiled(HERE / "loops.c", peer, Path(scratch))
+        mpirun(peer, ranks, script, workload, "--output", output, *options, **environ)
         return json.loads(output.read_text())
+
+
+def compiled(source: Path, peer: str, folder: Path) -> str:
+    """A library of functions in C, for the MPI of an environment."""
+    library = folder / f"{source.stem}.so"
+    mpicc = ENVIRONMENTS[peer].path / "bin" / "mpicc"
+    environments.call(mpicc, "-O2", "-shared", "-fPIC", "-o", library, source)
+    return str(library)
 
 
 def imports(quick: bool) -> dict[str, Samples]:

@@ -51,23 +51,18 @@ def under(folder: str, *names: str) -> tuple[str, ...]:
 
 #: What is run on more ranks than two, and with other settings and JAXs than the main ones.
 CORE = under("mpi", "operations", "order", "dispatch", "auto_tokenize", "arguments")
-#: What depends on the MPI.
-MPI = (*CORE[:2], *under("mpi", "types::test_reductions", "counts"))
+#: What depends on the ABI of an MPI.
+MPI = under("mpi", "operations", "types::test_reductions", "counts")
 #: What moves arrays, in pieces too.
 PIECES = (*CORE[:2], *under("mpi", "status"))
-#: How JAX transforms operations, which is the same with every MPI.
-RULES = under("mpi", "autodiff", "halo", "linear_token", "tree", "vmap")
 #: What depends on how JAX traces and transforms.
-JAX = (*RULES, *under("mpi", "docs", "inputs", "extend"))
+JAX = under(
+    "mpi", *"autodiff halo linear_token tree vmap docs inputs extend ragged".split()
+)
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
-JACOBIAN = under("mpi", "autodiff::test_linear", "autodiff::test_first_derivatives")
+JACOBIAN = under("mpi", "autodiff::test_first_derivatives")
 #: Ghost cells where the processes have parts of different sizes.
 GRID = under("mpi", "halo::test_ghost_cells_are_those_of_the_whole_field")
-#: All but these rules, of which one comparison is enough.
-WITH_MPI = (
-    *sorted({f"mpi/{path.name}" for path in TESTS.glob("mpi/test_*.py")} - set(RULES)),
-    *JACOBIAN,
-)
 #: How processes start and end, which depends on the MPI.
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
@@ -91,6 +86,8 @@ class Run(NamedTuple):
     tests: tuple[str, ...] = ("mpi",)
     #: Settings of mpi4jax's.
     environ: tuple[tuple[str, str], ...] = ()
+    #: The part of the tests, where another run has all of them (tests/sample.py).
+    sample: str = "0/1"
 
     @property
     def folder(self) -> str:
@@ -101,7 +98,8 @@ class Run(NamedTuple):
         where = f", {self.ranks} rank(s)" if self.ranks else ""
         what = "" if self.folder == "mpi" else f", {self.folder}"
         settings = "".join(f", {name}={value}" for name, value in self.environ)
-        return f"{self.environment.name}{what}{where}{settings}"
+        sample = "" if self.sample == "0/1" else f", sample {self.sample}"
+        return f"{self.environment.name}{what}{where}{settings}{sample}"
 
     def command(self, *options: str) -> list[str]:
         path = prepare(self.environment)
@@ -114,6 +112,7 @@ class Run(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
+        environ.setdefault("TEST_SAMPLE", os.environ.get("TEST_SAMPLE", self.sample))
         # The cache of jaxlib 0.6.0 is broken; mpi4jax would warn of it, and turn it off.
         if self.folder == "mpi" and self.environment.jax != "0.6":
             environ |= CACHE
@@ -159,22 +158,25 @@ def report(label: str, command: list[str], environ: dict[str, str], summaries: i
 
 
 def own() -> Iterator[Run]:
-    """The own tests, on both MPIs and 1 to 4 ranks."""
-    yield Run(MPICH, 1, WITH_MPI)
+    """The own tests: all on MPICH, and samples where another number of ranks or another MPI
+    makes a difference to some.
+    """
     yield Run(MPICH, 2)
+    yield Run(MPICH, 1, sample="0/4")
+    yield Run(OPENMPI, 2, sample="1/4")
+    yield Run(OPENMPI, 1, CORE, sample="2/4")
+    yield Run(MPICH, 3, (*CORE, *GRID, *JACOBIAN), sample="3/4")
+    yield Run(MPICH, 4, (*CORE, *JACOBIAN), sample="0/4")
+    yield Run(OPENMPI, 4, CORE, sample="2/4")
     yield Run(MPICH, 0, ("process",))
-    yield Run(OPENMPI, 1, CORE)
-    yield Run(OPENMPI, 2, WITH_MPI)
-    yield Run(OPENMPI, 0, LAUNCH)
-    for mpi in (MPICH, OPENMPI):
-        yield Run(mpi, 0, ("hangs",))
-        yield Run(mpi, 2, ("device",))
-    yield Run(NOTOKEN, 0, ("process/test_import.py",))
-    yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),))
-    yield Run(MPICH, 3, under("device", "results", "pieces"))
-    yield Run(MPICH, 3, (CORE[0], *GRID, *JACOBIAN))
-    yield Run(MPICH, 4, CORE[:2])
-    yield Run(OPENMPI, 4, CORE[:2])
+    yield Run(OPENMPI, 0, LAUNCH, sample="1/2")
+    yield Run(NOTOKEN, 0, ("process/test_import.py",), sample="0/2")
+    yield Run(MPICH, 0, ("hangs",))
+    yield Run(OPENMPI, 0, ("hangs",), sample="1/2")
+    yield Run(MPICH, 2, ("device",))
+    yield Run(OPENMPI, 2, ("device",), sample="1/4")
+    yield Run(MPICH, 3, under("device", "results", "pieces"), sample="2/4")
+    yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),), sample="0/4")
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),))
     yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),))
 
@@ -200,10 +202,9 @@ def range_() -> Iterator[Run]:
     """The core of them with other MPIs and other versions of JAX."""
     for name in MPIS:
         if name not in (MPICH.mpi, OPENMPI.mpi):
-            yield Run(Environment(name), 2, MPI)
-    for jax in ("0.6", "0.12"):
-        yield Run(Environment(jax=jax), 2, CORE + JAX)
-    yield Run(Environment(jax="0.8"), 2, CORE + JACOBIAN)
+            yield Run(Environment(name), 2, MPI, sample="1/2")
+    for number, jax in enumerate(("0.6", "0.8", "0.12")):
+        yield Run(Environment(jax=jax), 2, CORE + JAX, sample=f"{number + 1}/4")
 
 
 def package() -> Iterator[Run]:

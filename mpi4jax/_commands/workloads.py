@@ -258,19 +258,7 @@ def loops(
         if size > effort.largest:
             continue
         count = size // 4
-        x = jnp.ones(count, jnp.float32)
-        bodies: dict[str, tuple[Callable[[Any], Any], Any]] = {
-            "allreduce": (lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm), x),
-            "bcast": (lambda x: mpi.bcast(x, 0, comm=comm), x),
-            "sendrecv": (lambda x: mpi.sendrecv(x, x, LEFT, RIGHT, comm=comm), x),
-        }
-        if count % SIZE == 0:
-            blocks = x.reshape(SIZE, -1)
-            bodies["alltoall"] = lambda x: mpi.alltoall(x, comm=comm), blocks
-            bodies["allgather"] = (
-                lambda state: (state[0], mpi.allgather(state[0], comm=comm)),
-                (blocks[0], blocks),
-            )
+        bodies = bodies_of_loops(mpi, comm, count)
         for name in operations:
             if name not in bodies:
                 continue
@@ -279,11 +267,8 @@ def loops(
             if size >= 1 << 22 and jax.default_backend() == "cpu":
                 # NumPy has large arrays in huge pages, XLA does not: half the truth each.
                 calls[", JAX's memory"] = _mpi4py_body(comm, name, jax_memory(count))
-            length = _loop_length(calls[""], effort)
-            ours = functools.partial(_loop_over(body, length), start)
-            cases: dict[str, Call] = {
-                f"{name}, {size}": functools.partial(_await_results, ours)
-            }
+            length = loop_length(calls[""], effort)
+            cases = {f"{name}, {size}": loop_over(body, start, length)}
             for memory, call in calls.items():
                 cases[f"mpi4py, {name}, {size}{memory}"] = repeated(call, length)
             for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
@@ -291,11 +276,34 @@ def loops(
     return samples
 
 
-def _loop_over(body: Callable[[Any], Any], length: int) -> Callable[[Any], Any]:
-    return jax.jit(lambda x: jax.lax.fori_loop(0, length, lambda _, y: body(y), x))
+def bodies_of_loops(
+    mpi: Any, comm: MPI.Intracomm, count: int
+) -> dict[str, tuple[Callable[[Any], Any], Any]]:
+    """What is done in each round, and with what the first one begins."""
+    x = jnp.ones(count, jnp.float32)
+    bodies: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        "allreduce": (lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm), x),
+        "bcast": (lambda x: mpi.bcast(x, 0, comm=comm), x),
+        "sendrecv": (lambda x: mpi.sendrecv(x, x, LEFT, RIGHT, comm=comm), x),
+    }
+    if count % SIZE == 0:
+        blocks = x.reshape(SIZE, -1)
+        bodies["alltoall"] = lambda x: mpi.alltoall(x, comm=comm), blocks
+        bodies["allgather"] = (
+            lambda state: (state[0], mpi.allgather(state[0], comm=comm)),
+            (blocks[0], blocks),
+        )
+    return bodies
 
 
-def _loop_length(call: Call, effort: Effort) -> int:
+def loop_over(body: Callable[[Any], Any], start: Any, length: int, **options: Any) -> Call:
+    def loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, length, lambda _, y: body(y), x, **options)
+
+    return functools.partial(_await_results, functools.partial(jax.jit(loop), start))
+
+
+def loop_length(call: Call, effort: Effort) -> int:
     call()
     seconds = WORLD.bcast(_time(call, 5), 0)
     return max(3, min(effort.loop, int(effort.loop_time / seconds)))

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-pytest_plugins = ["ranks"]
+pytest_plugins = ["ranks", "sample"]
 
 COMM = MPI.COMM_WORLD
 

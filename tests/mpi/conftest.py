@@ -10,7 +10,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import pytest
 from mpi4py import MPI
 
-pytest_plugins = ["ranks"]
+pytest_plugins = ["ranks", "sample"]
 
 COMM = MPI.COMM_WORLD
 

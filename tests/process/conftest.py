@@ -5,6 +5,8 @@ from textwrap import dedent
 import processes
 import pytest
 
+pytest_plugins = ["sample"]
+
 
 @pytest.fixture
 def launch(tmp_path):

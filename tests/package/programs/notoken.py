@@ -28,6 +28,8 @@ reveal_type(mpi4jax.send(x, np.int32(0), tag=1))  # None
 reveal_type(mpi4jax.recv(x, source=0, status=MPI.Status()))  # Array
 reveal_type(allgather(np.ones(3), comm=comm).shape)  # tuple[int, ...]
 reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int)))  # Array
+counts = jnp.ones(size, int)
+reveal_type(mpi4jax.alltoallv(x, counts, capacity=9))  # tuple[Array, Array]
 reveal_type(mpi4jax.reduce_scatter(x, MPI.SUM))  # Array
 grid = comm.Create_cart([size], [True])
 reveal_type(mpi4jax.neighbor_alltoall(x[:2], edge=1.5, comm=grid))  # Array

@@ -29,6 +29,8 @@ reveal_type(mpi4jax.send(x, np.int32(0), tag=1, token=token))  # AnyToken
 reveal_type(mpi4jax.recv(x, source=0, status=status))  # tuple[Array, AnyToken]
 reveal_type(mpi4jax.allgather(np.ones(3), comm=comm)[0])  # Array
 reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int))[0])  # Array
+counts = jnp.ones(size, int)
+reveal_type(mpi4jax.alltoallv(x, counts, capacity=9)[0])  # tuple[Array, Array]
 grid = MPI.COMM_WORLD.Create_cart([size], [True])
 reveal_type(mpi4jax.neighbor_alltoall(x[:2], edge=1.5, comm=grid)[0])  # Array
 reveal_type(mpi4jax.sendrecv(1.0, 2, 0, 0, token=None)[0])  # Array
