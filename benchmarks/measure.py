@@ -42,6 +42,7 @@ from workloads import (
     dispatch,
     eager,
     import_mpi,
+    in_turn,
     latency,
     loop_length,
     loop_over,
@@ -312,6 +313,34 @@ def halos(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def neighbors(effort: Effort) -> dict[str, list[float]]:
+    """Blocks for the neighbors in a ring, in a loop, per call."""
+    mpi, comm = import_mpi(), WORLD.Create_cart([SIZE], periods=[True])
+    samples = {}
+    for size in (8, 1 << 16):
+        blocks = np.ones((2, size // 4), np.float32)
+        one, other = blocks.copy(), blocks.copy()
+        # The buffers are swapped between two rounds: nothing has to be copied.
+        pair = in_turn(
+            functools.partial(comm.Neighbor_alltoall, one, other),
+            functools.partial(comm.Neighbor_alltoall, other, one),
+        )
+        length = 2 * loop_length(pair, effort)
+
+        def body(x):
+            return mpi.neighbor_alltoall(x, comm=comm)
+
+        start = jnp.asarray(blocks)
+        cases: dict[str, Call] = {
+            f"loop, {size}": loop_over(body, start, length),
+            f"loop, {size}, unroll=2": loop_over(body, start, length, unroll=2),
+            f"mpi4py, {size}": repeated(pair, length // 2),
+        }
+        for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
+            samples[case] = [s / length for s in seconds]
+    return samples
+
+
 def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
     """The same with requests that are made once, and one message for each neighbor."""
     fields = [np.ones((258, 258)) for _ in range(count)]
@@ -347,7 +376,7 @@ WORKLOADS = {
     f.__name__: f
     for f in (
         *(dispatch, eager, loops, c, latency, gloo),
-        *(growth, programs, trees, checks, halos),
+        *(growth, programs, trees, checks, neighbors, halos),
     )
 }
 

@@ -147,6 +147,29 @@ def trees(r: Results) -> list[Row]:
     return rows
 
 
+def neighbors(r: Results) -> list[Row]:
+    """Blocks for the neighbors in a ring, in a loop."""
+    rows: list[Row] = []
+    for workload in (name for name in r.samples if name.startswith("neighbors, ")):
+        for size in r.sizes(workload, OURS, "loop, "):
+            ours, unrolled, mpi4py = (
+                r(workload, OURS, case)
+                for case in (f"loop, {size}", f"loop, {size}, unroll=2", f"mpi4py, {size}")
+            )
+            rows.append(
+                {
+                    "ranks": workload.removeprefix("neighbors, "),
+                    "size of a block": size_of(size),
+                    "ours": ours,
+                    "ours, unroll=2": unrolled,
+                    "mpi4py": mpi4py,
+                    "ours / mpi4py": over(ours, mpi4py),
+                    "unroll=2 / mpi4py": over(unrolled, mpi4py),
+                }
+            )
+    return rows
+
+
 def halos(r: Results) -> list[Row]:
     """The ghost cells of some fields, in a loop."""
     rows: list[Row] = []
@@ -259,6 +282,7 @@ def main() -> None:
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),
         "Trees, µs": trees(r),
+        "Neighbors in a ring, µs each": neighbors(r),
         "Ghost cells, µs": halos(r),
         "Everything else": others(r),
     }

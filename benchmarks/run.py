@@ -49,6 +49,7 @@ PLAN = [
     ("c", (OURS,), (2,), 1),
     ("checks", (OURS,), (2,), 1),
     ("trees", BOTH, (2,), 2),
+    ("neighbors", (OURS,), (2, 4), 1),
     ("halos", BOTH, (2, 4), 2),
 ]
 

@@ -15,6 +15,11 @@ from mpi4jax._internal.bridge import abi
 OPERATIONS = notoken.__all__
 
 
+def is_part(handler):
+    """Whether a handler is one of the two of a call with a capacity."""
+    return handler.endswith(("_counts", "_rows"))
+
+
 def test_every_list_has_every_operation(root):
     folder = root / "mpi4jax" / "_internal" / "operations"
     files = {path.stem for path in folder.glob("[a-z]*.py")}
@@ -25,11 +30,11 @@ def test_every_list_has_every_operation(root):
     lists = {
         "notoken.py": OPERATIONS,
         "_tokens.py": _tokens.__all__,
-        "the core's handlers": [name for name, _ in on_host],
-        "those for devices": [name for name, _ in on_device],
+        "the core's handlers": [name for name, _ in on_host if not is_part(name)],
+        "those for devices": [name for name, _ in on_device if not is_part(name)],
         "docs/api.md, with tokens": re.findall(r":: mpi4jax\.(\w+)$", with_tokens, re.M),
         "docs/api.md": re.findall(r":: mpi4jax\.notoken\.(\w+)$", without, re.M),
-        "docs/usage.md": re.findall(r"^\| `(\w+)\(", usage, re.MULTILINE),
+        "docs/usage.md": {*re.findall(r"^\| `(\w+)\(", usage, re.MULTILINE)},
     }
     for name, listed in lists.items():
         assert sorted(listed) == sorted(files), name
@@ -47,6 +52,7 @@ def test_the_form_with_tokens(name):
     assert str(token) == "token: 'AnyToken | None' = None"
     given = {
         "Array": "tuple[Array, AnyToken]",
+        "Array | tuple[Array, Array]": "tuple[Array | tuple[Array, Array], AnyToken]",
         "None": "AnyToken",
         "T": "tuple[T, AnyToken]",
     }[bare.return_annotation]
