@@ -314,30 +314,34 @@ def halos(effort: Effort) -> dict[str, list[float]]:
 
 
 def neighbors(effort: Effort) -> dict[str, list[float]]:
-    """Blocks for the neighbors in a ring, in a loop, per call."""
-    mpi, comm = import_mpi(), WORLD.Create_cart([SIZE], periods=[True])
+    """Blocks for the neighbors on a graph, in a loop, per call."""
+    mpi = import_mpi()
     samples = {}
-    for size in (8, 1 << 16):
-        blocks = np.ones((2, size // 4), np.float32)
-        one, other = blocks.copy(), blocks.copy()
-        # The buffers are swapped between two rounds: nothing has to be copied.
-        pair = in_turn(
-            functools.partial(comm.Neighbor_alltoall, one, other),
-            functools.partial(comm.Neighbor_alltoall, other, one),
-        )
-        length = 2 * loop_length(pair, effort)
+    for number in (2, 8, 32):
+        # The two processes beside this one, again and again.
+        others = [LEFT, RIGHT] * (number // 2)
+        comm = WORLD.Create_dist_graph_adjacent(others, others)
+        for size in (8, 1 << 16):
+            blocks = np.ones((number, size // 4), np.float32)
+            one, other = blocks.copy(), blocks.copy()
+            # The buffers are swapped between two rounds: nothing has to be copied.
+            pair = in_turn(
+                functools.partial(comm.Neighbor_alltoall, one, other),
+                functools.partial(comm.Neighbor_alltoall, other, one),
+            )
+            length = 2 * loop_length(pair, effort)
 
-        def body(x):
-            return mpi.neighbor_alltoall(x, comm=comm)
+            def body(x, comm=comm):
+                return mpi.neighbor_alltoall(x, comm=comm)
 
-        start = jnp.asarray(blocks)
-        cases: dict[str, Call] = {
-            f"loop, {size}": loop_over(body, start, length),
-            f"loop, {size}, unroll=2": loop_over(body, start, length, unroll=2),
-            f"mpi4py, {size}": repeated(pair, length // 2),
-        }
-        for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
-            samples[case] = [s / length for s in seconds]
+            start = jnp.asarray(blocks)
+            cases: dict[str, Call] = {
+                f"{number}, {size}": loop_over(body, start, length),
+                f"{number}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
+                f"mpi4py, {number}, {size}": repeated(pair, length // 2),
+            }
+            for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
+                samples[case] = [s / length for s in seconds]
     return samples
 
 

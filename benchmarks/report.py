@@ -148,25 +148,28 @@ def trees(r: Results) -> list[Row]:
 
 
 def neighbors(r: Results) -> list[Row]:
-    """Blocks for the neighbors in a ring, in a loop."""
+    """Blocks for the neighbors on a graph, in a loop."""
     rows: list[Row] = []
     for workload in (name for name in r.samples if name.startswith("neighbors, ")):
-        for size in r.sizes(workload, OURS, "loop, "):
-            ours, unrolled, mpi4py = (
-                r(workload, OURS, case)
-                for case in (f"loop, {size}", f"loop, {size}, unroll=2", f"mpi4py, {size}")
-            )
-            rows.append(
-                {
-                    "ranks": workload.removeprefix("neighbors, "),
-                    "size of a block": size_of(size),
-                    "ours": ours,
-                    "ours, unroll=2": unrolled,
-                    "mpi4py": mpi4py,
-                    "ours / mpi4py": over(ours, mpi4py),
-                    "unroll=2 / mpi4py": over(unrolled, mpi4py),
-                }
-            )
+        for count in (2, 8, 32):
+            for size in r.sizes(workload, OURS, f"{count}, "):
+                case = f"{count}, {size}"
+                ours, unrolled, mpi4py = (
+                    r(workload, OURS, name)
+                    for name in (case, f"{case}, unroll=2", f"mpi4py, {case}")
+                )
+                rows.append(
+                    {
+                        "ranks": workload.removeprefix("neighbors, "),
+                        "neighbors": str(count),
+                        "size of a block": size_of(size),
+                        "ours": ours,
+                        "ours, unroll=2": unrolled,
+                        "mpi4py": mpi4py,
+                        "ours / mpi4py": over(ours, mpi4py),
+                        "unroll=2 / mpi4py": over(unrolled, mpi4py),
+                    }
+                )
     return rows
 
 
@@ -282,7 +285,7 @@ def main() -> None:
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),
         "Trees, µs": trees(r),
-        "Neighbors in a ring, µs each": neighbors(r),
+        "Neighbors on a graph, µs each": neighbors(r),
         "Ghost cells, µs": halos(r),
         "Everything else": others(r),
     }

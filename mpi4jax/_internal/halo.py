@@ -422,12 +422,11 @@ class Plan:
         came: list[Sequence[list[Any]]] = []
         for n, group in enumerate(groups):
             came.append(self._travel(sent[n], room[n], group))
-            for direction, slabs in zip(group, came[n], strict=True):
-                for later in range(n + 1, len(groups)):
-                    sent[later] = [
-                        self._pass_on(slabs, direction, given, d, extents)
-                        for given, d in zip(sent[later], groups[later], strict=True)
-                    ]
+            for later in range(n + 1, len(groups)):
+                sent[later] = [
+                    self._pass_on(came[n], group, slabs, d, extents)
+                    for slabs, d in zip(sent[later], groups[later], strict=True)
+                ]
         filled: list[Direction] = []
         for group, slabs_of_group in zip(reversed(groups), reversed(came), strict=True):
             for direction, slabs in zip(group, slabs_of_group, strict=True):
@@ -437,20 +436,27 @@ class Plan:
 
     def _pass_on(
         self,
-        came: Sequence[Any],
-        direction: Direction,
+        came: Sequence[Sequence[Any]],
+        group: Sequence[Direction],
         sent: Sequence[Any],
         later: Direction,
         extents: Sequence[Sequence[Extent]],
     ) -> list[Any]:
-        """The slabs that are sent later, with the ghost cells in them that came before."""
+        """The slabs that are sent later, with the ghost cells in them that came before.
+
+        Put together anew: that is one of XLA's kernels for each slab, where to write the
+        ghost cells is one for each side.
+        """
+        place = self.axes[group[0].axis].place
         found = []
-        for slab, x, of_leaf in zip(came, sent, extents, strict=True):
-            first, second = of_leaf[direction.axis], of_leaf[later.axis]
-            to = self._along(x.ndim, direction.axis, _filled(first, direction))
-            part = slab[self._along(x.ndim, later.axis, _owned(second, later))]
-            starts = [one.start or 0 for one in to]
-            found.append(jax.lax.dynamic_update_slice(x, part, starts))
+        for n, (x, of_leaf) in enumerate(zip(sent, extents, strict=True)):
+            index = self._along(x.ndim, later.axis, _owned(of_leaf[later.axis], later))
+            before = [c[n][index] for c, d in zip(came, group, strict=True) if d.is_up]
+            behind = [c[n][index] for c, d in zip(came, group, strict=True) if not d.is_up]
+            first = sum(slab.shape[place] for slab in before)
+            last = x.shape[place] - sum(slab.shape[place] for slab in behind)
+            rest = jax.lax.slice_in_dim(x, first, last, axis=place)
+            found.append(jnp.concatenate([*before, rest, *behind], place))
         return found
 
     def _along(self, number: int, axis: int, part: slice) -> tuple[slice, ...]:
