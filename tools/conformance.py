@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,6 @@ from environments import FOLDER, Environment, mpi_environ, prepare
 
 HERE = Path(__file__).parent
 ARCHIVES = FOLDER / "archives"
-RANKS = (1, 2)
 #: Seconds for a suite, which takes a tenth of it: what is not done then is a deadlock.
 TIMEOUT = 1200
 
@@ -30,15 +30,18 @@ class Suite(NamedTuple):
 
     version: str
     api: str
-    #: What it runs on. The older suites are a part of the newer ones, in other words.
-    mpis: tuple[str, ...] = ("mpich",)
+    #: On how many ranks of each MPI it runs.
+    ranks: Mapping[str, tuple[int, ...]]
 
 
+NEWER = {"mpich": (1, 2), "openmpi": (2,)}
+#: They are parts of the newer ones, in other words.
+OLDER = {"mpich": (2,)}
 SUITES = (
-    Suite("0.7.2", "token", ("mpich", "openmpi")),
-    Suite("0.9.1.post2", "notoken", ("mpich", "openmpi")),
-    Suite("0.5.4", "token"),
-    Suite("0.3.15.post2", "token"),
+    Suite("0.7.2", "token", NEWER),
+    Suite("0.9.1.post2", "notoken", NEWER),
+    Suite("0.5.4", "token", OLDER),
+    Suite("0.3.15.post2", "token", OLDER),
 )
 
 
@@ -144,8 +147,8 @@ def run_all() -> list[bool]:
     todo = [
         (suite, fetch(suite.version, ARCHIVES), prepare(Environment(mpi, api=suite.api)), n)
         for suite in SUITES
-        for mpi in suite.mpis
-        for n in RANKS
+        for mpi, ranks in suite.ranks.items()
+        for n in ranks
     ]
     with ThreadPoolExecutor(2) as pool:
         alone = list(pool.map(lambda job: run(*job), [j for j in todo if j[-1] == 1]))
