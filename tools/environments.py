@@ -151,13 +151,9 @@ def uv() -> Path:
 
 
 def install(path: Path, *arguments: object, **environ: str) -> None:
-    """Install into the virtual environment at `path`, and compile all modules there.
-
-    Tests start hundreds of processes, which would compile JAX again and again where Python
-    may not write what it has compiled (PYTHONDONTWRITEBYTECODE).
-    """
-    command = (uv(), "pip", "install", "--quiet", "--compile-bytecode")
-    call(*command, "--python", path / "bin" / "python", *arguments, **environ)
+    """Install into the virtual environment at `path`."""
+    interpreter = path / "bin" / "python"
+    call(uv(), "pip", "install", "--quiet", "--python", interpreter, *arguments, **environ)
 
 
 def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
@@ -271,8 +267,11 @@ def call_mpiexec(path: Path, name: str) -> None:
 
 
 def mpi_environ(path: Path) -> dict[str, str]:
-    """What the MPI of a virtual environment needs to run here."""
+    """What the programs of a virtual environment need to run here."""
     return {
+        # Hundreds of processes would compile JAX's modules again and again if none of them
+        # might write what it has compiled.
+        "PYTHONDONTWRITEBYTECODE": "",
         # Root may run Open MPI, on more ranks than cores, which then must not spin.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
