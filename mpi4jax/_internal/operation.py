@@ -419,18 +419,18 @@ def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
 
 
 def one_by_one(
-    bind: Callable[..., Sequence[Any]], operands: Sequence[Any], axes: Sequence[Any]
-) -> tuple[Sequence[Any], list[int]]:
+    bind: Callable[..., Any], operands: Sequence[Any], axes: Sequence[Any]
+) -> tuple[Any, Any]:
     """A message for each member of a batch, one after the other."""
     given = list(zip(operands, axes, strict=True))
     batched = [jnp.moveaxis(x, n, 0) for x, n in given if n is not None]
 
-    def call(members: Sequence[Any]) -> Sequence[Any]:
+    def call(members: Sequence[Any]) -> Any:
         remaining = iter(members)
         return bind(*(x if n is None else next(remaining) for x, n in given))
 
     results = jax.lax.map(call, batched)
-    return results, [0] * len(results)
+    return results, jax.tree_util.tree_map(lambda _: 0, results)
 
 
 lines.is_eager_call(Operation._run)
@@ -497,14 +497,9 @@ class SharedTranspose:
         return [found, *(None for _ in constants)]
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-        y, *constants = operands
+        bind = functools.partial(self.primitive.bind, **params)
         if any(n is not None for n in axes[1:]):
-
-            def bind(*members: Any) -> Any:
-                return [self.primitive.bind(*members, **params)]
-
-            (result,), _ = one_by_one(bind, operands, axes)
-            return result, 0
+            return one_by_one(bind, operands, axes)
         operand_axis, result_axis = self._operation.batch_axes(**params)
-        moved = jnp.moveaxis(y, axes[0], result_axis)
-        return self.primitive.bind(moved, *constants, **params), operand_axis
+        moved = jnp.moveaxis(operands[0], axes[0], result_axis)
+        return bind(moved, *operands[1:]), operand_axis

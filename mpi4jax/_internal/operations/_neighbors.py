@@ -13,7 +13,6 @@ from ..annotations import Comm
 from ..handles import Communicator
 from ..operation import fill
 from ..topology import Neighbor, Neighbors
-from ._arguments import padding
 
 
 def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
@@ -45,11 +44,6 @@ def neighbors_in(
     assert communicator.neighbors is not None
     sources, destinations, _ = communicator.neighbors
     return (destinations, sources) if backwards else (sources, destinations)
-
-
-def edge_value(function: str, edge: Any, x: Any, block: tuple[int, ...]) -> Any:
-    """What blocks are that no process sends: an array, or None for zeros."""
-    return padding(function, "edge", edge, x, block)
 
 
 def filled(result: Any, edge: Any, parts: tuple[tuple[int, int], ...]) -> Any:

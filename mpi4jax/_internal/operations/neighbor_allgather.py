@@ -12,8 +12,8 @@ from ..handles import Communicator
 from ..operation import Operation, named
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import like
-from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+from ._arguments import like, padding
+from ._neighbors import filled, neighborhood, neighbors_in
 
 operation = Operation(
     "neighbor_allgather",
@@ -50,7 +50,7 @@ def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) 
 
     """
     communicator, neighbors = neighborhood("neighbor_allgather", comm)
-    edge = edge_value("neighbor_allgather", edge, x, np.shape(x))
+    edge = padding("neighbor_allgather", "edge", edge, x, np.shape(x))
     result = operation(communicator, x)
     return filled(result, edge, blocks_of_nobody(neighbors.sources))
 

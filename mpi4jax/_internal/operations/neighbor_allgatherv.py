@@ -12,8 +12,8 @@ from ..handles import Communicator
 from ..operation import Operation, named
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import check_rows, like, neighbor_row_counts
-from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+from ._arguments import check_rows, like, neighbor_row_counts, padding
+from ._neighbors import filled, neighborhood, neighbors_in
 
 operation = Operation(
     "neighbor_allgatherv",
@@ -61,7 +61,7 @@ def neighbor_allgatherv(
         raise ValueError(
             f"{name} got an array of shape () for argument `x`, expected one with rows"
         )
-    edge = edge_value(name, edge, x, np.shape(x)[1:])
+    edge = padding(name, "edge", edge, x, np.shape(x)[1:])
     result = operation(communicator, x, counts=counts)
     return filled(result, edge, blocks_of_nobody(sources, counts))
 

@@ -12,8 +12,8 @@ from ..jax_compat import ShapedArray
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import like
-from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+from ._arguments import like, padding
+from ._neighbors import filled, neighborhood, neighbors_in
 
 
 def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> ShapedArray:
@@ -61,7 +61,7 @@ def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -
             f"neighbor_alltoall got an array of shape {np.shape(x)} for argument `x`, "
             f"expected ({number}, ...), as this process sends to {number} neighbors"
         )
-    edge = edge_value("neighbor_alltoall", edge, x, np.shape(x)[1:])
+    edge = padding("neighbor_alltoall", "edge", edge, x, np.shape(x)[1:])
     result = operation(communicator, x, backwards=0)
     return filled(result, edge, blocks_of_nobody(neighbors.sources))
 

@@ -11,8 +11,8 @@ from ..handles import Communicator
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import check_rows, like, neighbor_row_counts
-from ._neighbors import edge_value, filled, neighborhood, neighbors_in
+from ._arguments import check_rows, like, neighbor_row_counts, padding
+from ._neighbors import filled, neighborhood, neighbors_in
 
 
 def _not_written(
@@ -76,7 +76,7 @@ def neighbor_alltoallv(
                 f"{communicator.rank}), expected the same number"
             )
     check_rows(name, "x", x, sum(sendcounts))
-    edge = edge_value(name, edge, x, np.shape(x)[1:])
+    edge = padding(name, "edge", edge, x, np.shape(x)[1:])
     result = operation(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )

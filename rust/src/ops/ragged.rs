@@ -130,6 +130,12 @@ fn listed(counts: &[i64], preposition: &str) -> String {
     words.join(", ")
 }
 
+/// More rows come to a rank than it has room for.
+fn lacks_room(rank: c_int, capacity: i64, counts: &[i64]) -> String {
+    let (comes, listed) = (sum(counts), listed(counts, "from"));
+    format!("rank {rank} has room for {capacity} rows (`capacity`), and gets {comes}: {listed}")
+}
+
 /// Tells every rank how many rows of the operand go there, and finds out how many come from each.
 pub fn alltoallv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (rows, capacity) = (call.number("rows")?, call.number("capacity")?);
@@ -173,10 +179,7 @@ pub fn alltoallv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             listed(&sent, "for")
         ))
     } else if comes > capacity {
-        Some(format!(
-            "rank {rank} has room for {capacity} rows (`capacity`), and gets {comes}: {}",
-            listed(&received, "from")
-        ))
+        Some(lacks_room(rank, capacity, &received))
     } else {
         None
     };
@@ -225,10 +228,7 @@ pub fn allgatherv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         } else if count > rows {
             format!("rank {rank} has {count} rows in `counts`, and {rows} in `x`")
         } else if comes > *capacity {
-            format!(
-                "rank {rank} has room for {capacity} rows (`capacity`), and gets {comes}: {}",
-                listed(&counts, "from")
-            )
+            lacks_room(rank as c_int, *capacity, &counts)
         } else {
             continue;
         };

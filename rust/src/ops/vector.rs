@@ -9,6 +9,7 @@
 //! bindings of one procedure (MPI-4.1 §19.2).
 
 use std::ffi::{c_int, c_void};
+use std::fmt::Arguments;
 
 use super::call::Call;
 use super::counts::{Count, CountList, invoke};
@@ -31,7 +32,13 @@ impl Shares {
     /// The same, of counts that the program has computed.
     fn computed<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
         let size = call.communicator.size as usize;
-        checked_counts("an operand", call.counts(counts)?, size, "ranks").map(Self)
+        checked_counts(
+            format_args!("an operand"),
+            call.counts(counts)?,
+            size,
+            "ranks",
+        )
+        .map(Self)
     }
 
     /// The rows of all ranks.
@@ -58,11 +65,20 @@ pub(super) fn row_counts<A: Abi, M: Memory>(
     number: usize,
     whom: &str,
 ) -> Result<Vec<i64>> {
-    let what = format!("attribute `{name}`");
-    checked_counts(&what, call.ints(name)?, number, whom)
+    checked_counts(
+        format_args!("attribute `{name}`"),
+        call.ints(name)?,
+        number,
+        whom,
+    )
 }
 
-fn checked_counts(what: &str, counts: Vec<i64>, number: usize, whom: &str) -> Result<Vec<i64>> {
+fn checked_counts(
+    what: Arguments,
+    counts: Vec<i64>,
+    number: usize,
+    whom: &str,
+) -> Result<Vec<i64>> {
     if counts.len() == number && counts.iter().all(|count| *count >= 0) {
         return Ok(counts);
     }
