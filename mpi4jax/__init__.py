@@ -21,6 +21,8 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.hashable import HashableMPIType as HashableMPIType
     from ._internal.hashable import unpack_hashable as unpack_hashable
     from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
+    from ._internal.nonblocking import Request as Request
+    from ._internal.nonblocking import wait as wait
     from ._internal.token import LinearToken as LinearToken
     from ._internal.token import create_token as create_token
     from ._internal.token import tie as tie
@@ -37,18 +39,40 @@ elif not _is_for_command:
         from .notoken import *
     from . import halo as halo
     from . import tree as tree
+    from ._internal.nonblocking_operations import iallgather as iallgather
+    from ._internal.nonblocking_operations import iallreduce as iallreduce
+    from ._internal.nonblocking_operations import ialltoall as ialltoall
+    from ._internal.nonblocking_operations import ibcast as ibcast
+    from ._internal.nonblocking_operations import iexchange as iexchange
+    from ._internal.nonblocking_operations import irecv as irecv
+    from ._internal.nonblocking_operations import isend as isend
+    from ._internal.nonblocking_operations import isendrecv as isendrecv
+    from ._internal.overlap import in_order as in_order
+    from ._internal.overlap import overlap as overlap
 
     __all__ = [
         *notoken.__all__,
         "HashableMPIType",
         "LinearToken",
+        "Request",
         "create_token",
         "halo",
         "has_cuda_support",
         "has_sycl_support",
+        "iallgather",
+        "iallreduce",
+        "ialltoall",
+        "ibcast",
+        "iexchange",
+        "in_order",
+        "irecv",
+        "isend",
+        "isendrecv",
+        "overlap",
         "tie",
         "tree",
         "unpack_hashable",
+        "wait",
         "wrap_as_hashable",
     ]
 

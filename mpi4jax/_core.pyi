@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
 
+NONBLOCKING: tuple[str, ...]
+"""The operations that begin something, by what the attribute `started` of a wait says."""
+
 def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
 
@@ -21,6 +24,21 @@ def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int)
 
     What has more than `chunk` bytes travels in pieces, unless that is 0.
     """
+
+def finish_flights(at_most: float) -> list[tuple[str, bool]]:
+    """Wait for all that is in flight, but no longer than so many seconds.
+
+    Gives what there was, and whether it is done. Nothing can be waited for after that.
+    """
+
+def in_flight() -> int:
+    """How many operations are in flight."""
+
+def set_flight_line(number: int, line: str) -> None:
+    """Say which line an eager call has that has begun the operation with this number."""
+
+def set_pushing(is_pushed: bool) -> None:
+    """Have a thread see to what is in flight, or not."""
 
 def set_neighbors(
     number: int,

@@ -91,6 +91,7 @@ class Settings(NamedTuple):
     hang_report: float
     on_deadlock: str
     profile: bool
+    progress_thread: bool
     raise_on_error: bool
     staging_chunk: int | None
     staging_limit: int
@@ -119,6 +120,7 @@ def read() -> Settings:
         hang_report=DEFAULT_HANG_REPORT if report is None else report,
         on_deadlock=choice("MPI4JAX_ON_DEADLOCK", "abort", "report") or "abort",
         profile=flag("MPI4JAX_PROFILE") is True,
+        progress_thread=flag("MPI4JAX_PROGRESS_THREAD") is not False,
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,

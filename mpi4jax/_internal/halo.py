@@ -19,10 +19,12 @@ from .operations.allgather import allgather
 from .operations.exchange import exchange
 from .operations.gather import gather
 from .operations.scatter import scatter
+from .overlap import overlap
 from .packing import Tree
 from .validation import integer, reject
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: The tags of a plan's messages begin here: where users have none, and all MPIs have some
 #: (MPI-4.1 §9.1.2).
@@ -190,7 +192,15 @@ class Plan:
         dims = [axis.processes for axis in self.axes]
         return f"<halo.Plan: {dims} processes, ghost cells {widths}>"
 
-    def exchange(self, fields: T) -> T:
+    @overload
+    def exchange(self, fields: T, *, during: None = None) -> T: ...
+
+    @overload
+    def exchange(self, fields: T, *, during: Callable[[T], R]) -> tuple[T, R]: ...
+
+    def exchange(
+        self, fields: T, *, during: Callable[[T], R] | None = None
+    ) -> T | tuple[T, R]:
         """Fill the ghost cells with what the neighbors have there.
 
         All fields together are one message for each neighbor. Ghost cells at an edge of the
@@ -198,12 +208,19 @@ class Plan:
 
         Arguments:
             fields: An array, or a tree of arrays.
+            during: A function of the fields, with their old ghost cells, that is computed
+                while messages are in flight: all of them if the plan has no corners, else
+                those along the first axis.
 
         Returns:
-            The fields, with their ghost cells filled.
+            The fields, with their ghost cells filled; with ``during``, a tuple of these and
+            of what that gives.
 
         """
-        return self._on_leaves("exchange", self._exchange, fields)
+        if during is None:
+            return self._on_leaves("exchange", self._exchange, fields)
+        function = during
+        return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
 
     def accumulate(self, fields: T) -> T:
         """Add the ghost cells to the cells of the neighbors that they stand for.

@@ -5,11 +5,13 @@ Nothing else in this package imports from `jax._src` or asks for JAX's version.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ import jaxlib
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
 import numpy as np
 from jax._src import compilation_cache, dispatch, source_info_util, xla_bridge
-from jax._src.core import Primitive, Token, abstract_token, trace_state_clean
+from jax._src.core import Literal, Primitive, Token, abstract_token, trace_state_clean
 from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
     Effect,
@@ -42,6 +44,7 @@ from .versions import versiontuple
 __all__ = [
     "ALIAS",
     "Effect",
+    "Literal",
     "LoweredProgram",
     "Primitive",
     "ShapedArray",
@@ -50,6 +53,7 @@ __all__ = [
     "abstract_token",
     "ad",
     "apply_primitive",
+    "at_its_line",
     "avoid_broken_cache",
     "batching",
     "calls_with",
@@ -58,6 +62,7 @@ __all__ = [
     "convert",
     "def_eager",
     "devices_in_use",
+    "eval_equation",
     "ffi_lowering",
     "forget_runtime_tokens",
     "get_token",
@@ -74,6 +79,7 @@ __all__ = [
     "register_ffi_target",
     "register_lowering",
     "set_token",
+    "target_of",
     "text_of",
     "token_type",
     "trace_state_clean",
@@ -153,6 +159,27 @@ def register_lowering(
 def def_eager(primitive: Primitive) -> None:
     """Have a primitive that is called outside of a trace compiled and run by itself."""
     primitive.def_impl(functools.partial(apply_primitive, primitive))
+
+
+def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation of a jaxpr."""
+    found = equation.primitive.get_bind_params(equation.params)
+    # JAX < 0.8 has functions among the parameters apart.
+    functions, params = found if isinstance(found, tuple) else ((), found)
+    result = equation.primitive.bind(*functions, *operands, **params)
+    return result if equation.primitive.multiple_results else [result]
+
+
+def at_its_line(equation: Any) -> AbstractContextManager[Any]:
+    """Have what is traced come from where an equation comes from."""
+    stack = source_info_util.current_name_stack() + equation.source_info.name_stack
+    context = source_info_util.user_context(
+        equation.source_info.traceback, name_stack=stack
+    )
+    with contextlib.ExitStack() as both:
+        both.enter_context(context)
+        both.enter_context(equation.ctx.manager)
+        return both.pop_all()
 
 
 def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,6 +316,11 @@ def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]
         old = found[attribute]
         found[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
+
+
+def target_of(call: Any) -> str:
+    """The name of the handler of a custom call."""
+    return ir.StringAttr(call.attributes["call_target_name"]).value
 
 
 def not_in_place(call: Any) -> None:

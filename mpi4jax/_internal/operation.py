@@ -36,6 +36,7 @@ from .jax_compat import (
     not_in_place,
     on_lowering,
     register_lowering,
+    target_of,
     trace_state_clean,
 )
 from .packing import Tree, packed, parcels, unpacked
@@ -364,10 +365,7 @@ class Operation:
         messages: tuple[Any, Any] | None = None,
         **types: Any,
     ) -> list[Any]:
-        """Call the handler, in order with all other calls, and have its line noted."""
-        attributes = {lines.CALL_SITE: np.int64(lines.note(ctx, messages)), **attributes}
-        target = custom_call_target(self.name)
-        return lower_in_order(ctx, target, operands, attributes, **types)
+        return call_in_program(ctx, self.name, operands, attributes, messages, **types)
 
     def _attributes(self, communicator: Communicator, **params: Any) -> dict[str, Any]:
         """The parameters as the handler gets them."""
@@ -396,6 +394,19 @@ class Operation:
         moved = [batch_at(axis, size, x, n) for x, n in batched]
         results = bind(*moved, *operands[number:])
         return results, [result_axis] * len(results)
+
+
+def call_in_program(
+    ctx: Any,
+    handler: str,
+    operands: Sequence[Any],
+    attributes: dict[str, Any],
+    messages: tuple[Any, Any] | None = None,
+    **types: Any,
+) -> list[Any]:
+    """Call a handler, in order with all other calls, and have its line noted."""
+    attributes = {lines.CALL_SITE: np.int64(lines.note(ctx, messages)), **attributes}
+    return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 
 
 def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
@@ -436,6 +447,10 @@ def one_by_one(
 lines.is_eager_call(Operation._run)
 
 
+#: The handler whose results are its operands, wherever these are.
+_IN_ORDER = custom_call_target("in_order")
+
+
 def _finish(program: LoweredProgram) -> None:
     """See to what is known of the calls of a program when all of it is lowered."""
     if not lines.is_noted(program):
@@ -445,6 +460,8 @@ def _finish(program: LoweredProgram) -> None:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
+        if target_of(call) == _IN_ORDER:
+            continue
         if call.operands and len(list(call.operands[0].uses)) > 1:
             not_in_place(call)
     lines.tell(program, calls)

@@ -19,6 +19,7 @@ ENTRY = np.dtype(
         ("sent", "i8"),
         ("received", "i8"),
         ("sequence", "u8"),
+        ("in_flight", "u8"),
         ("communicator", "i4"),
         ("op", "i4"),
         ("root", "i4"),
@@ -51,6 +52,7 @@ class Call(NamedTuple):
     sent: int
     received: int
     sequence: int
+    in_flight: int
     communicator: int
     op: int
     root: int

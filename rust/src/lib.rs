@@ -43,15 +43,16 @@ mod _core {
     use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
     #[pymodule_export]
     use super::python::{
-        connect_watchers, describe_communicator, device, end_with, free_communicator, free_staging,
-        get_logging, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
+        connect_watchers, describe_communicator, device, end_with, finish_flights,
+        free_communicator, free_staging, get_logging, in_flight, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
         set_call_site, set_check, set_communicator, set_count_limit, set_datatype, set_direct,
-        set_eager_line, set_logging, set_messages, set_neighbors, set_operator, set_raise_on_error,
+        set_eager_line, set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing, set_raise_on_error,
         set_staging_limit, set_status, start_watching, status_ignore, why_no_device,
     };
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("OPERATORS", super::python::operators(module.py())?)
+        module.add("OPERATORS", super::python::operators(module.py())?)?;
+        module.add("NONBLOCKING", crate::recorder::NONBLOCKING)
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::prelude::*;
@@ -16,6 +17,7 @@ use crate::mpi::{
     Abi, Communicator, Datatype, Functions, Library, Mpich, Neighbor, Neighbors, OpenMpi,
     PredefinedOp, REGISTRY, Standard,
 };
+use crate::ops::Left;
 use crate::recorder::CommunicatorFacts;
 use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
@@ -75,6 +77,7 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     A::functions().get_or_init(|| functions);
     START_WATCHING.get_or_init(|| watch::start::<A>);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
+    FINISH.get_or_init(|| ops::finish::<A>);
     Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
 
@@ -155,6 +158,37 @@ pub fn free_communicator(number: usize) {
     if let Some(free) = FREE_COMMUNICATOR.get() {
         free(number);
     }
+}
+
+/// The same.
+static FINISH: OnceLock<fn(Duration) -> Vec<Left>> = OnceLock::new();
+
+/// Waits for all that is in flight, but no longer than so many seconds. Gives what there was, and
+/// whether it is done. Nothing can be waited for after that.
+#[pyfunction]
+pub fn finish_flights(py: Python<'_>, at_most: f64) -> Vec<(String, bool)> {
+    let at_most = Duration::try_from_secs_f64(at_most).unwrap_or_default();
+    let left = py.detach(|| FINISH.get().map(|finish| finish(at_most)));
+    let left = left.unwrap_or_default().into_iter();
+    left.map(|Left { what, is_done }| (what, is_done)).collect()
+}
+
+/// How many operations are in flight.
+#[pyfunction]
+pub fn in_flight() -> usize {
+    ops::in_flight()
+}
+
+/// Says which line an eager call has that has begun the operation with this number.
+#[pyfunction]
+pub fn set_flight_line(number: u32, line: &str) {
+    ops::set_line(number, line);
+}
+
+/// Has a thread see to what is in flight, or not.
+#[pyfunction]
+pub fn set_pushing(is_pushed: bool) {
+    ops::set_pushing(is_pushed);
 }
 
 /// The names of the operators that MPI predefines, each at the place that is its number.

@@ -35,6 +35,8 @@ pub struct Entry {
     pub received: i64,
     /// The place among the collective calls on the communicator, or 0.
     pub sequence: u64,
+    /// The number of what the call has begun, or waits for, or 0.
+    pub in_flight: u64,
     /// The number of the communicator.
     pub communicator: i32,
     /// The number of the operator.
@@ -77,6 +79,7 @@ impl Entry {
             sent: count(call.sent),
             received: count(call.received),
             sequence: call.sequence,
+            in_flight: call.in_flight.into(),
             communicator: call.communicator() as i32,
             op: number("op_number"),
             root: number("root"),

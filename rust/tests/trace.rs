@@ -72,6 +72,7 @@ fn each_call_is_in_the_file() {
         root: NONE,
         call_site: 0,
         sequence: 0,
+        in_flight: 0,
         operation: count - 1,
         begin: sendrecv.begin,
         end: sendrecv.end,

@@ -90,58 +90,17 @@ class _Exchange(Operation):
         communicator: Communicator,
     ) -> Sequence[Any]:
         number = sum(sent.parts)
-        avals = list(map(carried, ctx.avals_in))
-        values = list(map(convert, operands, avals))
-        goes = [rank != PROC_NULL for rank in sent.ranks]
-        comes = [rank != PROC_NULL for rank in received.ranks]
-
-        outgoing: list[Any] = []
-        buffers: list[Any] = []
-        for does, parts, given in zip(
-            goes, sent.share(avals[:number]), sent.share(values[:number]), strict=True
-        ):
-            if does:
-                outgoing.append(_parcel(parts))
-                buffers += (
-                    lower_with(ctx, _packed, given, parts) if len(parts) > 1 else given
-                )
-        contents = received.share(avals[number:])
-        incoming = [
-            _parcel(parts) for does, parts in zip(comes, contents, strict=True) if does
-        ]
-
-        def those(values: Sequence[int], are_real: Sequence[bool]) -> Any:
-            return np.array(list(itertools.compress(values, are_real)), np.int64)
-
+        buffers, outgoing = pack_messages(ctx, sent, operands[:number])
+        incoming = parcels_of(received, ctx.avals_out)
         messages = self._call(
             ctx,
             buffers,
-            {
-                "comm_number": np.int64(communicator.number),
-                "dests": those(sent.ranks, goes),
-                "sendtags": those(sent.tags, goes),
-                "sources": those(received.ranks, comes),
-                "recvtags": those(received.tags, comes),
-            },
+            message_attributes(communicator, sent, received),
             messages=(sent.ends(), received.ends()),
             avals_in=outgoing,
             avals_out=incoming,
         )
-        results: list[Any] = []
-        left = iter(zip(messages, incoming, strict=True))
-        for does, parts, kept in zip(
-            comes, contents, received.share(values[number:]), strict=True
-        ):
-            if not does:
-                # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
-                results += kept
-                continue
-            message, aval = next(left)
-            if len(parts) == 1:
-                results.append(message)
-            else:
-                results += lower_with(ctx, _unpacked(parts), [message], [aval])
-        return list(map(convert, results, ctx.avals_out))
+        return unpack_messages(ctx, received, messages, operands[number:])
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         results = self.primitive.bind(*primals, **params)
@@ -193,6 +152,74 @@ class _Exchange(Operation):
         ]
         found = zip([*back, *kept], is_linear, strict=True)
         return [ct if n else None for ct, n in found]
+
+
+# What the handler gets and gives: arrays for the messages that have a process on the other
+# side.
+
+
+def _is_real(messages: Messages) -> list[bool]:
+    return [rank != PROC_NULL for rank in messages.ranks]
+
+
+def message_attributes(
+    communicator: Communicator, sent: Messages, received: Messages
+) -> dict[str, Any]:
+    """Where the messages go to and come from, as the handler is told."""
+
+    def those(values: Sequence[int], messages: Messages) -> Any:
+        return np.array(list(itertools.compress(values, _is_real(messages))), np.int64)
+
+    return {
+        "comm_number": np.int64(communicator.number),
+        "dests": those(sent.ranks, sent),
+        "sendtags": those(sent.tags, sent),
+        "sources": those(received.ranks, received),
+        "recvtags": those(received.tags, received),
+    }
+
+
+def parcels_of(messages: Messages, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
+    """The types of the messages that have such leaves."""
+    shares = messages.share(list(map(carried, avals)))
+    return list(map(_parcel, itertools.compress(shares, _is_real(messages))))
+
+
+def pack_messages(
+    ctx: Any, messages: Messages, leaves: Sequence[Any]
+) -> tuple[list[Any], list[ShapedArray]]:
+    """The first arrays of a program that is being lowered as messages, and their types."""
+    avals = list(map(carried, ctx.avals_in[: len(leaves)]))
+    values = list(map(convert, leaves, avals))
+    packed: list[Any] = []
+    shares = zip(messages.share(avals), messages.share(values), strict=True)
+    for parts, given in itertools.compress(shares, _is_real(messages)):
+        packed += lower_with(ctx, _packed, given, parts) if len(parts) > 1 else given
+    return packed, parcels_of(messages, ctx.avals_in[: len(leaves)])
+
+
+def unpack_messages(
+    ctx: Any, messages: Messages, received: Sequence[Any], kept: Sequence[Any]
+) -> list[Any]:
+    """The results of a program that is being lowered, from messages.
+
+    Nothing comes from nowhere: the array that was given for it stays (MPI-4.1 §3.10).
+    """
+    avals = list(map(carried, ctx.avals_out))
+    results: list[Any] = []
+    left = zip(received, parcels_of(messages, ctx.avals_out), strict=True)
+    for is_real, parts, given in zip(
+        _is_real(messages), messages.share(avals), messages.share(kept), strict=True
+    ):
+        if not is_real:
+            results += given
+            continue
+        message, aval = next(left)
+        if len(parts) == 1:
+            results.append(message)
+        else:
+            results += lower_with(ctx, _unpacked(parts), [message], [aval])
+    return list(map(convert, results, ctx.avals_out))
 
 
 def _parcel(parts: Sequence[ShapedArray]) -> ShapedArray:
@@ -268,8 +295,10 @@ def exchange(
         communicator,
         sent,
         received,
-        sent=_messages(sent, ("dest", dest), ("sendtag", sendtag)),
-        received=_messages(received, ("source", source), ("recvtag", recvtag)),
+        sent=messages_of("exchange", sent, ("dest", dest), ("sendtag", sendtag)),
+        received=messages_of(
+            "exchange", received, ("source", source), ("recvtag", recvtag)
+        ),
     )
     return received_tree
 
@@ -288,7 +317,9 @@ def exchange_with_token(
 ) -> tuple[T, AnyToken]: ...
 
 
-def _messages(arrays: Tree, ranks: tuple[str, Any], tags: tuple[str, Any]) -> Messages:
+def messages_of(
+    function: str, arrays: Tree, ranks: tuple[str, Any], tags: tuple[str, Any]
+) -> Messages:
     """The messages with the leaves of a tree, as two arguments say."""
     (of_ranks, given_ranks), (of_tags, given_tags) = ranks, tags
     tree: Any = jax.tree_util
@@ -297,22 +328,22 @@ def _messages(arrays: Tree, ranks: tuple[str, Any], tags: tuple[str, Any]) -> Me
         subtrees = structure.flatten_up_to(arrays.tree)
     except ValueError as error:
         raise ValueError(
-            f"exchange got {given_ranks!r} for argument `{of_ranks}`, expected a rank, or "
+            f"{function} got {given_ranks!r} for argument `{of_ranks}`, expected a rank, or "
             f"a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
-    found = tuple(integer("exchange", of_ranks, rank) for rank in leaves)
+    found = tuple(integer(function, of_ranks, rank) for rank in leaves)
     of_each, structure_of_tags = tree.tree_flatten(given_tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
         of_each *= len(found)
     elif structure_of_tags != structure:
         raise ValueError(
-            f"exchange got {given_tags!r} for argument `{of_tags}`, expected a tag, or a "
+            f"{function} got {given_tags!r} for argument `{of_tags}`, expected a tag, or a "
             f"tree of tags like that of ranks in `{of_ranks}`"
         )
     messages = Messages(
         found,
-        tuple(integer("exchange", of_tags, tag) for tag in of_each),
+        tuple(integer(function, of_tags, tag) for tag in of_each),
         tuple(len(tree.tree_leaves(subtree)) for subtree in subtrees),
     )
     # A part of the tree without arrays is no message.

@@ -169,7 +169,7 @@ impl Waiting {
         let messages = record.messages();
         Self {
             number: record.number,
-            operation: record.operation.name.to_owned(),
+            operation: record.name(),
             text: record.to_string(),
             line: record.line().unwrap_or_default(),
             seconds: recorder::exactly_now().seconds_since(record.begin),

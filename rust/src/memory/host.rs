@@ -18,9 +18,7 @@ impl Memory for Host {
 
     #[inline(always)]
     fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
-        if bytes >= LARGE {
-            ask_for_huge_pages(result.address, bytes);
-        }
+        ask_for_huge_pages(result.address, bytes);
         Ok(result.address)
     }
 
@@ -56,7 +54,14 @@ const HUGE_PAGE: usize = 2 << 20;
 ///
 /// XLA takes large arrays fresh from the system. The first write to each page is a trap into
 /// the kernel, and for pages of 4 KiB these take longer than the message.
-fn ask_for_huge_pages(address: *mut c_void, bytes: usize) {
+#[inline(always)]
+pub(super) fn ask_for_huge_pages(address: *mut c_void, bytes: usize) {
+    if bytes >= LARGE {
+        ask(address, bytes);
+    }
+}
+
+fn ask(address: *mut c_void, bytes: usize) {
     let start = (address as usize).next_multiple_of(HUGE_PAGE);
     let end = (address as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
     #[cfg(target_os = "linux")]

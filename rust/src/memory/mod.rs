@@ -4,6 +4,7 @@
 //! kind of memory. One that has several of them has all of them copied together.
 
 mod access;
+mod block;
 mod device;
 pub mod driver;
 pub mod gpu_aware;
@@ -11,6 +12,7 @@ mod host;
 mod pool;
 
 pub(crate) use access::{Access, Memory};
+pub(crate) use block::{Block, Room};
 pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
 pub(crate) use host::Host;

@@ -224,6 +224,24 @@ functions! {
             recv: *mut c_void, recv_counts: *const N, displacements: *const D,
             recv_type: A::Datatype, root: c_int, comm: A::Comm,
         );
+        iallgather = MPI_Iallgather, MPI_Iallgather_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+            request: *mut A::Request,
+        );
+        iallreduce = MPI_Iallreduce, MPI_Iallreduce_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm, request: *mut A::Request,
+        );
+        ialltoall = MPI_Ialltoall, MPI_Ialltoall_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+            request: *mut A::Request,
+        );
+        ibcast = MPI_Ibcast, MPI_Ibcast_c(
+            buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
+            request: *mut A::Request,
+        );
         irecv = MPI_Irecv, MPI_Irecv_c(
             buffer: *mut c_void, count: N, datatype: A::Datatype, source: c_int, tag: c_int,
             comm: A::Comm, request: *mut A::Request,

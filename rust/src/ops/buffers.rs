@@ -103,7 +103,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 }
 
 /// The type of an array's elements, and its bytes.
-fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
+pub(super) fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
     let datatype = REGISTRY.datatype(array.dtype)?;
     match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
         Ok(Some(bytes)) => Ok((datatype, bytes)),

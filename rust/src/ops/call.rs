@@ -9,7 +9,7 @@ use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
-use crate::recorder::Record;
+use crate::recorder::{self, Operation, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -21,12 +21,19 @@ pub struct Call<'a, A: Abi, M> {
     /// The number of the communicator.
     pub(super) comm_number: i64,
     pub communicator: Communicator,
+    pub operation: &'static Operation,
+    recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub(super) checked: Option<Box<Record>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
-    pub fn new(frame: &'a Frame<'a>, memory: M) -> Result<Self> {
+    #[inline(always)]
+    pub fn begin(
+        operation: &'static Operation,
+        frame: &'a Frame<'a>,
+        memory: M,
+    ) -> Result<Self> {
         let functions = A::functions()
             .get()
             .ok_or_else(|| Error::precondition("no MPI library is loaded"))?;
@@ -38,8 +45,26 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             memory,
             comm_number,
             communicator: REGISTRY.communicator(comm_number)?,
+            operation,
+            recording: recorder::begin(operation, frame, comm_number),
             checked: None,
         })
+    }
+
+    /// What is recorded of the call, unless it is not kept any more.
+    pub fn record(&self) -> Option<Record> {
+        self.recording.record()
+    }
+
+    /// For a collective operation, its place among those on the communicator; else 0.
+    pub fn sequence(&self) -> u64 {
+        self.recording.sequence()
+    }
+
+    /// Records what the call has begun, or waits for: its number, and its place among the
+    /// collective operations, if the call itself has none.
+    pub fn is_in_flight(&self, number: u32, sequence: Option<u64>) {
+        self.recording.is_in_flight(number, sequence);
     }
 
     #[inline(always)]

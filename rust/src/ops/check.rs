@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, REGISTRY};
-use crate::recorder::{self, Record, Recording, Scope};
+use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
 
 use super::on_error;
@@ -46,8 +46,8 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Compares the call with those of the other ranks. Messages, also those between neighbors, are
     /// compared when they are sent or received.
     #[cold]
-    pub fn check_before(&mut self, recording: &Recording) -> Result<()> {
-        let Some(record) = recording.record() else {
+    pub fn check_before(&mut self) -> Result<()> {
+        let Some(record) = self.record() else {
             return Ok(());
         };
         if record.operation.is_collective() {

@@ -41,7 +41,7 @@ const BYTES: c_int = size_of::<Label>() as c_int;
 
 impl Label {
     /// Room for one that has not come yet.
-    const EMPTY: Self = Self {
+    pub const EMPTY: Self = Self {
         magic: 0,
         communicator: 0,
         count: 0,
@@ -270,7 +270,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     ///
     /// # Safety
     /// MPI has filled the status.
-    unsafe fn read_label(
+    pub(super) unsafe fn read_label(
         &self,
         record: &Record,
         label: &Label,

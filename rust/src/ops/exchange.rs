@@ -14,14 +14,14 @@ use crate::recorder::Array;
 use crate::xla::Buffer;
 
 /// An array, and the process that it goes to or comes from.
-struct Parcel<'a> {
-    array: Buffer<'a>,
-    peer: Neighbor,
+pub(super) struct Parcel<'a> {
+    pub array: Buffer<'a>,
+    pub peer: Neighbor,
 }
 
 /// Each array with its process, by the attributes that say so.
-fn parcels<'a, A: Abi, M: Memory>(
-    call: &Call<'a, A, M>,
+pub(super) fn parcels<'a, A: Abi, M: Memory>(
+    call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
     ranks: &str,
     tags: &str,
@@ -78,7 +78,7 @@ fn all_at_once<A: Abi, M: Memory>(
     })
 }
 
-fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
+pub(super) fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
     let of = |arrow: &str, parcels: &[Parcel]| {
         let words = parcels.iter().map(|Parcel { array, peer }| {
             let Neighbor { rank, tag } = peer;

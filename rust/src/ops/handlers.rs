@@ -2,11 +2,14 @@
 
 use super::call::Call;
 use super::check::check_is_enabled;
-use super::{collective, exchange, neighborhood, point_to_point, ragged, reduction, vector};
+use super::{
+    collective, exchange, in_flight, neighborhood, nonblocking_collective, point_to_point, ragged,
+    reduction, vector,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
-use crate::recorder::{self, Operation};
+use crate::recorder::Operation;
 use crate::xla::{self, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
@@ -24,7 +27,7 @@ macro_rules! handlers {
             /// The scope of the operations of a file.
             const fn scope(file: &str) -> Scope {
                 match file.as_bytes() {
-                    b"exchange" | b"point_to_point" => Scope::Message,
+                    b"exchange" | b"in_flight" | b"point_to_point" => Scope::Message,
                     b"neighborhood" => Scope::Neighbors,
                     _ => Scope::All,
                 }
@@ -79,10 +82,9 @@ fn run<A: Abi, M: Memory>(
     memory: M,
     body: impl FnOnce(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    let mut call = Call::new(frame, memory)?;
-    let recording = recorder::begin(operation, frame, call.comm_number);
+    let mut call = Call::begin(operation, frame, memory)?;
     if check_is_enabled() {
-        call.check_before(&recording)?;
+        call.check_before()?;
     }
     body(&call)
 }
@@ -111,10 +113,18 @@ handlers! {
     collective::gather,
     collective::scatter,
     exchange::exchange,
+    in_flight::hold,
+    in_flight::iexchange,
+    in_flight::in_order,
+    in_flight::wait,
     neighborhood::neighbor_allgather,
     neighborhood::neighbor_allgatherv,
     neighborhood::neighbor_alltoall,
     neighborhood::neighbor_alltoallv,
+    nonblocking_collective::iallgather,
+    nonblocking_collective::iallreduce,
+    nonblocking_collective::ialltoall,
+    nonblocking_collective::ibcast,
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,

@@ -109,6 +109,13 @@ impl<'f, A: Abi> Requests<'f, A> {
         Err(code)
     }
 
+    /// The messages that are received, and then those that are sent, for who waits for them later.
+    pub fn into_list(self) -> Vec<A::Request> {
+        let mut list = self.receives;
+        list.extend(self.sends);
+        list
+    }
+
     /// Waits for all messages, and gives the first error code.
     pub fn wait(self) -> c_int {
         let mut first = 0;
@@ -124,7 +131,7 @@ impl<'f, A: Abi> Requests<'f, A> {
     /// Sees to it that MPI writes nothing any more when not all messages could be begun. What the
     /// others then wait for does not come: there is no way on from an error (MPI-4.1 §9.3).
     #[cold]
-    fn withdraw(mut self) {
+    pub fn withdraw(mut self) {
         for request in &mut self.receives {
             // SAFETY: MPI gave the request, and has not got it back.
             unsafe { (self.functions.cancel)(request) };

@@ -1,8 +1,8 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
-//! `exchange.rs`, `neighborhood.rs`, `point_to_point.rs`, `ragged.rs`, `reduction.rs` or
-//! `vector.rs`, and name it in `handlers.rs`.
+//! `exchange.rs`, `in_flight.rs`, `neighborhood.rs`, `nonblocking_collective.rs`,
+//! `point_to_point.rs`, `ragged.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
 
 mod buffers;
 mod call;
@@ -14,10 +14,13 @@ mod companions;
 mod counts;
 mod derived;
 mod exchange;
+mod flight;
 mod handlers;
+mod in_flight;
 mod log_text;
 mod messages;
 mod neighborhood;
+mod nonblocking_collective;
 mod on_error;
 mod operator;
 mod pieces;
@@ -31,5 +34,6 @@ pub use check::{check_is_enabled, set_check};
 pub use checked_message::traffic;
 pub use companions::free_communicator;
 pub use counts::set_count_limit;
+pub use flight::{Left, count as in_flight, finish, set_line, set_pushing};
 pub use handlers::{device_handlers, host_handlers};
 pub use on_error::set_raise_on_error;

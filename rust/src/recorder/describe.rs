@@ -13,7 +13,26 @@ impl fmt::Display for Array {
     }
 }
 
+/// The operations that begin something, by the number in the attribute `started` of the call
+/// that waits for it.
+pub const NONBLOCKING: [&str; 6] = [
+    "hold",
+    "iallgather",
+    "iallreduce",
+    "ialltoall",
+    "ibcast",
+    "iexchange",
+];
+
 impl Record {
+    /// The name of the operation; of a call that waits, with what it waits for.
+    pub fn name(&self) -> String {
+        let name = self.operation.name;
+        let started = self.attribute("started");
+        let started = started.and_then(|number| NONBLOCKING.get(usize::try_from(number).ok()?));
+        started.map_or_else(|| name.to_owned(), |started| format!("{name} for {started}"))
+    }
+
     /// The number of the communicator.
     pub fn communicator(&self) -> i64 {
         self.attribute("comm_number").unwrap_or(-1)
@@ -71,7 +90,7 @@ impl Record {
         if all.len() > MOST_MESSAGES {
             words.push(format!("{} more messages", all.len() - MOST_MESSAGES));
         }
-        if self.operation.name == "exchange" {
+        if matches!(self.operation.name, "exchange" | "iexchange" | "wait") {
             // The first of several arrays says little.
             return words;
         }
@@ -129,8 +148,8 @@ fn peer(rank: i64) -> String {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.operation.name)?;
-        if self.operation.is_collective() {
+        f.write_str(&self.name())?;
+        if self.sequence > 0 {
             write!(f, " #{}", self.sequence)?;
         }
         let arguments = self.arguments();

@@ -13,7 +13,7 @@ mod ring;
 mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
-pub use describe::{communicator_name, operator_name};
+pub use describe::{NONBLOCKING, communicator_name, operator_name};
 pub use reader::Reader;
 pub use ring::{
     Array, Operation, Record, Recording, Scope, begin, calls_on, record, recorded, set_capacity,

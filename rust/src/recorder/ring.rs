@@ -20,7 +20,7 @@ use crate::xla::{Buffer, Frame};
 /// How many calls are kept. A power of two.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 /// How many attributes of a call are kept. No operation has more.
-const ATTRIBUTES: usize = 8;
+const ATTRIBUTES: usize = 7;
 
 /// Which processes of a communicator take part in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub struct Record {
     pub sent: Option<Array>,
     /// The result that is received, if there is one.
     pub received: Option<Array>,
+    /// The number of what the call has begun, or waits for, or 0.
+    pub in_flight: u32,
     attributes: [i64; ATTRIBUTES],
 }
 
@@ -128,6 +130,7 @@ struct Slot {
     dtypes: AtomicU64,
     sent: AtomicI64,
     received: AtomicI64,
+    in_flight: AtomicU64,
     attributes: [AtomicI64; ATTRIBUTES],
 }
 
@@ -227,6 +230,7 @@ pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) ->
     slot.operation
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);
     slot.end.store(0, Relaxed);
+    slot.in_flight.store(0, Relaxed);
     let (sent, received) = (frame.first_operand(), frame.first_result());
     let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
     slot.dtypes
@@ -270,6 +274,22 @@ pub fn calls_on(communicator: i64) -> u64 {
 }
 
 impl Recording {
+    /// For a collective operation, its place among those on the communicator; else 0.
+    pub fn sequence(&self) -> u64 {
+        self.slot.sequence.load(Relaxed)
+    }
+
+    /// Records what the call has begun, or waits for: its number, and its place among the
+    /// collective operations, if the call itself has none.
+    pub fn is_in_flight(&self, number: u32, sequence: Option<u64>) {
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.in_flight.store(number.into(), Relaxed);
+            if let Some(sequence) = sequence {
+                self.slot.sequence.store(sequence, Relaxed);
+            }
+        }
+    }
+
     /// What is recorded, unless it is not kept any more.
     pub fn record(&self) -> Option<Record> {
         record(self.number)
@@ -318,12 +338,13 @@ pub fn record(number: u64) -> Option<Record> {
         Instant(slot.begin.load(Relaxed)),
         array(dtypes >> 32, &slot.sent),
         array(dtypes & u64::from(u32::MAX), &slot.received),
+        slot.in_flight.load(Relaxed) as u32,
     );
     fence(Acquire);
     if slot.number.load(Relaxed) != number {
         return None;
     }
-    let (sequence, begin, sent, received) = found;
+    let (sequence, begin, sent, received, in_flight) = found;
     Some(Record {
         number,
         // SAFETY: null, or an operation that lives for good.
@@ -333,6 +354,7 @@ pub fn record(number: u64) -> Option<Record> {
         end: (end != 0).then_some(Instant(end)),
         sent,
         received,
+        in_flight,
         attributes,
     })
 }

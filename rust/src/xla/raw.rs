@@ -72,6 +72,7 @@ pub const XLA_FFI_DataType_S32: XLA_FFI_DataType = 4;
 pub const XLA_FFI_DataType_S64: XLA_FFI_DataType = 5;
 pub const XLA_FFI_DataType_U8: XLA_FFI_DataType = 6;
 pub const XLA_FFI_DataType_F16: XLA_FFI_DataType = 10;
+pub const XLA_FFI_DataType_F32: XLA_FFI_DataType = 11;
 pub const XLA_FFI_DataType_BF16: XLA_FFI_DataType = 16;
 pub const XLA_FFI_DataType_TOKEN: XLA_FFI_DataType = 17;
 

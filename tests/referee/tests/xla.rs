@@ -129,6 +129,7 @@ fn constants_are_those_of_the_header() {
         XLA_FFI_DataType_S64
         XLA_FFI_DataType_U8
         XLA_FFI_DataType_F16
+        XLA_FFI_DataType_F32
         XLA_FFI_DataType_BF16
         XLA_FFI_DataType_TOKEN
         XLA_FFI_ArgType_BUFFER

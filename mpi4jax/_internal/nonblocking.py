@@ -1,0 +1,619 @@
+"""Operations in two halves: one that starts, and one that waits.
+
+What is in flight belongs to the core. A program holds a ticket, two floats, by which `wait`
+finds it, and knows the rest when it is compiled: a :class:`Flight`. Floats, so that JAX
+differentiates tickets like any array. With x for what is sent, t for a ticket, and y for
+what comes, both halves are linear:
+
+    start: x -> t        transposed, wait:  t -> x, of the messages back
+    wait:  t -> y        transposed, start: y -> t, of the messages back
+
+So the derivative of a program has its messages in flight while it computes what the program
+computes meanwhile. JAX may add zeros to a ticket that is a cotangent, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from . import device, lines
+from .dtypes import DATATYPES, SUM, carried, check_dtype, check_reduction
+from .effects import ordered_effect
+from .environment import settings
+from .flush import flush
+from .handles import Communicator
+from .jax_compat import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    convert,
+    register_lowering,
+    trace_state_clean,
+)
+from .operation import batch_at, call_in_program, named
+from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
+from .operations.exchange import (
+    Messages,
+    message_attributes,
+    pack_messages,
+    parcels_of,
+    unpack_messages,
+)
+from .validation import reject
+
+T = TypeVar("T")
+
+TICKET = ShapedArray((2,), np.dtype(np.float32))
+
+Types = tuple[ShapedArray, ...]
+
+
+class Flight(NamedTuple):
+    """What is in flight, as far as it is known when a program is compiled."""
+
+    #: The handler that starts it: a key of :data:`KINDS`.
+    name: str
+    communicator: Communicator
+    #: What is given, and what comes.
+    sent: Types
+    received: Types
+    #: What is further to be said, as pairs of name and value.
+    params: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
+
+    def start(self, operands: Sequence[Any]) -> Any:
+        """The ticket of such operands."""
+        return start_p.bind(*operands, flight=self)
+
+    def wait(self, ticket: Any, kept: Sequence[Any], *, may_be_zero: bool) -> list[Any]:
+        """What comes for a ticket. It is zero if a ticket that may be zero is."""
+        found: list[Any] = wait_p.bind(
+            ticket, *kept, flight=self, may_be_zero=may_be_zero
+        )
+        return found
+
+    def are_kept(self) -> list[bool]:
+        """Which results are arrays that `wait` is given, as nothing comes for them."""
+        return self.kind.are_kept(self, self.received)
+
+
+class Kind:
+    """How a kind of operation is started and transformed. This one holds arrays."""
+
+    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+        avals = list(map(carried, flight.sent))
+        values = list(map(convert, operands, avals))
+        attributes = {"comm_number": np.int64(flight.communicator.number)}
+        return _call(ctx, "hold", values, attributes, avals, [TICKET])[0]
+
+    def messages(self, flight: Flight) -> tuple[Any, Any] | None:
+        """The messages that are waited for, each by rank and tag."""
+        return None
+
+    def arriving(self, flight: Flight) -> list[ShapedArray]:
+        """What the core has when it comes."""
+        return list(map(carried, flight.received))
+
+    def results(
+        self, ctx: Any, came: Sequence[Any], kept: Sequence[Any], flight: Flight
+    ) -> list[Any]:
+        """The results of a wait, from what the core has."""
+        return list(map(convert, came, flight.received))
+
+    def are_kept(self, flight: Flight, leaves: Types) -> list[bool]:
+        return [False] * len(leaves)
+
+    def batch_axes(self, flight: Flight) -> tuple[int, int]:
+        return 0, 0
+
+    def batched(self, flight: Flight, size: int) -> Flight:
+        def with_batch(avals: Types, axis: int) -> Types:
+            return tuple(
+                ShapedArray((*x.shape[:axis], size, *x.shape[axis:]), x.dtype)
+                for x in avals
+            )
+
+        axis, result_axis = self.batch_axes(flight)
+        return flight._replace(
+            sent=with_batch(flight.sent, axis),
+            received=with_batch(flight.received, result_axis),
+        )
+
+    def of_tangents(self, flight: Flight) -> Flight:
+        """What is in flight for the tangents: none of what has no tangents."""
+        return flight._replace(
+            sent=tuple(x for x in flight.sent if _is_inexact(x)),
+            received=tuple(x for x in flight.received if _is_inexact(x)),
+        )
+
+    def push(
+        self, flight: Flight, primals: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        """The tickets of arrays and of their tangents."""
+        of_tangents = self.of_tangents(flight)
+        pairs = zip(flight.sent, tangents, strict=True)
+        given = [ad.instantiate_zeros(tangent) for x, tangent in pairs if _is_inexact(x)]
+        return flight.start(primals), of_tangents.start(given)
+
+    def back(self, flight: Flight) -> Flight:
+        """What is in flight for the cotangents."""
+        return flight._replace(sent=flight.received, received=flight.sent)
+
+    def pull(self, flight: Flight, came: Sequence[Any]) -> Sequence[Any]:
+        """The cotangents of what is sent, from what came back."""
+        return came
+
+
+class _Exchange(Kind):
+    """Any number of messages."""
+
+    @staticmethod
+    def _ends(flight: Flight) -> tuple[Messages, Messages]:
+        params = dict(flight.params)
+        return params["sent"], params["received"]
+
+    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+        sent, received = self._ends(flight)
+        values, avals = pack_messages(ctx, sent, operands)
+        arrays = [
+            number
+            for aval in parcels_of(received, flight.received)
+            for number in (DATATYPES[str(aval.dtype)][0], aval.size)
+        ]
+        attributes = message_attributes(flight.communicator, sent, received)
+        attributes["arrays"] = np.array(arrays, np.int64)
+        messages = sent.ends(), received.ends()
+        return _call(ctx, "iexchange", values, attributes, avals, [TICKET], messages)[0]
+
+    def messages(self, flight: Flight) -> tuple[Any, Any]:
+        sent, received = self._ends(flight)
+        return sent.ends(), received.ends()
+
+    def arriving(self, flight: Flight) -> list[ShapedArray]:
+        _, received = self._ends(flight)
+        return parcels_of(received, flight.received)
+
+    def results(
+        self, ctx: Any, came: Sequence[Any], kept: Sequence[Any], flight: Flight
+    ) -> list[Any]:
+        _, received = self._ends(flight)
+        given = iter(kept)
+        of_all = [next(given) if is_kept else None for is_kept in flight.are_kept()]
+        return unpack_messages(ctx, received, came, of_all)
+
+    def are_kept(self, flight: Flight, leaves: Types) -> list[bool]:
+        _, received = self._ends(flight)
+        pairs = zip(received.ranks, received.parts, strict=True)
+        return [rank == PROC_NULL for rank, parts in pairs for _ in range(parts)]
+
+    def of_tangents(self, flight: Flight) -> Flight:
+        sent, received = self._ends(flight)
+        params = {
+            "sent": sent.those(list(map(_is_inexact, flight.sent))),
+            "received": received.those(list(map(_is_inexact, flight.received))),
+        }
+        return super().of_tangents(flight)._replace(params=tuple(params.items()))
+
+    def back(self, flight: Flight) -> Flight:
+        sent, received = self._ends(flight)
+        if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
+            raise NotImplementedError(
+                "a nonblocking receive with MPI.ANY_SOURCE or MPI.ANY_TAG can't be "
+                "differentiated in reverse mode: the gradient has to be sent back to where "
+                "the message came from. Name it"
+            )
+        params = (("sent", received), ("received", sent))
+        return super().back(flight)._replace(params=params)
+
+
+class _Collective(Kind):
+    """A collective operation on one array.
+
+    What comes back of a cotangent is what the operation that blocks has: its result is in
+    flight, so to speak, until the other half is transposed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+        aval = carried(flight.sent[0])
+        value = convert(operands[0], aval)
+        attributes = {
+            name: np.int64(value)
+            for name, value in flight.params
+            if name != "shared"  # only JAX's rules look at that
+        }
+        attributes["comm_number"] = np.int64(flight.communicator.number)
+        return _call(ctx, flight.name, [value], attributes, [aval], [TICKET])[0]
+
+    def _params(self, flight: Flight) -> dict[str, Any]:
+        return {**dict(flight.params), "communicator": flight.communicator}
+
+    def batch_axes(self, flight: Flight) -> tuple[int, int]:
+        return named(self._name).batch_axes(**self._params(flight))
+
+    def _is_linear(self, flight: Flight) -> bool:
+        return dict(flight.params).get("op_number", SUM) == SUM
+
+    def of_tangents(self, flight: Flight) -> Flight:
+        return flight if self._is_linear(flight) else _held(flight)
+
+    def push(
+        self, flight: Flight, primals: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        if self._is_linear(flight):
+            return super().push(flight, primals, tangents)
+        rule = ad.primitive_jvps[named(self._name).primitive]
+        results, pushed = rule(primals, tangents, **self._params(flight))
+        held = _held(flight)
+        return held.start(results), held.start(list(map(ad.instantiate_zeros, pushed)))
+
+    def back(self, flight: Flight) -> Flight:
+        return _held(flight)
+
+    def pull(self, flight: Flight, came: Sequence[Any]) -> Sequence[Any]:
+        rule = ad.primitive_transposes[named(self._name).primitive]
+        operand = ad.UndefinedPrimal(flight.sent[0])
+        found: Sequence[Any] = rule(came, operand, **self._params(flight))
+        return found
+
+
+def _held(flight: Flight) -> Flight:
+    """The results of an operation, held."""
+    return Flight("hold", flight.communicator, flight.received, flight.received)
+
+
+KINDS = {
+    "hold": Kind(),
+    "iallgather": _Collective("allgather"),
+    "iallreduce": _Collective("allreduce"),
+    "ialltoall": _Collective("alltoall"),
+    "ibcast": _Collective("bcast"),
+    "iexchange": _Exchange(),
+}
+
+
+def _is_inexact(aval: ShapedArray) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+
+
+def _call(
+    ctx: Any,
+    handler: str,
+    operands: Sequence[Any],
+    attributes: dict[str, Any],
+    avals_in: Sequence[ShapedArray],
+    avals_out: Sequence[ShapedArray],
+    messages: tuple[Any, Any] | None = None,
+) -> list[Any]:
+    return call_in_program(
+        ctx,
+        handler,
+        operands,
+        attributes,
+        messages,
+        avals_in=avals_in,
+        avals_out=avals_out,
+    )
+
+
+# The two halves, as JAX knows them.
+
+
+def _register(primitive: Primitive, lower: Callable[..., Any]) -> None:
+    def lower_on_device(platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
+        device.prepare(platform)
+        return lower(ctx, *operands, **params)
+
+    register_lowering(primitive, lower, platform="cpu")
+    for platform in device.PLATFORMS:
+        rule = functools.partial(lower_on_device, platform)
+        register_lowering(primitive, rule, platform=platform)
+
+
+def _compiled(primitive: Primitive, flight: Flight, **params: Any) -> Any:
+    """A jitted function that does nothing but this, for eager calls."""
+    programs = flight.communicator.programs
+    key = primitive, flight, *params.values()
+    found = programs.get(key)
+    if found is None:
+
+        def run(*operands: Any) -> Any:
+            return primitive.bind(*operands, flight=flight, **params)
+
+        lines.is_eager_call(run)
+        run.__name__ = primitive.name
+        found = programs[key] = jax.jit(run)
+    return found
+
+
+start_p = Primitive("start_mpi")
+wait_p = Primitive("wait_mpi")
+wait_p.multiple_results = True
+
+
+def _evaluate_start(*operands: Any, flight: Flight) -> Any:
+    with jax.disable_jit(False):
+        return _compiled(start_p, flight)(*operands)
+
+
+def _type_of_start(*avals: Any, flight: Flight) -> Any:
+    if "op_number" in dict(flight.params):
+        check_reduction(flight.name, dict(flight.params)["op_number"], avals[0].dtype)
+    return TICKET, {ordered_effect}
+
+
+def _lower_start(ctx: Any, *operands: Any, flight: Flight) -> list[Any]:
+    return [flight.kind.start(ctx, operands, flight)]
+
+
+def _push_start(primals: Any, tangents: Any, *, flight: Flight) -> Any:
+    if not any(map(_is_inexact, flight.sent + flight.received)):
+        nothing = ad.Zero(TICKET)
+        return flight.start(primals), nothing
+    return flight.kind.push(flight, primals, tangents)
+
+
+def _transpose_start(cotangent: Any, *operands: Any, flight: Flight) -> list[Any]:
+    back = flight.kind.back(flight)
+    kept = [
+        jnp.zeros(x.shape, x.dtype)
+        for x, is_kept in zip(back.received, back.are_kept(), strict=True)
+        if is_kept
+    ]
+    came = back.wait(ad.instantiate_zeros(cotangent), kept, may_be_zero=True)
+    found = flight.kind.pull(flight, came)
+    pairs = zip(operands, found, strict=True)
+    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
+
+
+def _batch_start(operands: Any, axes: Any, *, flight: Flight) -> Any:
+    axis, _ = flight.kind.batch_axes(flight)
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(x.shape[n] for x, n in pairs if n is not None)
+    moved = [batch_at(axis, size, x, n) for x, n in pairs]
+    ticket = flight.kind.batched(flight, size).start(moved)
+    return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
+
+
+start_p.def_impl(_evaluate_start)
+start_p.def_effectful_abstract_eval(_type_of_start)
+ad.primitive_jvps[start_p] = _push_start
+ad.primitive_transposes[start_p] = _transpose_start
+batching.primitive_batchers[start_p] = _batch_start
+_register(start_p, _lower_start)
+
+
+def _evaluate_wait(*operands: Any, flight: Flight, may_be_zero: bool) -> Any:
+    with jax.disable_jit(False):
+        return _compiled(wait_p, flight, may_be_zero=may_be_zero)(*operands)
+
+
+def _type_of_wait(*avals: Any, flight: Flight, may_be_zero: bool) -> Any:
+    return list(flight.received), {ordered_effect}
+
+
+def _lower_wait(
+    ctx: Any, ticket: Any, *kept: Any, flight: Flight, may_be_zero: bool
+) -> list[Any]:
+    attributes = {
+        "comm_number": np.int64(flight.communicator.number),
+        "may_be_zero": np.int64(may_be_zero),
+        "started": np.int64(_core.NONBLOCKING.index(flight.name)),
+    }
+    kind = flight.kind
+    came = _call(
+        ctx,
+        "wait",
+        [ticket],
+        attributes,
+        ctx.avals_in[:1],
+        kind.arriving(flight),
+        kind.messages(flight),
+    )
+    return kind.results(ctx, came, kept, flight)
+
+
+def _push_wait(
+    primals: Any, tangents: Any, *, flight: Flight, may_be_zero: bool
+) -> tuple[Any, Any]:
+    results = flight.wait(primals[0], primals[1:], may_be_zero=may_be_zero)
+    ticket, *given = tangents
+    are_kept = flight.are_kept()
+    inexact = list(map(_is_inexact, flight.received))
+    kept = [
+        tangent
+        for tangent, x in zip(given, primals[1:], strict=True)
+        if jnp.issubdtype(x.dtype, jnp.inexact)
+    ]
+    if type(ticket) is ad.Zero:
+        left = iter(kept)
+        pushed = iter(
+            [
+                next(left) if is_kept else ad.Zero(aval)
+                for aval, is_kept, is_float in zip(
+                    flight.received, are_kept, inexact, strict=True
+                )
+                if is_float
+            ]
+        )
+    else:
+        of_tangents = flight.kind.of_tangents(flight)
+        kept = list(map(ad.instantiate_zeros, kept))
+        pushed = iter(of_tangents.wait(ticket, kept, may_be_zero=True))
+    nothing = jax.dtypes.float0
+    return results, [
+        next(pushed) if is_float else ad.Zero(ShapedArray(aval.shape, nothing))
+        for aval, is_float in zip(flight.received, inexact, strict=True)
+    ]
+
+
+def _transpose_wait(
+    cotangents: Any, ticket: Any, *kept: Any, flight: Flight, may_be_zero: bool
+) -> list[Any]:
+    given = list(map(ad.instantiate_zeros, cotangents))
+    back = flight.kind.back(flight)
+    started = back.start(given) if ad.is_undefined_primal(ticket) else None
+    pairs = zip(given, flight.are_kept(), strict=True)
+    of_kept = [ct for ct, is_kept in pairs if is_kept]
+    return [
+        started,
+        *(
+            ct if ad.is_undefined_primal(x) else None
+            for x, ct in zip(kept, of_kept, strict=True)
+        ),
+    ]
+
+
+def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) -> Any:
+    ticket, *kept = operands
+    if axes[0] is None:
+        # One message for all members, of which only what stays differs.
+        members = [
+            x if n is None else jax.lax.index_in_dim(x, 0, n, keepdims=False)
+            for x, n in zip(kept, axes[1:], strict=True)
+        ]
+        results = flight.wait(ticket, members, may_be_zero=may_be_zero)
+        given = iter(zip(kept, axes[1:], strict=True))
+        pairs = [
+            next(given) if is_kept else (result, None)
+            for result, is_kept in zip(results, flight.are_kept(), strict=True)
+        ]
+        return [x for x, _ in pairs], [n for _, n in pairs]
+    size = ticket.shape[axes[0]]
+    batched = flight.kind.batched(flight, size)
+    _, axis = flight.kind.batch_axes(flight)
+    moved = [batch_at(axis, size, x, n) for x, n in zip(kept, axes[1:], strict=True)]
+    ticket = jnp.moveaxis(ticket, axes[0], 0)
+    results = batched.wait(ticket, moved, may_be_zero=may_be_zero)
+    return results, [axis] * len(results)
+
+
+wait_p.def_impl(_evaluate_wait)
+wait_p.def_effectful_abstract_eval(_type_of_wait)
+ad.primitive_jvps[wait_p] = _push_wait
+ad.primitive_transposes[wait_p] = _transpose_wait
+batching.primitive_batchers[wait_p] = _batch_wait
+_register(wait_p, _lower_wait)
+
+
+# What users see of it.
+
+
+@jax.tree_util.register_pytree_node_class
+class Request(Generic[T]):
+    """An operation that has been started, and that :func:`wait` waits for, once.
+
+    A pytree, which goes through jit, loops and branches: a loop may wait for what the turn
+    before has started.
+    """
+
+    def __init__(self, ticket: Any, kept: Sequence[Any], what: tuple[Flight, Any]) -> None:
+        self._ticket = ticket
+        self._kept = kept
+        self._flight, self._structure = what
+
+    def __repr__(self) -> str:
+        return f"<Request: {self._flight.name}>"
+
+    def tree_flatten(self) -> tuple[tuple[Any, Sequence[Any]], tuple[Flight, Any]]:
+        return (self._ticket, self._kept), (self._flight, self._structure)
+
+    @classmethod
+    def tree_unflatten(cls, what: tuple[Flight, Any], children: Any) -> Request[T]:
+        return cls(*children, what)
+
+    def _wait(self) -> T:
+        found = self._flight.wait(self._ticket, self._kept, may_be_zero=False)
+        value: T = jax.tree_util.tree_unflatten(self._structure, found)
+        return value
+
+
+def start(
+    flight: Flight, operands: Sequence[Any], structure: Any, room: Sequence[Any] = ()
+) -> Request[Any]:
+    """Start an operation for a user.
+
+    Arguments:
+        flight: What it is.
+        operands: What is sent.
+        structure: The tree of what comes.
+        room: The leaves of this tree, if some of them may stay as they are.
+
+    """
+    prepare()
+    for aval in flight.sent + flight.received:
+        check_dtype(flight.name, "x", aval.dtype)
+    is_eager = trace_state_clean()
+    ticket = flight.start(list(map(jnp.asarray, operands)))
+    if is_eager:
+        line = lines.described(lines.frames_of(sys._getframe()))
+        _core.set_flight_line(int(ticket[0]), line)
+    pairs = zip(room, flight.are_kept(), strict=False)
+    kept = [jnp.asarray(x) for x, is_kept in pairs if is_kept]
+    return Request(ticket, kept, (flight, structure))
+
+
+def wait(request: Request[T]) -> T:
+    """Wait for an operation, and get its result.
+
+    Arguments:
+        request: What has started it. It can be waited for once, by the process that has
+            started it.
+
+    Returns:
+        What the operation without ``i`` in its name returns.
+
+    """
+    if not isinstance(request, Request):
+        reject("wait", "request", (Request,), request)
+    return request._wait()
+
+
+def types_of(leaves: Sequence[Any]) -> Types:
+    return tuple(ShapedArray(jnp.shape(x), jnp.result_type(x)) for x in leaves)
+
+
+@functools.cache
+def prepare() -> None:
+    """Have a thread see to what is in flight, and what is left of it reported at the end."""
+    is_possible = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+    _core.set_pushing(settings.progress_thread and is_possible)
+    atexit.register(_finish)
+
+
+#: At the end of a program, what nobody has waited for gets so many seconds.
+_PATIENCE = 0.5
+
+
+def _finish() -> None:
+    try:
+        flush()
+    except Exception:
+        pass  # The error of a program, which was raised before.
+    left = _core.finish_flights(_PATIENCE)
+    if not left:
+        return
+    requests = "1 request was" if len(left) == 1 else f"{len(left)} requests were"
+    text = [f"mpi4jax: r{MPI.COMM_WORLD.Get_rank()} | {requests} never waited for"]
+    for what, is_done in left[:20]:
+        text.append(f"  {what}{'' if is_done else ', which is still in flight'}")
+    if len(left) > 20:
+        text.append("  ...")
+    print("\n".join(text), file=sys.stderr)

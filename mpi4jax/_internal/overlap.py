@@ -1,0 +1,335 @@
+"""Computing while messages are in flight.
+
+XLA runs what does not depend on each other in any order. So what is to be computed between
+the start of a message and the wait for it has to depend on the one, and the other on it.
+:func:`in_order` makes it so: a call without effect, in order with all calls of MPI, whose
+results are its operands.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import device, handles
+from .effects import ordered_effect
+from .handles import Communicator
+from .jax_compat import (
+    Literal,
+    Primitive,
+    ShapedArray,
+    Tracer,
+    ad,
+    at_its_line,
+    batching,
+    def_eager,
+    eval_equation,
+    register_lowering,
+    trace_state_clean,
+)
+from .nonblocking import Flight, Types, prepare
+from .operation import call_in_program, named
+from .operations.exchange import NO_MESSAGES, Messages
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+in_order_p = Primitive("in_order_mpi")
+in_order_p.multiple_results = True
+def_eager(in_order_p)
+
+
+def _lower(ctx: Any, *operands: Any, communicator: Communicator) -> list[Any]:
+    return call_in_program(
+        ctx,
+        "in_order",
+        operands,
+        {"comm_number": np.int64(communicator.number)},
+        aliases={n: n for n in range(len(operands))},
+    )
+
+
+def _lower_on_device(
+    platform: str, ctx: Any, *operands: Any, communicator: Communicator
+) -> list[Any]:
+    device.prepare(platform)
+    return _lower(ctx, *operands, communicator=communicator)
+
+
+def _of_some(values: Sequence[Any], communicator: Communicator) -> list[Any]:
+    """The tangents or cotangents of some arrays, in order: of those that are not zero."""
+    given = [x for x in values if type(x) is not ad.Zero]
+    found = iter(in_order_p.bind(*given, communicator=communicator) if given else ())
+    return [x if type(x) is ad.Zero else next(found) for x in values]
+
+
+def _push(primals: Any, tangents: Any, *, communicator: Communicator) -> Any:
+    results = in_order_p.bind(*primals, communicator=communicator)
+    return results, _of_some(tangents, communicator)
+
+
+def _transpose(cotangents: Any, *_: Any, communicator: Communicator) -> list[Any]:
+    return _of_some(cotangents, communicator)
+
+
+def _batch(operands: Any, axes: Any, *, communicator: Communicator) -> Any:
+    return in_order_p.bind(*operands, communicator=communicator), axes
+
+
+in_order_p.def_effectful_abstract_eval(
+    lambda *avals, **_: (
+        [ShapedArray(x.shape, x.dtype) for x in avals],
+        {ordered_effect},
+    )
+)
+ad.primitive_jvps[in_order_p] = _push
+ad.primitive_transposes[in_order_p] = _transpose
+batching.primitive_batchers[in_order_p] = _batch
+register_lowering(in_order_p, _lower, platform="cpu")
+for _platform in device.PLATFORMS:
+    register_lowering(
+        in_order_p, functools.partial(_lower_on_device, _platform), platform=_platform
+    )
+
+
+def in_order(tree: T) -> T:
+    """Put arrays into the order of the calls of MPI, which is that of the program.
+
+    What is computed from the result is computed after all calls before this one, and what
+    the arrays are computed from before all calls behind it. So a program says what is to be
+    computed while messages are in flight.
+
+    Arguments:
+        tree: A tree of arrays.
+
+    Returns:
+        The tree as it is.
+
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    if trace_state_clean() or not leaves:
+        return tree  # Eager calls are made one after the other anyway.
+    found = _in_order(leaves, handles.communicator("in_order", None))
+    result: T = jax.tree_util.tree_unflatten(structure, found)
+    return result
+
+
+def _in_order(leaves: Sequence[Any], communicator: Communicator) -> list[Any]:
+    found: list[Any] = in_order_p.bind(
+        *map(jnp.asarray, leaves), communicator=communicator
+    )
+    return found
+
+
+def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:
+    """Compute while messages are in flight.
+
+    The operations of ``communicate`` that need nothing that comes with another one are
+    started. Then ``during`` is computed. Then it is waited for what was started, and the
+    rest of ``communicate`` is done. Operations that have no nonblocking form, and those
+    inside of loops and branches, are done before ``during``.
+
+    Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the messages are
+    out, but for what takes none of the program's arrays.
+
+    Arguments:
+        communicate: A function without arguments that calls MPI.
+        during: A function without arguments.
+
+    Returns:
+        The results of both functions.
+
+    """
+    is_traced = not trace_state_clean()
+    first = _Split(communicate)
+    first.start()
+    if not is_traced:
+        result = during()
+        return first.finish(), jax.block_until_ready(result)
+    computed = _Traced(during)
+    communicator = first.communicator or handles.communicator("overlap", None)
+    places = [n for n, x in enumerate(computed.consts) if isinstance(x, Tracer)]
+    if places:
+        # What `communicate` goes on with is this, too: XLA copies nothing then.
+        given = [computed.consts[n] for n in places]
+        for n, old, new in zip(places, given, _in_order(given, communicator), strict=True):
+            computed.consts[n] = new
+            first.replace(old, new)
+    results = computed()
+    if results:
+        results = _in_order(results, communicator)
+    return first.finish(), computed.tree(results)
+
+
+class _Traced:
+    """A function without arguments, traced."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        closed, shape = jax.make_jaxpr(function, return_shape=True)()
+        self.jaxpr: Any = closed.jaxpr
+        #: The arrays that it takes from outside.
+        self.consts = list(closed.consts)
+        self._structure = jax.tree_util.tree_structure(shape)
+
+    def __call__(self) -> list[Any]:
+        env = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
+        for equation in self.jaxpr.eqns:
+            _eval(equation, env)
+        return _read(self.jaxpr.outvars, env)
+
+    def tree(self, leaves: Sequence[Any]) -> Any:
+        return jax.tree_util.tree_unflatten(self._structure, leaves)
+
+
+def _read(variables: Sequence[Any], env: dict[Any, Any]) -> list[Any]:
+    return [x.val if isinstance(x, Literal) else env[x] for x in variables]
+
+
+def _eval(equation: Any, env: dict[Any, Any]) -> None:
+    with at_its_line(equation):
+        results = eval_equation(equation, _read(equation.invars, env))
+    env.update(zip(equation.outvars, results, strict=True))
+
+
+class _Split(_Traced):
+    """A function that communicates, in two halves."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(function)
+        self._env: dict[Any, Any] = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
+        #: What comes later.
+        self._missing: set[Any] = set()
+        self._later: list[Any] = []
+        self._started: list[tuple[Any, Flight, Any, list[Any]]] = []
+        #: That of the first operation.
+        self.communicator: Communicator | None = None
+
+    def replace(self, old: Any, new: Any) -> None:
+        """Take another array from outside in place of one, from now on."""
+        for variable, value in zip(self.jaxpr.constvars, self.consts, strict=True):
+            if value is old:
+                self._env[variable] = new
+
+    def start(self) -> None:
+        self._start(self.jaxpr)
+
+    def _start(self, jaxpr: Any) -> None:
+        calls_later = False
+        for equation in jaxpr.eqns:
+            variables = [x for x in equation.invars if not isinstance(x, Literal)]
+            calls = ordered_effect in equation.effects
+            if not self._missing.isdisjoint(variables) or (calls and calls_later):
+                # Calls stay in order.
+                calls_later |= calls
+                self._later.append(equation)
+                self._missing.update(equation.outvars)
+                continue
+            operands = _read(equation.invars, self._env)
+            started = _flight_of(equation, operands)
+            if started is None:
+                _eval(equation, self._env)
+                continue
+            flight, operands, kept = started
+            self.communicator = self.communicator or flight.communicator
+            with at_its_line(equation):
+                ticket = flight.start(operands)
+            self._started.append((equation, flight, ticket, kept))
+            self._missing.update(equation.outvars)
+
+    def finish(self) -> Any:
+        for equation, flight, ticket, kept in self._started:
+            with at_its_line(equation):
+                results = flight.wait(ticket, kept, may_be_zero=False)
+            self._env.update(zip(equation.outvars, results, strict=True))
+        for equation in self._later:
+            _eval(equation, self._env)
+        return self.tree(_read(self.jaxpr.outvars, self._env))
+
+
+# The nonblocking forms of operations.
+
+_Started = tuple[Flight, Sequence[Any], list[Any]]
+
+
+def _flight_of(equation: Any, operands: Sequence[Any]) -> _Started | None:
+    """What starts an operation, what it takes, and what stays, if there is such a form."""
+    form = _FORMS.get(equation.primitive.name)
+    if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
+        return None
+    prepare()
+    avals = [ShapedArray(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    flight, number = form(tuple(avals), **equation.params)
+    room = zip(operands[number:], flight.are_kept(), strict=False)
+    return flight, operands[:number], [x for x, is_kept in room if is_kept]
+
+
+def _collective(name: str) -> Callable[..., tuple[Flight, int]]:
+    def form(avals: Types, *, communicator: Communicator, **params: Any) -> Any:
+        received = avals
+        if name == "allgather":
+            (x,) = avals
+            received = (ShapedArray((communicator.size, *x.shape), x.dtype),)
+        given = tuple(params.items())
+        return Flight(f"i{name}", communicator, avals, received, given), 1
+
+    return form
+
+
+def _exchange(
+    avals: Types, *, sent: Messages, received: Messages, communicator: Communicator
+) -> tuple[Flight, int]:
+    number = sum(sent.parts)
+    params = (("sent", sent), ("received", received))
+    return (
+        Flight("iexchange", communicator, avals[:number], avals[number:], params),
+        number,
+    )
+
+
+def _sendrecv(
+    avals: Types,
+    *,
+    source: int,
+    dest: int,
+    sendtag: int,
+    recvtag: int,
+    communicator: Communicator,
+    status_number: int,
+) -> tuple[Flight, int]:
+    sent = Messages((dest,), (sendtag,), (1,))
+    received = Messages((source,), (recvtag,), (1,))
+    return _exchange(avals, sent=sent, received=received, communicator=communicator)
+
+
+def _send(
+    avals: Types, *, dest: int, tag: int, communicator: Communicator
+) -> tuple[Flight, int]:
+    sent = Messages((dest,), (tag,), (1,))
+    return _exchange(avals, sent=sent, received=NO_MESSAGES, communicator=communicator)
+
+
+def _recv(
+    avals: Types, *, source: int, tag: int, communicator: Communicator, status_number: int
+) -> tuple[Flight, int]:
+    received = Messages((source,), (tag,), (1,))
+    return _exchange(avals, sent=NO_MESSAGES, received=received, communicator=communicator)
+
+
+_FORMS = {
+    named(name).primitive.name: form
+    for name, form in {
+        "allgather": _collective("allgather"),
+        "allreduce": _collective("allreduce"),
+        "alltoall": _collective("alltoall"),
+        "bcast": _collective("bcast"),
+        "exchange": _exchange,
+        "recv": _recv,
+        "send": _send,
+        "sendrecv": _sendrecv,
+    }.items()
+}

@@ -1,0 +1,388 @@
+//! What is in flight: begun by one call, and waited for by another.
+//!
+//! Most MPIs move a large message only while somebody is in MPI. So a thread looks at what has been
+//! in flight for some time, if MPI allows calls from several threads.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::checked_message::Label;
+use crate::memory::Block;
+use crate::mpi::{Abi, Functions, Handle, Status};
+use crate::recorder::{self, Array};
+
+/// A message or a collective operation that MPI has begun.
+struct Pending {
+    request: usize,
+    /// Filled when it is done.
+    status: Status,
+    is_done: bool,
+    /// The error code with which it has ended.
+    code: c_int,
+}
+
+impl Pending {
+    fn end(&mut self, code: c_int) {
+        self.is_done = true;
+        self.code = code;
+    }
+
+    fn test<A: Abi>(&mut self, functions: &Functions<A>) {
+        if self.is_done {
+            return;
+        }
+        let mut request = A::Request::from_raw(self.request);
+        let mut flag = 0;
+        let status = self.status.address::<A>();
+        // SAFETY: MPI gave the request, and has not ended it.
+        let code = unsafe { (functions.test)(&raw mut request, &raw mut flag, status) };
+        if code != 0 || flag != 0 {
+            self.end(code);
+        }
+    }
+
+    fn wait<A: Abi>(&mut self, functions: &Functions<A>) {
+        if self.is_done {
+            return;
+        }
+        let mut request = A::Request::from_raw(self.request);
+        let status = self.status.address::<A>();
+        // SAFETY: MPI gave the request, and has not ended it.
+        let code = unsafe { (functions.wait)(&raw mut request, status) };
+        self.end(code);
+    }
+}
+
+/// An array that comes, or is there already.
+pub struct Arrival {
+    /// Where it is in the block.
+    pub bytes: Range<usize>,
+    /// What it is.
+    pub array: Array,
+    /// What is pending of it: the pieces in which it comes.
+    pub pieces: Range<usize>,
+    /// The elements of a piece.
+    pub length: i64,
+    /// What travels ahead of it, and its place among what is pending.
+    pub label: Option<(usize, Box<Label>)>,
+}
+
+/// What one call has begun.
+pub struct Flight {
+    /// The name of the operation.
+    pub operation: &'static str,
+    /// Which call of which program has begun it.
+    call_site: i64,
+    /// For a collective operation, its place among those on the communicator; else 0.
+    pub sequence: u64,
+    /// Where MPI reads and writes.
+    pub block: Block,
+    pub arrivals: Vec<Arrival>,
+    /// The labels of what is sent.
+    #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
+    _labels: Vec<Box<Label>>,
+    pending: Vec<Pending>,
+    begin: Instant,
+}
+
+impl Flight {
+    pub fn new(operation: &'static str, call_site: i64, sequence: u64, block: Block) -> Self {
+        Self {
+            operation,
+            call_site,
+            sequence,
+            block,
+            arrivals: Vec::new(),
+            _labels: Vec::new(),
+            pending: Vec::new(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// Takes over what MPI has begun, and the labels that it sends.
+    #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
+    pub fn has_begun<A: Abi>(&mut self, requests: Vec<A::Request>, labels: Vec<Box<Label>>) {
+        let pending = requests.into_iter().map(|request| Pending {
+            request: request.into_raw(),
+            status: Status::EMPTY,
+            is_done: false,
+            code: 0,
+        });
+        self.pending.extend(pending);
+        self._labels = labels;
+    }
+
+    fn is_done(&self) -> bool {
+        self.pending.iter().all(|pending| pending.is_done)
+    }
+
+    fn test<A: Abi>(&mut self, functions: &Functions<A>) {
+        for pending in &mut self.pending {
+            pending.test(functions);
+        }
+    }
+
+    /// Waits for all of it, and gives the first error code.
+    pub fn wait<A: Abi>(&mut self, functions: &Functions<A>) -> c_int {
+        for pending in &mut self.pending {
+            pending.wait(functions);
+        }
+        let codes = self.pending.iter().map(|pending| pending.code);
+        codes.into_iter().find(|code| *code != 0).unwrap_or(0)
+    }
+
+    /// Waits for one part of it, and gives its status.
+    pub fn wait_for<A: Abi>(
+        &mut self,
+        index: usize,
+        functions: &Functions<A>,
+    ) -> Result<*mut A::Status, c_int> {
+        let pending = &mut self.pending[index];
+        pending.wait(functions);
+        match pending.code {
+            0 => Ok(pending.status.address::<A>()),
+            code => Err(code),
+        }
+    }
+
+    /// The Python line of the call that has begun it, or nothing.
+    fn line(&self) -> String {
+        recorder::call_site(self.call_site).unwrap_or_default()
+    }
+}
+
+/// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
+/// them: there are as many as floats tell apart.
+const NUMBERS: u32 = 1 << 24;
+/// So many of the last ones are known when they are over.
+const REMEMBERED: usize = 4096;
+
+struct Flights {
+    by_number: BTreeMap<u32, Arc<Mutex<Option<Flight>>>>,
+    last: u32,
+    /// Of numbers that were given out: the number, the operation, and the line.
+    remembered: Vec<(u32, &'static str, String)>,
+}
+
+static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
+    by_number: BTreeMap::new(),
+    last: 0,
+    remembered: Vec::new(),
+});
+/// Tells the thread that something is in flight.
+static HAS_BEGUN: Condvar = Condvar::new();
+/// Whether the thread waits to be told.
+static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
+
+fn flights() -> MutexGuard<'static, Flights> {
+    FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock(flight: &Mutex<Option<Flight>>) -> MutexGuard<'_, Option<Flight>> {
+    flight.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Flights {
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.last = (self.last + 1) % NUMBERS;
+            if self.last != 0 && !self.by_number.contains_key(&self.last) {
+                return self.last;
+            }
+        }
+    }
+
+    fn remember(&mut self, number: u32, operation: &'static str, line: String) {
+        let place = number as usize % REMEMBERED;
+        if self.remembered.len() <= place {
+            self.remembered.resize(place + 1, (0, "", String::new()));
+        }
+        self.remembered[place] = (number, operation, line);
+    }
+
+    /// What is known of a number: "the iallreduce started at main.py:5".
+    fn describe(&self, number: u32) -> String {
+        let known = self.remembered.get(number as usize % REMEMBERED);
+        match known.filter(|(known, ..)| *known == number) {
+            Some((_, operation, line)) if line.is_empty() => format!("an {operation}"),
+            Some((_, operation, line)) => format!("the {operation} started at {line}"),
+            None => "an operation started long ago".to_owned(),
+        }
+    }
+}
+
+/// Tells this process from others, and from itself in another run: a float that is no fraction.
+pub fn process_mark() -> u32 {
+    static MARK: OnceLock<u32> = OnceLock::new();
+    *MARK.get_or_init(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| i64::from(since.subsec_nanos()));
+        let hash = crate::xla::hash([now, i64::from(std::process::id())]);
+        1 + (hash % u64::from(NUMBERS - 1)) as u32
+    })
+}
+
+/// Keeps what has begun until it is waited for, and gives its number.
+pub fn keep<A: Abi>(flight: Flight) -> u32 {
+    let is_done = flight.is_done();
+    let (operation, line) = (flight.operation, flight.line());
+    let mut all = flights();
+    let number = all.next_number();
+    all.remember(number, operation, line);
+    let flight = Arc::new(Mutex::new(Some(flight)));
+    all.by_number.insert(number, flight);
+    drop(all);
+    if !is_done && IS_PUSHED.load(Ordering::Relaxed) {
+        start_pushing::<A>();
+        if IS_ASLEEP.load(Ordering::SeqCst) {
+            HAS_BEGUN.notify_one();
+        }
+    }
+    number
+}
+
+/// Takes out what has this number, or says why there is none.
+pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
+    if number == 0 || mark != process_mark() {
+        return Err(
+            "wait got a request of another process, or from a program that has ended: only \
+             the process that has started an operation can wait for it"
+                .to_owned(),
+        );
+    }
+    let mut all = flights();
+    let flight = all.by_number.remove(&number);
+    let gone = || {
+        format!(
+            "wait got a request that was waited for before: {}",
+            all.describe(number)
+        )
+    };
+    let flight = flight.ok_or_else(gone)?;
+    drop(all);
+    lock(&flight).take().ok_or_else(|| "wait got a request that is being waited for".to_owned())
+}
+
+/// Says which line an eager call has that has begun what has this number.
+pub fn set_line(number: u32, line: &str) {
+    let mut all = flights();
+    let place = number as usize % REMEMBERED;
+    if let Some(known) = all.remembered.get_mut(place).filter(|(n, ..)| *n == number) {
+        line.clone_into(&mut known.2);
+    }
+}
+
+/// Whether a thread is to see to what is in flight.
+static IS_PUSHED: AtomicBool = AtomicBool::new(false);
+/// What is younger is left alone: small messages are there when they are waited for.
+static FIRST_LOOK: Duration = Duration::from_micros(100);
+/// From one look to the next: so long at first, and in the end.
+static PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+/// A look that takes longer has moved something, and there may be more.
+static WORK: Duration = Duration::from_micros(5);
+/// The thread sleeps when there was nothing in flight for so long.
+static PATIENCE: Duration = Duration::from_millis(20);
+
+/// Has a thread see to what is in flight, or not: MPI has to allow calls from several threads.
+pub fn set_pushing(is_pushed: bool) {
+    IS_PUSHED.store(is_pushed, Ordering::Relaxed);
+}
+
+fn start_pushing<A: Abi>() {
+    static STARTED: OnceLock<bool> = OnceLock::new();
+    STARTED.get_or_init(|| {
+        let builder = thread::Builder::new().name("mpi4jax-progress".into());
+        builder.spawn(push::<A>).is_ok()
+    });
+}
+
+/// What the thread does.
+fn push<A: Abi>() {
+    let Some(functions) = A::functions().get() else {
+        return;
+    };
+    let mut last_seen = Instant::now();
+    loop {
+        let mut all = flights();
+        if all.by_number.is_empty() && last_seen.elapsed() > PATIENCE {
+            IS_ASLEEP.store(true, Ordering::SeqCst);
+            while all.by_number.is_empty() {
+                all = HAS_BEGUN.wait(all).unwrap_or_else(PoisonError::into_inner);
+            }
+            IS_ASLEEP.store(false, Ordering::SeqCst);
+        }
+        let seen: Vec<_> = all.by_number.values().cloned().collect();
+        drop(all);
+        if !seen.is_empty() {
+            last_seen = Instant::now();
+        }
+        let mut oldest = Duration::ZERO;
+        let begin = Instant::now();
+        for flight in &seen {
+            if let Ok(mut flight) = flight.try_lock()
+                && let Some(flight) = flight.as_mut()
+                && !flight.is_done()
+                && flight.begin.elapsed() >= FIRST_LOOK
+                && IS_PUSHED.load(Ordering::Relaxed)
+            {
+                flight.test(functions);
+                oldest = oldest.max(flight.begin.elapsed());
+            }
+        }
+        if begin.elapsed() > WORK {
+            thread::yield_now();
+        } else {
+            thread::sleep((oldest / 16).clamp(PAUSES.0, PAUSES.1));
+        }
+    }
+}
+
+/// What nobody has waited for, at the end of the program.
+pub struct Left {
+    /// The operation and its line.
+    pub what: String,
+    /// Whether it has come to its end.
+    pub is_done: bool,
+}
+
+/// Waits for all that is in flight, but no longer than this. Gives what there was. Nothing can be
+/// waited for after that.
+pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
+    set_pushing(false);
+    let Some(functions) = A::functions().get() else {
+        return Vec::new();
+    };
+    let begin = Instant::now();
+    let mut left = Vec::new();
+    let found = std::mem::take(&mut flights().by_number);
+    for (number, flight) in found {
+        let Some(mut flight) = lock(&flight).take() else {
+            continue;
+        };
+        flight.test(functions);
+        while !flight.is_done() && begin.elapsed() < at_most {
+            thread::sleep(PAUSES.0);
+            flight.test(functions);
+        }
+        left.push(Left {
+            what: flights().describe(number),
+            is_done: flight.is_done(),
+        });
+        if !flight.is_done() {
+            // MPI may still write there.
+            std::mem::forget(flight);
+        }
+    }
+    left
+}
+
+/// How many operations are in flight.
+pub fn count() -> usize {
+    flights().by_number.len()
+}
+

@@ -1,0 +1,370 @@
+//! Nonblocking messages (MPI-4.1 §3.7): a call that begins them, and a call that waits.
+//!
+//! A handler of XLA's has its arrays for as long as it runs, and no longer. So what is in flight is
+//! in a block of the core's own: the first call copies there what is sent, and the second one copies
+//! from there what has come. In between, XLA may free and reuse all its memory.
+//!
+//! The first call gives a ticket, which is all that a program holds of what is in flight.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::ptr;
+
+use super::buffers::{check_blocks, measure};
+use super::call::Call;
+use super::checked_message::Label;
+use super::exchange::{Parcel, in_words, parcels};
+use super::flight::{self, Arrival, Flight};
+use super::messages::{Message, Requests};
+use super::pieces::piece_at;
+use crate::error::{Error, Result};
+use crate::memory::{Block, Memory, Room};
+use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY};
+use crate::recorder::Array;
+use crate::xla::Buffer;
+use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
+
+/// What a program holds of what is in flight: its number, and what tells this process from others.
+///
+/// Floats, as JAX differentiates these. They are whole numbers, which no conversion changes.
+type Ticket = [f32; 2];
+
+/// Keeps what has begun, and gives its ticket to the program.
+pub(super) fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()> {
+    let [result] = call.results()?;
+    check_ticket(&result)?;
+    let number = flight::keep::<A>(flight);
+    call.is_in_flight(number, None);
+    let ticket: Ticket = [number as f32, flight::process_mark() as f32];
+    let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
+    call.in_memory(call.memory.store(&result, &bytes))
+}
+
+/// Checks that an array is a ticket, or several of them.
+fn check_ticket(array: &Buffer) -> Result<()> {
+    if array.dtype == XLA_FFI_DataType_F32 && array.dims.last() == Some(&2) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "an array of shape {:?} and XLA type {} is no ticket",
+        array.dims, array.dtype
+    )))
+}
+
+/// The number and the process of the one ticket that all members of a batch have.
+fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(u32, u32)> {
+    check_ticket(array)?;
+    let mut bytes = vec![0; array.count as usize * size_of::<f32>()];
+    call.in_memory(call.memory.load(array, &mut bytes))?;
+    let words = bytes.chunks_exact(size_of::<f32>());
+    let words = words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]) as u32);
+    let words: Vec<u32> = words.collect();
+    match words.chunks_exact(2).next() {
+        Some(&[number, mark]) if words.chunks_exact(2).all(|t| t == [number, mark]) => {
+            Ok((number, mark))
+        }
+        _ => Err(Error::invalid(
+            "wait got several requests in one array: it waits for one after the other, as in \
+             jax.lax.scan",
+        )),
+    }
+}
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// What the call begins, in a block with so much room.
+    pub(super) fn new_flight(&self, room: &Room) -> Flight {
+        let call_site = self.number("call_site").unwrap_or(0);
+        let block = Block::take(room.bytes);
+        Flight::new(self.operation.name, call_site, self.sequence(), block)
+    }
+
+    pub(super) fn load(&self, operand: &Buffer, block: &mut Block, bytes: Range<usize>) -> Result<()> {
+        self.in_memory(self.memory.load(operand, block.part(bytes)))
+    }
+
+    /// A message that is in the block: some of the elements of an array.
+    fn message_in<'c>(
+        &'c self,
+        block: &mut Block,
+        start: usize,
+        elements: &Range<i64>,
+        datatype: Datatype,
+        peer: Neighbor,
+    ) -> Result<Message<'c, A, M>> {
+        let first = start + elements.start as usize * datatype.size;
+        let address = block.address(first).cast();
+        Message::new(self, peer, address, elements.end - elements.start, datatype)
+    }
+}
+
+/// The pieces in which a message travels. The last one is shorter than `length`.
+fn pieces_to_the_end(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
+    let first = Some(piece_at(0, count, length));
+    std::iter::successors(first, move |piece| {
+        let is_last = piece.end - piece.start < length;
+        (!is_last).then(|| piece_at(piece.end, count, length))
+    })
+}
+
+/// What is to be received: arrays that are nowhere yet, each by its type and its size.
+fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<Buffer<'static>>> {
+    let numbers = call.ints("arrays")?;
+    let arrays = numbers.chunks_exact(2).map(|pair| Buffer {
+        address: ptr::null_mut(),
+        dtype: pair[0] as XLA_FFI_DataType,
+        dims: &[],
+        count: pair[1],
+    });
+    Ok(arrays.collect())
+}
+
+/// MPI-4.1 §3.7.2: begins to send any number of arrays, and to receive any number.
+pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let sent = parcels(call, call.all_operands()?, "dests", "sendtags")?;
+    let received = parcels(call, expected(call)?, "sources", "recvtags")?;
+    let is_anyones = |parcel: &Parcel| parcel.peer.rank < 0;
+    let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
+    if has_parts && received.iter().any(is_anyones) {
+        return Err(Error::invalid(
+            "a nonblocking receive from MPI.ANY_SOURCE is not possible where a message has \
+             several parts, as with MPI4JAX_CHECK or MPI4JAX_STAGING_CHUNK: name the source",
+        ));
+    }
+    let mut room = Room::default();
+    let mut places = Vec::new();
+    for Parcel { array, .. } in sent.iter().chain(&received) {
+        let (datatype, bytes) = measure(array)?;
+        places.push((datatype, room.add(bytes)));
+    }
+    // What users call it.
+    let (name, function) = match (sent.len(), received.len()) {
+        (1, 0) => ("isend", "MPI_Isend"),
+        (0, 1) => ("irecv", "MPI_Irecv"),
+        (1, 1) => ("isendrecv", "MPI_Isendrecv"),
+        _ => ("iexchange", "MPI_Isendrecv"),
+    };
+    let mut flight = call.new_flight(&room);
+    flight.operation = name;
+    let (outgoing, incoming) = places.split_at(sent.len());
+    for (Parcel { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
+        call.load(array, &mut flight.block, bytes.clone())?;
+    }
+    let mut labels = Vec::new();
+    let comm = call.communicator.handle::<A>();
+    let mut requests = Requests::new(call.functions, &call.counting, comm);
+    let details = || in_words(&sent, &received);
+    let mut begun = Ok(());
+    call.mpi(function, details, |_, _| {
+        let mut begin = || -> Result<c_int> {
+            let mut number = 0;
+            for (Parcel { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
+                let mut label = None;
+                if call.checked.is_some() {
+                    let content = Box::new(Label::EMPTY);
+                    // SAFETY: the label stays in the flight until all is done.
+                    if let Err(code) = unsafe { requests.receive(&content.message(call, *peer)?) } {
+                        return Ok(code);
+                    }
+                    label = Some((number, content));
+                    number += 1;
+                }
+                let length = call.communicator.piece_length(datatype.size);
+                let first = number;
+                for piece in pieces_to_the_end(array.count, length) {
+                    let message = call.message_in(
+                        &mut flight.block,
+                        bytes.start,
+                        &piece,
+                        *datatype,
+                        *peer,
+                    )?;
+                    // SAFETY: the block stays in the flight until all is done.
+                    if let Err(code) = unsafe { requests.receive(&message) } {
+                        return Ok(code);
+                    }
+                    number += 1;
+                }
+                flight.arrivals.push(Arrival {
+                    bytes: bytes.clone(),
+                    array: Array::from(array),
+                    pieces: first..number,
+                    length,
+                    label,
+                });
+            }
+            for (Parcel { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
+                if let Some(label) = call.label(*peer, array.into()) {
+                    let label = Box::new(label);
+                    // SAFETY: the label stays in the flight until all is done.
+                    if let Err(code) = unsafe { requests.send(&label.message(call, *peer)?) } {
+                        return Ok(code);
+                    }
+                    labels.push(label);
+                }
+                let length = call.communicator.piece_length(datatype.size);
+                for piece in pieces_to_the_end(array.count, length) {
+                    let message = call.message_in(
+                        &mut flight.block,
+                        bytes.start,
+                        &piece,
+                        *datatype,
+                        *peer,
+                    )?;
+                    // SAFETY: the block stays in the flight until all is done.
+                    if let Err(code) = unsafe { requests.send(&message) } {
+                        return Ok(code);
+                    }
+                }
+            }
+            Ok(0)
+        };
+        match begin() {
+            Ok(code) => code,
+            Err(error) => {
+                begun = Err(error);
+                0
+            }
+        }
+    })?;
+    begun?;
+    flight.has_begun::<A>(requests.into_list(), labels);
+    depart(call, flight)
+}
+
+/// Holds arrays until they are waited for, with nothing to be done meanwhile.
+pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let operands = call.all_operands()?;
+    let mut room = Room::default();
+    let mut arrivals = Vec::new();
+    for operand in &operands {
+        arrivals.push(Arrival {
+            bytes: room.add(measure(operand)?.1),
+            array: Array::from(operand),
+            pieces: 0..0,
+            length: i64::MAX,
+            label: None,
+        });
+    }
+    let mut flight = call.new_flight(&room);
+    for (operand, arrival) in operands.iter().zip(&arrivals) {
+        call.load(operand, &mut flight.block, arrival.bytes.clone())?;
+    }
+    flight.arrivals = arrivals;
+    depart(call, flight)
+}
+
+/// MPI-4.1 §3.7.3: waits for what a call has begun, and gives what has come.
+pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let [ticket] = call.operands()?;
+    let results = call.all_results()?;
+    let (number, mark) = read_ticket(call, &ticket)?;
+    if number == 0 && call.int("may_be_zero")? != 0 {
+        // The derivative of what was started from a constant.
+        return results.iter().try_for_each(|result| {
+            let zeros = vec![0; measure(result)?.1];
+            call.in_memory(call.memory.store(result, &zeros))
+        });
+    }
+    let mut flight = flight::take(number, mark).map_err(Error::invalid)?;
+    call.is_in_flight(number, Some(flight.sequence));
+    let given = results.iter().map(Array::from);
+    if !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
+        return Err(Error::invalid(format!(
+            "wait expects {} arrays of other shapes or types than the {} has",
+            results.len(),
+            flight.operation
+        )));
+    }
+    let operation = flight.operation;
+    let mut fits = Ok(());
+    call.mpi(
+        "MPI_Waitall",
+        || format!("for {operation}"),
+        |functions, _| {
+            fits = read_labels(call, &mut flight).and_then(|()| check_pieces(call, &mut flight));
+            if fits.is_ok() { flight.wait(functions) } else { 0 }
+        },
+    )?;
+    if let Err(error) = fits {
+        // What was to come behind may still come.
+        std::mem::forget(flight);
+        return Err(error);
+    }
+    for (result, arrival) in results.iter().zip(&flight.arrivals) {
+        let bytes = flight.block.part(arrival.bytes.clone());
+        call.in_memory(call.memory.store(result, bytes))?;
+    }
+    Ok(())
+}
+
+/// Compares what comes with what is expected, if messages have labels.
+fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
+    let Some(record) = call.checked.as_deref() else {
+        return Ok(());
+    };
+    let mut outcome = Ok(());
+    for place in 0..flight.arrivals.len() {
+        let Some((index, label)) = flight.arrivals[place].label.take() else {
+            continue;
+        };
+        let wanted = flight.arrivals[place].array;
+        let Ok(status) = flight.wait_for(index, call.functions) else {
+            continue; // `wait` gives the code
+        };
+        // SAFETY: MPI has filled the status.
+        let read = unsafe { call.read_label(record, &label, wanted, status) };
+        let refusal = read.and_then(|label| label.refusal.map_or(Ok(()), |r| Err(r.error)));
+        outcome = outcome.and(refusal);
+    }
+    outcome
+}
+
+/// Checks that each piece had the length that told the receives apart.
+fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
+    for place in 0..flight.arrivals.len() {
+        let Arrival {
+            pieces,
+            length,
+            array,
+            ..
+        } = &flight.arrivals[place];
+        let (pieces, length, array) = (pieces.clone(), *length, *array);
+        for piece in pieces.clone().take(pieces.len().saturating_sub(1)) {
+            let Ok(status) = flight.wait_for(piece, call.functions) else {
+                return Ok(()); // `wait` gives the code
+            };
+            let datatype = REGISTRY.datatype(array.dtype)?.handle::<A>();
+            let mut count = 0;
+            // SAFETY: MPI has filled the status.
+            let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
+            call.check("MPI_Get_count", code)?;
+            if i64::from(count) != length {
+                return Err(Error::invalid(format!(
+                    "a message is shorter than the {array} that a nonblocking receive expects"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives its operands as they are: in order with all calls before and after it.
+pub fn in_order<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+    let (operands, results) = (call.all_operands()?, call.all_results()?);
+    if operands.len() != results.len() {
+        return Err(Error::invalid(format!(
+            "{} results for {} operands",
+            results.len(),
+            operands.len()
+        )));
+    }
+    for (operand, result) in operands.iter().zip(&results) {
+        check_blocks(result, operand, 1)?;
+        if operand.address != result.address {
+            return Err(Error::invalid(
+                "XLA has given a result memory of its own that is to take its operand's",
+            ));
+        }
+    }
+    Ok(())
+}
