@@ -16,7 +16,7 @@ import jax
 from mpi4jax import _core
 
 from .lines import described, frames_of
-from .operation import Operation
+from .operation import wrap_eager_calls
 
 
 def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,4 +32,4 @@ def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
 def enable() -> None:
     """Compare all calls from now on."""
     _core.set_check(True)
-    Operation.wrap_eager_calls(_with_line)
+    wrap_eager_calls(_with_line)

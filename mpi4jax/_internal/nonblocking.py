@@ -1,20 +1,20 @@
 """Operations in two halves: one that starts, and one that waits.
 
 What is in flight belongs to the core. A program holds a ticket, two floats, by which `wait`
-finds it, and knows the rest when it is compiled: a :class:`Flight`. Floats, so that JAX
-differentiates tickets like any array. With x for what is sent, t for a ticket, and y for
+finds it, and knows the rest when it is compiled: a :class:`Flight`. As they are floats, JAX
+differentiates tickets like any array. With x for what is sent, t for a ticket and y for
 what comes, both halves are linear:
 
     start: x -> t        transposed, wait:  t -> x, of the messages back
     wait:  t -> y        transposed, start: y -> t, of the messages back
 
-So the derivative of a program has its messages in flight while it computes what the program
-computes meanwhile. JAX may add zeros to a ticket that is a cotangent, which changes nothing.
+So the derivative of a program has messages in flight where the program has. JAX may add zeros to a ticket that is a cotangent, which changes nothing.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ from .jax_compat import (
     register_lowering,
     trace_state_clean,
 )
-from .operation import batch_at, call_in_program, named
+from .operation import batch_at, call_in_program, makes_eager_calls, named
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
 from .operations.exchange import (
     Messages,
@@ -76,15 +76,13 @@ class Flight(NamedTuple):
     def kind(self) -> Kind:
         return KINDS[self.name]
 
-    def start(self, operands: Sequence[Any]) -> Any:
+    def start(self, operands: Sequence[Any], *, may_be_lost: bool = False) -> Any:
         """The ticket of such operands."""
-        return start_p.bind(*operands, flight=self)
+        return start_p.bind(*operands, flight=self, may_be_lost=may_be_lost)
 
     def wait(self, ticket: Any, kept: Sequence[Any], *, may_be_zero: bool) -> list[Any]:
         """What comes for a ticket. It is zero if a ticket that may be zero is."""
-        found: list[Any] = wait_p.bind(
-            ticket, *kept, flight=self, may_be_zero=may_be_zero
-        )
+        found: list[Any] = wait_p.bind(ticket, *kept, flight=self, may_be_zero=may_be_zero)
         return found
 
     def are_kept(self) -> list[bool]:
@@ -95,10 +93,11 @@ class Flight(NamedTuple):
 class Kind:
     """How a kind of operation is started and transformed. This one holds arrays."""
 
-    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+    def start(
+        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
+    ) -> Any:
         avals = list(map(carried, flight.sent))
         values = list(map(convert, operands, avals))
-        attributes = {"comm_number": np.int64(flight.communicator.number)}
         return _call(ctx, "hold", values, attributes, avals, [TICKET])[0]
 
     def messages(self, flight: Flight) -> tuple[Any, Any] | None:
@@ -167,7 +166,9 @@ class _Exchange(Kind):
         params = dict(flight.params)
         return params["sent"], params["received"]
 
-    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+    def start(
+        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
+    ) -> Any:
         sent, received = self._ends(flight)
         values, avals = pack_messages(ctx, sent, operands)
         arrays = [
@@ -175,7 +176,7 @@ class _Exchange(Kind):
             for aval in parcels_of(received, flight.received)
             for number in (DATATYPES[str(aval.dtype)][0], aval.size)
         ]
-        attributes = message_attributes(flight.communicator, sent, received)
+        attributes |= message_attributes(flight.communicator, sent, received)
         attributes["arrays"] = np.array(arrays, np.int64)
         messages = sent.ends(), received.ends()
         return _call(ctx, "iexchange", values, attributes, avals, [TICKET], messages)[0]
@@ -211,6 +212,12 @@ class _Exchange(Kind):
 
     def back(self, flight: Flight) -> Flight:
         sent, received = self._ends(flight)
+        if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
+            # As sendrecv does: which tag it comes with, its sender alone knows.
+            sent, received = (
+                sent._replace(tags=(ANY_TAG,)),
+                received._replace(tags=sent.tags),
+            )
         if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
             raise NotImplementedError(
                 "a nonblocking receive with MPI.ANY_SOURCE or MPI.ANY_TAG can't be "
@@ -231,15 +238,16 @@ class _Collective(Kind):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def start(self, ctx: Any, operands: Sequence[Any], flight: Flight) -> Any:
+    def start(
+        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
+    ) -> Any:
         aval = carried(flight.sent[0])
         value = convert(operands[0], aval)
-        attributes = {
+        attributes |= {
             name: np.int64(value)
             for name, value in flight.params
             if name != "shared"  # only JAX's rules look at that
         }
-        attributes["comm_number"] = np.int64(flight.communicator.number)
         return _call(ctx, flight.name, [value], attributes, [aval], [TICKET])[0]
 
     def _params(self, flight: Flight) -> dict[str, Any]:
@@ -327,20 +335,33 @@ def _register(primitive: Primitive, lower: Callable[..., Any]) -> None:
         register_lowering(primitive, rule, platform=platform)
 
 
-def _compiled(primitive: Primitive, flight: Flight, **params: Any) -> Any:
-    """A jitted function that does nothing but this, for eager calls."""
-    programs = flight.communicator.programs
-    key = primitive, flight, *params.values()
-    found = programs.get(key)
-    if found is None:
+@makes_eager_calls
+class _Half:
+    """One half, as eager calls make it."""
 
-        def run(*operands: Any) -> Any:
-            return primitive.bind(*operands, flight=flight, **params)
+    def __init__(self, primitive: Primitive) -> None:
+        self.name = primitive.name.removesuffix("_mpi")
+        self._primitive = primitive
+        primitive.def_impl(self._evaluate)
 
-        lines.is_eager_call(run)
-        run.__name__ = primitive.name
-        found = programs[key] = jax.jit(run)
-    return found
+    def _evaluate(self, *operands: Any, **params: Any) -> Any:
+        # Also under jax.disable_jit: an operation can only run compiled.
+        with jax.disable_jit(False):
+            return self._run(*operands, **params)
+
+    def _run(self, *operands: Any, flight: Flight, **params: Any) -> Any:
+        programs = flight.communicator.programs
+        key = self, flight, *params.values()
+        found = programs.get(key)
+        if found is None:
+
+            def run(*operands: Any) -> Any:
+                return self._primitive.bind(*operands, flight=flight, **params)
+
+            lines.is_eager_call(run)
+            run.__name__ = self.name
+            found = programs[key] = jax.jit(run)
+        return found(*operands)
 
 
 start_p = Primitive("start_mpi")
@@ -348,29 +369,30 @@ wait_p = Primitive("wait_mpi")
 wait_p.multiple_results = True
 
 
-def _evaluate_start(*operands: Any, flight: Flight) -> Any:
-    with jax.disable_jit(False):
-        return _compiled(start_p, flight)(*operands)
-
-
-def _type_of_start(*avals: Any, flight: Flight) -> Any:
+def _type_of_start(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
     if "op_number" in dict(flight.params):
         check_reduction(flight.name, dict(flight.params)["op_number"], avals[0].dtype)
     return TICKET, {ordered_effect}
 
 
-def _lower_start(ctx: Any, *operands: Any, flight: Flight) -> list[Any]:
-    return [flight.kind.start(ctx, operands, flight)]
+def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) -> list[Any]:
+    attributes = {
+        "comm_number": np.int64(flight.communicator.number),
+        "may_be_lost": np.int64(may_be_lost),
+    }
+    return [flight.kind.start(ctx, operands, flight, attributes)]
 
 
-def _push_start(primals: Any, tangents: Any, *, flight: Flight) -> Any:
+def _push_start(primals: Any, tangents: Any, *, flight: Flight, may_be_lost: bool) -> Any:
     if not any(map(_is_inexact, flight.sent + flight.received)):
         nothing = ad.Zero(TICKET)
         return flight.start(primals), nothing
     return flight.kind.push(flight, primals, tangents)
 
 
-def _transpose_start(cotangent: Any, *operands: Any, flight: Flight) -> list[Any]:
+def _transpose_start(
+    cotangent: Any, *operands: Any, flight: Flight, may_be_lost: bool
+) -> list[Any]:
     back = flight.kind.back(flight)
     kept = [
         jnp.zeros(x.shape, x.dtype)
@@ -383,26 +405,22 @@ def _transpose_start(cotangent: Any, *operands: Any, flight: Flight) -> list[Any
     return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
 
 
-def _batch_start(operands: Any, axes: Any, *, flight: Flight) -> Any:
+def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool) -> Any:
     axis, _ = flight.kind.batch_axes(flight)
     pairs = list(zip(operands, axes, strict=True))
     size = next(x.shape[n] for x, n in pairs if n is not None)
     moved = [batch_at(axis, size, x, n) for x, n in pairs]
-    ticket = flight.kind.batched(flight, size).start(moved)
+    batched = flight.kind.batched(flight, size)
+    ticket = batched.start(moved, may_be_lost=may_be_lost)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
 
-start_p.def_impl(_evaluate_start)
+_Half(start_p)
 start_p.def_effectful_abstract_eval(_type_of_start)
 ad.primitive_jvps[start_p] = _push_start
 ad.primitive_transposes[start_p] = _transpose_start
 batching.primitive_batchers[start_p] = _batch_start
 _register(start_p, _lower_start)
-
-
-def _evaluate_wait(*operands: Any, flight: Flight, may_be_zero: bool) -> Any:
-    with jax.disable_jit(False):
-        return _compiled(wait_p, flight, may_be_zero=may_be_zero)(*operands)
 
 
 def _type_of_wait(*avals: Any, flight: Flight, may_be_zero: bool) -> Any:
@@ -469,7 +487,9 @@ def _transpose_wait(
 ) -> list[Any]:
     given = list(map(ad.instantiate_zeros, cotangents))
     back = flight.kind.back(flight)
-    started = back.start(given) if ad.is_undefined_primal(ticket) else None
+    # Nobody waits for it if what has started this one was not differentiated.
+    is_linear = ad.is_undefined_primal(ticket)
+    started = back.start(given, may_be_lost=True) if is_linear else None
     pairs = zip(given, flight.are_kept(), strict=True)
     of_kept = [ct for ct, is_kept in pairs if is_kept]
     return [
@@ -505,7 +525,7 @@ def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) 
     return results, [axis] * len(results)
 
 
-wait_p.def_impl(_evaluate_wait)
+_Half(wait_p)
 wait_p.def_effectful_abstract_eval(_type_of_wait)
 ad.primitive_jvps[wait_p] = _push_wait
 ad.primitive_transposes[wait_p] = _transpose_wait
@@ -592,7 +612,7 @@ def types_of(leaves: Sequence[Any]) -> Types:
 
 @functools.cache
 def prepare() -> None:
-    """Have a thread see to what is in flight, and what is left of it reported at the end."""
+    """Have a thread see to what is in flight, and have what is left of it reported."""
     is_possible = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
     _core.set_pushing(settings.progress_thread and is_possible)
     atexit.register(_finish)
@@ -603,10 +623,8 @@ _PATIENCE = 0.5
 
 
 def _finish() -> None:
-    try:
+    with contextlib.suppress(Exception):  # that of a program, which was raised before
         flush()
-    except Exception:
-        pass  # The error of a program, which was raised before.
     left = _core.finish_flights(_PATIENCE)
     if not left:
         return

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from . import handles
 from .annotations import Array, ArrayLike, Comm, Integer, Op
-from .dtypes import SUM
 from .jax_compat import ShapedArray
 from .nonblocking import Flight, Request, start, types_of
 from .operations._arguments import ANY_TAG, root_rank

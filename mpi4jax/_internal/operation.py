@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ from .jax_compat import (
 from .packing import Tree, packed, parcels, unpacked
 from .validation import PLAIN_TYPES, array
 
+T = TypeVar("T")
+
 _operations: dict[str, Operation] = {}
 
 #: The operations in which two processes take part, and not all of them.
@@ -57,6 +59,26 @@ def named(name: str) -> Operation:
     return _operations[name]
 
 
+_makers: list[Any] = []
+_wrappers: list[Callable[[Callable[..., Any]], Any]] = []
+
+
+def makes_eager_calls(cls: type[T]) -> type[T]:
+    """Say that the method `_run` of a class makes calls outside of any program."""
+    _makers.append(cls)
+    for wrapper in _wrappers:
+        _makers[-1]._run = wrapper(_makers[-1]._run)
+    return cls
+
+
+def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
+    """Put a function around all eager calls from now on."""
+    _wrappers.append(wrapper)
+    for maker in _makers:
+        maker._run = wrapper(maker._run)
+
+
+@makes_eager_calls
 class Operation:
     """An MPI operation on arrays.
 
@@ -290,11 +312,6 @@ class Operation:
         with jax.disable_jit(False):
             result = self._run(communicator, *operands, **params)
         return [] if result is None else [result]
-
-    @classmethod
-    def wrap_eager_calls(cls, wrapper: Callable[[Callable[..., Any]], Any]) -> None:
-        """Put a function around all eager calls from now on."""
-        cls._run = wrapper(cls._run)  # type: ignore[method-assign]
 
     def _compile(self, communicator: Communicator, params: dict[str, Any]) -> Any:
         """A jitted function that does nothing but this operation, and what is kept.

@@ -120,9 +120,7 @@ def in_order(tree: T) -> T:
 
 
 def _in_order(leaves: Sequence[Any], communicator: Communicator) -> list[Any]:
-    found: list[Any] = in_order_p.bind(
-        *map(jnp.asarray, leaves), communicator=communicator
-    )
+    found: list[Any] = in_order_p.bind(*map(jnp.asarray, leaves), communicator=communicator)
     return found
 
 
@@ -201,7 +199,9 @@ class _Split(_Traced):
 
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__(function)
-        self._env: dict[Any, Any] = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
+        self._env: dict[Any, Any] = dict(
+            zip(self.jaxpr.constvars, self.consts, strict=True)
+        )
         #: What comes later.
         self._missing: set[Any] = set()
         self._later: list[Any] = []

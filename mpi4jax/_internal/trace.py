@@ -25,7 +25,7 @@ from mpi4jax import _core
 
 from . import bridge, handles, versions
 from .dtypes import DATATYPES, OPERATORS
-from .operation import Operation
+from .operation import wrap_eager_calls
 
 #: How many calls may wait to be written before they keep the next one waiting.
 CAPACITY = 1 << 14
@@ -76,7 +76,7 @@ class Trace:
         self.calls = folder / f"rank-{rank}.calls"
         _core.start_trace(self.calls, bridge.operations, CAPACITY)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        Operation.wrap_eager_calls(self._timed)
+        wrap_eager_calls(self._timed)
 
     def _write(self, **facts: Any) -> None:
         # At once, as other threads write, too.
@@ -103,7 +103,7 @@ class Trace:
             self._write_tables()
 
     def _timed(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(operation: Operation, *args: Any, **params: Any) -> Any:
+        def timed(operation: Any, *args: Any, **params: Any) -> Any:
             begin = time.monotonic_ns()
             try:
                 return run(operation, *args, **params)

@@ -44,10 +44,12 @@ mod _core {
     #[pymodule_export]
     use super::python::{
         connect_watchers, describe_communicator, device, end_with, finish_flights,
-        free_communicator, free_staging, get_logging, in_flight, is_direct, load, mpi_takes_device_memory, recent_calls, registry,
-        set_call_site, set_check, set_communicator, set_count_limit, set_datatype, set_direct,
-        set_eager_line, set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing, set_raise_on_error,
-        set_staging_limit, set_status, start_watching, status_ignore, why_no_device,
+        free_communicator, free_staging, get_logging, in_flight, is_direct, load,
+        mpi_takes_device_memory, recent_calls, registry, set_call_site, set_check,
+        set_communicator, set_count_limit, set_datatype, set_direct, set_eager_line,
+        set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing,
+        set_raise_on_error, set_staging_limit, set_status, start_watching, status_ignore,
+        why_no_device,
     };
 
     #[pymodule_init]

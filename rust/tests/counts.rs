@@ -929,7 +929,27 @@ fn the_lists_here_have_every_operation_that_counts() {
         "alltoallv_counts",
         "alltoallv_rows",
     ];
-    let lists = [&moves[..], &reductions, &rows, &others, &neighbors, &ragged].concat();
+    // In nonblocking.rs.
+    let in_flight = [
+        "hold",
+        "iallgather",
+        "iallreduce",
+        "ialltoall",
+        "ibcast",
+        "iexchange",
+        "in_order",
+        "wait",
+    ];
+    let lists = [
+        &moves[..],
+        &reductions,
+        &rows,
+        &others,
+        &neighbors,
+        &ragged,
+        &in_flight,
+    ]
+    .concat();
     for (operation, _) in ops::host_handlers::<Recorder>() {
         assert!(lists.contains(&operation), "{operation}");
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use _core::recorder::NONBLOCKING;
 use _core::{log, ops};
 
 mod common;
@@ -115,6 +116,9 @@ fn every_handler_is_called() {
     for operation in ["allgatherv", "alltoallv"] {
         called.extend([format!("{operation}_counts"), format!("{operation}_rows")]);
     }
+    // In nonblocking.rs.
+    called.extend(NONBLOCKING.map(str::to_owned));
+    called.extend(["in_order", "wait"].map(str::to_owned));
     let handlers = ops::host_handlers::<Recorder>();
     assert_eq!(
         called,

@@ -25,7 +25,7 @@ fn entries(path: &PathBuf) -> Vec<Entry> {
     let (header, entries) = bytes.split_at(16);
     assert_eq!(header[..8], MAGIC);
     assert_eq!(header[8..], (size_of::<Entry>() as u64).to_ne_bytes());
-    assert_eq!(size_of::<Entry>(), 80);
+    assert_eq!(size_of::<Entry>(), 88);
     entries
         .chunks_exact(size_of::<Entry>())
         // SAFETY: they are as long as an entry, which is numbers.

@@ -328,8 +328,8 @@ def messages_of(
         subtrees = structure.flatten_up_to(arrays.tree)
     except ValueError as error:
         raise ValueError(
-            f"{function} got {given_ranks!r} for argument `{of_ranks}`, expected a rank, or "
-            f"a tree of ranks with which the tree in `{arrays.argument}` begins: "
+            f"{function} got {given_ranks!r} for argument `{of_ranks}`, expected a rank, "
+            f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
     found = tuple(integer(function, of_ranks, rank) for rank in leaves)

@@ -29,11 +29,7 @@ pub struct Call<'a, A: Abi, M> {
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     #[inline(always)]
-    pub fn begin(
-        operation: &'static Operation,
-        frame: &'a Frame<'a>,
-        memory: M,
-    ) -> Result<Self> {
+    pub fn begin(operation: &'static Operation, frame: &'a Frame<'a>, memory: M) -> Result<Self> {
         let functions = A::functions()
             .get()
             .ok_or_else(|| Error::precondition("no MPI library is loaded"))?;

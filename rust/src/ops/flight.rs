@@ -3,7 +3,7 @@
 //! Most MPIs move a large message only while somebody is in MPI. So a thread looks at what has been
 //! in flight for some time, if MPI allows calls from several threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::checked_message::Label;
 use crate::memory::Block;
-use crate::mpi::{Abi, Functions, Handle, Status};
+use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
 use crate::recorder::{self, Array};
 
 /// A message or a collective operation that MPI has begun.
@@ -66,7 +66,8 @@ pub struct Arrival {
     pub array: Array,
     /// What is pending of it: the pieces in which it comes.
     pub pieces: Range<usize>,
-    /// The elements of a piece.
+    /// What its pieces are counted in, and how many of these a piece has.
+    pub datatype: Datatype,
     pub length: i64,
     /// What travels ahead of it, and its place among what is pending.
     pub label: Option<(usize, Box<Label>)>,
@@ -80,6 +81,8 @@ pub struct Flight {
     call_site: i64,
     /// For a collective operation, its place among those on the communicator; else 0.
     pub sequence: u64,
+    /// Whether it may be that nobody waits for it, which is no mistake then.
+    pub may_be_lost: bool,
     /// Where MPI reads and writes.
     pub block: Block,
     pub arrivals: Vec<Arrival>,
@@ -96,6 +99,7 @@ impl Flight {
             operation,
             call_site,
             sequence,
+            may_be_lost: false,
             block,
             arrivals: Vec::new(),
             _labels: Vec::new(),
@@ -159,12 +163,16 @@ impl Flight {
 /// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
 /// them: there are as many as floats tell apart.
 const NUMBERS: u32 = 1 << 24;
+/// So many are kept of what nobody may wait for.
+const MOST_PERHAPS_LOST: usize = 1024;
 /// So many of the last ones are known when they are over.
 const REMEMBERED: usize = 4096;
 
 struct Flights {
     by_number: BTreeMap<u32, Arc<Mutex<Option<Flight>>>>,
     last: u32,
+    /// Those that nobody may wait for, the oldest first.
+    perhaps_lost: VecDeque<u32>,
     /// Of numbers that were given out: the number, the operation, and the line.
     remembered: Vec<(u32, &'static str, String)>,
 }
@@ -172,6 +180,7 @@ struct Flights {
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
     by_number: BTreeMap::new(),
     last: 0,
+    perhaps_lost: VecDeque::new(),
     remembered: Vec::new(),
 });
 /// Tells the thread that something is in flight.
@@ -197,6 +206,24 @@ impl Flights {
         }
     }
 
+    /// Keeps a number that nobody may wait for, and forgets the oldest of those.
+    fn may_lose(&mut self, number: u32) {
+        self.perhaps_lost.push_back(number);
+        if self.perhaps_lost.len() <= MOST_PERHAPS_LOST {
+            return;
+        }
+        let oldest = self.perhaps_lost.pop_front().unwrap_or(number);
+        let Some(flight) = self.by_number.get(&oldest) else {
+            return;
+        };
+        let is_over = lock(flight).as_ref().is_none_or(Flight::is_done);
+        if is_over {
+            self.by_number.remove(&oldest);
+        } else {
+            self.perhaps_lost.push_back(oldest);
+        }
+    }
+
     fn remember(&mut self, number: u32, operation: &'static str, line: String) {
         let place = number as usize % REMEMBERED;
         if self.remembered.len() <= place {
@@ -209,7 +236,7 @@ impl Flights {
     fn describe(&self, number: u32) -> String {
         let known = self.remembered.get(number as usize % REMEMBERED);
         match known.filter(|(known, ..)| *known == number) {
-            Some((_, operation, line)) if line.is_empty() => format!("an {operation}"),
+            Some((_, operation, line)) if line.is_empty() => format!("the {operation}"),
             Some((_, operation, line)) => format!("the {operation} started at {line}"),
             None => "an operation started long ago".to_owned(),
         }
@@ -229,13 +256,16 @@ pub fn process_mark() -> u32 {
 
 /// Keeps what has begun until it is waited for, and gives its number.
 pub fn keep<A: Abi>(flight: Flight) -> u32 {
-    let is_done = flight.is_done();
+    let (is_done, may_be_lost) = (flight.is_done(), flight.may_be_lost);
     let (operation, line) = (flight.operation, flight.line());
     let mut all = flights();
     let number = all.next_number();
     all.remember(number, operation, line);
     let flight = Arc::new(Mutex::new(Some(flight)));
     all.by_number.insert(number, flight);
+    if may_be_lost {
+        all.may_lose(number);
+    }
     drop(all);
     if !is_done && IS_PUSHED.load(Ordering::Relaxed) {
         start_pushing::<A>();
@@ -265,7 +295,9 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
     };
     let flight = flight.ok_or_else(gone)?;
     drop(all);
-    lock(&flight).take().ok_or_else(|| "wait got a request that is being waited for".to_owned())
+    lock(&flight)
+        .take()
+        .ok_or_else(|| "wait got a request that is being waited for".to_owned())
 }
 
 /// Says which line an eager call has that has begun what has this number.
@@ -369,10 +401,12 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
             thread::sleep(PAUSES.0);
             flight.test(functions);
         }
-        left.push(Left {
-            what: flights().describe(number),
-            is_done: flight.is_done(),
-        });
+        if !flight.may_be_lost {
+            left.push(Left {
+                what: flights().describe(number),
+                is_done: flight.is_done(),
+            });
+        }
         if !flight.is_done() {
             // MPI may still write there.
             std::mem::forget(flight);
@@ -385,4 +419,3 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
 pub fn count() -> usize {
     flights().by_number.len()
 }
-

@@ -6,12 +6,12 @@
 //!
 //! The first call gives a ticket, which is all that a program holds of what is in flight.
 
-use std::ffi::c_int;
 use std::ops::Range;
 use std::ptr;
 
 use super::buffers::{check_blocks, measure};
 use super::call::Call;
+use super::check::byte_type;
 use super::checked_message::Label;
 use super::exchange::{Parcel, in_words, parcels};
 use super::flight::{self, Arrival, Flight};
@@ -19,7 +19,7 @@ use super::messages::{Message, Requests};
 use super::pieces::piece_at;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory, Room};
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY};
+use crate::mpi::{Abi, Datatype, Neighbor};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
@@ -72,28 +72,67 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// What the call begins, in a block with so much room.
-    pub(super) fn new_flight(&self, room: &Room) -> Flight {
+    pub(super) fn new_flight(&self, room: &Room) -> Result<Flight> {
         let call_site = self.number("call_site").unwrap_or(0);
         let block = Block::take(room.bytes);
-        Flight::new(self.operation.name, call_site, self.sequence(), block)
+        let mut flight = Flight::new(self.operation.name, call_site, self.sequence(), block);
+        flight.may_be_lost = self.number("may_be_lost")? != 0;
+        Ok(flight)
     }
 
-    pub(super) fn load(&self, operand: &Buffer, block: &mut Block, bytes: Range<usize>) -> Result<()> {
+    pub(super) fn load(
+        &self,
+        operand: &Buffer,
+        block: &mut Block,
+        bytes: Range<usize>,
+    ) -> Result<()> {
         self.in_memory(self.memory.load(operand, block.part(bytes)))
     }
+}
 
-    /// A message that is in the block: some of the elements of an array.
-    fn message_in<'c>(
-        &'c self,
+/// The elements of an array, as messages count them.
+struct Elements {
+    count: i64,
+    datatype: Datatype,
+    /// How many there are in a piece.
+    length: i64,
+}
+
+impl Elements {
+    fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: Datatype) -> Self {
+        Self {
+            count,
+            datatype,
+            length: call.communicator.piece_length(datatype.size),
+        }
+    }
+
+    fn in_bytes(self) -> Result<Self> {
+        let size = self.datatype.size as i64;
+        Ok(Self {
+            count: self.count * size,
+            datatype: byte_type()?,
+            length: self.length.saturating_mul(size),
+        })
+    }
+
+    /// The messages in which they travel, from or to a place in a block. The last one is shorter
+    /// than the others, so that it is known for the last.
+    fn messages<'c, A: Abi, M: Memory>(
+        &self,
+        call: &'c Call<'c, A, M>,
         block: &mut Block,
         start: usize,
-        elements: &Range<i64>,
-        datatype: Datatype,
         peer: Neighbor,
-    ) -> Result<Message<'c, A, M>> {
-        let first = start + elements.start as usize * datatype.size;
-        let address = block.address(first).cast();
-        Message::new(self, peer, address, elements.end - elements.start, datatype)
+    ) -> Result<Vec<Message<'c, A, M>>> {
+        let mut messages = Vec::new();
+        for piece in pieces_to_the_end(self.count, self.length) {
+            let first = start + piece.start as usize * self.datatype.size;
+            let address = block.address(first).cast();
+            let count = piece.end - piece.start;
+            messages.push(Message::new(call, peer, address, count, self.datatype)?);
+        }
+        Ok(messages)
     }
 }
 
@@ -143,91 +182,62 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         (1, 1) => ("isendrecv", "MPI_Isendrecv"),
         _ => ("iexchange", "MPI_Isendrecv"),
     };
-    let mut flight = call.new_flight(&room);
+    let mut flight = call.new_flight(&room)?;
     flight.operation = name;
     let (outgoing, incoming) = places.split_at(sent.len());
     for (Parcel { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
         call.load(array, &mut flight.block, bytes.clone())?;
     }
-    let mut labels = Vec::new();
-    let comm = call.communicator.handle::<A>();
-    let mut requests = Requests::new(call.functions, &call.counting, comm);
-    let details = || in_words(&sent, &received);
-    let mut begun = Ok(());
-    call.mpi(function, details, |_, _| {
-        let mut begin = || -> Result<c_int> {
-            let mut number = 0;
-            for (Parcel { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
-                let mut label = None;
-                if call.checked.is_some() {
-                    let content = Box::new(Label::EMPTY);
-                    // SAFETY: the label stays in the flight until all is done.
-                    if let Err(code) = unsafe { requests.receive(&content.message(call, *peer)?) } {
-                        return Ok(code);
-                    }
-                    label = Some((number, content));
-                    number += 1;
-                }
-                let length = call.communicator.piece_length(datatype.size);
-                let first = number;
-                for piece in pieces_to_the_end(array.count, length) {
-                    let message = call.message_in(
-                        &mut flight.block,
-                        bytes.start,
-                        &piece,
-                        *datatype,
-                        *peer,
-                    )?;
-                    // SAFETY: the block stays in the flight until all is done.
-                    if let Err(code) = unsafe { requests.receive(&message) } {
-                        return Ok(code);
-                    }
-                    number += 1;
-                }
-                flight.arrivals.push(Arrival {
-                    bytes: bytes.clone(),
-                    array: Array::from(array),
-                    pieces: first..number,
-                    length,
-                    label,
-                });
-            }
-            for (Parcel { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
-                if let Some(label) = call.label(*peer, array.into()) {
-                    let label = Box::new(label);
-                    // SAFETY: the label stays in the flight until all is done.
-                    if let Err(code) = unsafe { requests.send(&label.message(call, *peer)?) } {
-                        return Ok(code);
-                    }
-                    labels.push(label);
-                }
-                let length = call.communicator.piece_length(datatype.size);
-                for piece in pieces_to_the_end(array.count, length) {
-                    let message = call.message_in(
-                        &mut flight.block,
-                        bytes.start,
-                        &piece,
-                        *datatype,
-                        *peer,
-                    )?;
-                    // SAFETY: the block stays in the flight until all is done.
-                    if let Err(code) = unsafe { requests.send(&message) } {
-                        return Ok(code);
-                    }
-                }
-            }
-            Ok(0)
+    let (mut receives, mut sends, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    for (Parcel { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
+        let mut elements = Elements::of(call, array.count, *datatype);
+        let label = if call.checked.is_some() {
+            // What comes may be anything. MPICH ends if some bytes are a part of an element.
+            elements = elements.in_bytes()?;
+            let label = Box::new(Label::EMPTY);
+            receives.push(label.message(call, *peer)?);
+            Some((receives.len() - 1, label))
+        } else {
+            None
         };
-        match begin() {
-            Ok(code) => code,
-            Err(error) => {
-                begun = Err(error);
+        let first = receives.len();
+        receives.extend(elements.messages(call, &mut flight.block, bytes.start, *peer)?);
+        flight.arrivals.push(Arrival {
+            bytes: bytes.clone(),
+            array: Array::from(array),
+            pieces: first..receives.len(),
+            datatype: elements.datatype,
+            length: elements.length,
+            label,
+        });
+    }
+    for (Parcel { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
+        if let Some(label) = call.label(*peer, array.into()) {
+            labels.push(Box::new(label));
+            sends.extend(
+                labels
+                    .last()
+                    .map(|label| label.message(call, *peer))
+                    .transpose()?,
+            );
+        }
+        let elements = Elements::of(call, array.count, *datatype);
+        sends.extend(elements.messages(call, &mut flight.block, bytes.start, *peer)?);
+    }
+    let mut requests = Vec::new();
+    let details = || in_words(&sent, &received);
+    call.mpi(function, details, |functions, comm| {
+        // SAFETY: block and labels stay in the flight until all is done.
+        let begun = unsafe { Requests::begin(functions, &call.counting, comm, &sends, &receives) };
+        match begun {
+            Ok(begun) => {
+                requests = begun.into_list();
                 0
             }
+            Err(code) => code,
         }
     })?;
-    begun?;
-    flight.has_begun::<A>(requests.into_list(), labels);
+    flight.has_begun::<A>(requests, labels);
     depart(call, flight)
 }
 
@@ -237,15 +247,17 @@ pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let mut room = Room::default();
     let mut arrivals = Vec::new();
     for operand in &operands {
+        let (datatype, bytes) = measure(operand)?;
         arrivals.push(Arrival {
-            bytes: room.add(measure(operand)?.1),
+            bytes: room.add(bytes),
             array: Array::from(operand),
             pieces: 0..0,
+            datatype,
             length: i64::MAX,
             label: None,
         });
     }
-    let mut flight = call.new_flight(&room);
+    let mut flight = call.new_flight(&room)?;
     for (operand, arrival) in operands.iter().zip(&arrivals) {
         call.load(operand, &mut flight.block, arrival.bytes.clone())?;
     }
@@ -282,7 +294,11 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         || format!("for {operation}"),
         |functions, _| {
             fits = read_labels(call, &mut flight).and_then(|()| check_pieces(call, &mut flight));
-            if fits.is_ok() { flight.wait(functions) } else { 0 }
+            if fits.is_ok() {
+                flight.wait(functions)
+            } else {
+                0
+            }
         },
     )?;
     if let Err(error) = fits {
@@ -322,18 +338,14 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Res
 /// Checks that each piece had the length that told the receives apart.
 fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
     for place in 0..flight.arrivals.len() {
-        let Arrival {
-            pieces,
-            length,
-            array,
-            ..
-        } = &flight.arrivals[place];
-        let (pieces, length, array) = (pieces.clone(), *length, *array);
+        let arrival = &flight.arrivals[place];
+        let (array, length) = (arrival.array, arrival.length);
+        let datatype = arrival.datatype.handle::<A>();
+        let pieces = arrival.pieces.clone();
         for piece in pieces.clone().take(pieces.len().saturating_sub(1)) {
             let Ok(status) = flight.wait_for(piece, call.functions) else {
                 return Ok(()); // `wait` gives the code
             };
-            let datatype = REGISTRY.datatype(array.dtype)?.handle::<A>();
             let mut count = 0;
             // SAFETY: MPI has filled the status.
             let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };

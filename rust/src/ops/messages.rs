@@ -57,11 +57,41 @@ impl<'f, A: Abi> Requests<'f, A> {
         }
     }
 
+    /// Begins all messages, the receives first. Gives the first error code if they can't all be
+    /// begun, and then none is under way.
+    ///
+    /// # Safety
+    /// The elements of all messages are there, and nobody else's, until all messages are done.
+    pub unsafe fn begin<M>(
+        functions: &'f Functions<A>,
+        counting: &'f Counting<A>,
+        comm: A::Comm,
+        sent: &[Message<A, M>],
+        received: &[Message<A, M>],
+    ) -> std::result::Result<Self, c_int> {
+        let mut requests = Self::new(functions, counting, comm);
+        requests.receives.reserve(received.len());
+        requests.sends.reserve(sent.len());
+        // SAFETY: the caller's promise.
+        let receive = |message| unsafe { requests.receive(message) };
+        let mut begun = received.iter().try_for_each(receive);
+        if begun.is_ok() {
+            // SAFETY: the same.
+            let send = |message| unsafe { requests.send(message) };
+            begun = sent.iter().try_for_each(send);
+        }
+        if let Err(code) = begun {
+            requests.withdraw();
+            return Err(code);
+        }
+        Ok(requests)
+    }
+
     /// Begins to receive a message, or gives MPI's error code.
     ///
     /// # Safety
     /// There is room for it until all messages are done.
-    pub unsafe fn receive<M>(&mut self, message: &Message<A, M>) -> std::result::Result<(), c_int> {
+    unsafe fn receive<M>(&mut self, message: &Message<A, M>) -> std::result::Result<(), c_int> {
         let mut request = A::Request::from_raw(0);
         let form = self.counting.form(message.elements.count);
         // SAFETY: the caller's promise.
@@ -131,7 +161,7 @@ impl<'f, A: Abi> Requests<'f, A> {
     /// Sees to it that MPI writes nothing any more when not all messages could be begun. What the
     /// others then wait for does not come: there is no way on from an error (MPI-4.1 §9.3).
     #[cold]
-    pub fn withdraw(mut self) {
+    fn withdraw(mut self) {
         for request in &mut self.receives {
             // SAFETY: MPI gave the request, and has not got it back.
             unsafe { (self.functions.cancel)(request) };
@@ -152,20 +182,7 @@ pub unsafe fn exchange_messages<A: Abi, M>(
     sent: &[Message<A, M>],
     received: &[Message<A, M>],
 ) -> c_int {
-    let mut requests = Requests::new(functions, counting, comm);
-    requests.receives.reserve(received.len());
-    requests.sends.reserve(sent.len());
     // SAFETY: the caller's promise, as all messages are done when this returns.
-    let receive = |message| unsafe { requests.receive(message) };
-    let mut begun = received.iter().try_for_each(receive);
-    if begun.is_ok() {
-        // SAFETY: the same.
-        let send = |message| unsafe { requests.send(message) };
-        begun = sent.iter().try_for_each(send);
-    }
-    if let Err(code) = begun {
-        requests.withdraw();
-        return code;
-    }
-    requests.wait()
+    let begun = unsafe { Requests::begin(functions, counting, comm, sent, received) };
+    begun.map_or_else(|code| code, Requests::wait)
 }

@@ -29,7 +29,7 @@ fn begin_collective<A: Abi, M: Memory>(
         )));
     }
     let [operand] = call.operands()?;
-    let (_, size) = measure(&operand)?;
+    let (datatype, size) = measure(&operand)?;
     let mut room = Room::default();
     let whole = room.add(size * arrays.blocks);
     // Where the operand is a part of the result, it is there already.
@@ -37,7 +37,7 @@ fn begin_collective<A: Abi, M: Memory>(
         Some(block) => whole.start + block * size..whole.start + (block + 1) * size,
         None => room.add(size),
     };
-    let mut flight = call.new_flight(&room);
+    let mut flight = call.new_flight(&room)?;
     call.load(&operand, &mut flight.block, operand_at.clone())?;
     let send = flight.block.address(operand_at.start).cast();
     let recv = flight.block.address(whole.start).cast();
@@ -54,6 +54,7 @@ fn begin_collective<A: Abi, M: Memory>(
             count: operand.count * arrays.blocks as i64,
         },
         pieces: 0..1,
+        datatype,
         length: i64::MAX,
         label: None,
     });

@@ -30,7 +30,10 @@ impl Record {
         let name = self.operation.name;
         let started = self.attribute("started");
         let started = started.and_then(|number| NONBLOCKING.get(usize::try_from(number).ok()?));
-        started.map_or_else(|| name.to_owned(), |started| format!("{name} for {started}"))
+        started.map_or_else(
+            || name.to_owned(),
+            |started| format!("{name} for {started}"),
+        )
     }
 
     /// The number of the communicator.

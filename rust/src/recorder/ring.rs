@@ -19,7 +19,7 @@ use crate::xla::{Buffer, Frame};
 
 /// How many calls are kept. A power of two.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
-/// How many attributes of a call are kept. No operation has more.
+/// How many attributes of a call are kept: the first ones. What comes behind, nobody asks for.
 const ATTRIBUTES: usize = 7;
 
 /// Which processes of a communicator take part in a call.

@@ -1,0 +1,297 @@
+//! What one call begins and another one waits for, on an MPI that only records what it is asked.
+
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use _core::mpi::{Communicator, REGISTRY};
+use _core::ops;
+
+mod common;
+use common::recorder::*;
+use common::*;
+
+fn with_nothing_in_flight() -> MutexGuard<'static, ()> {
+    let guard = alone();
+    ops::finish::<Recorder>(Duration::ZERO);
+    recorded();
+    guard
+}
+
+/// Room for arrays, as the core copies what is in flight.
+struct Arrays {
+    sent: [f32; 4],
+    ticket: [f32; 2],
+    received: [f32; 8],
+}
+
+impl Arrays {
+    fn new() -> Self {
+        Self {
+            sent: [1.0, 2.0, 3.0, 4.0],
+            ticket: [0.0; 2],
+            received: [-1.0; 8],
+        }
+    }
+
+    fn operand(&self, dims: &[i64]) -> Buffer {
+        floats(self.sent.as_ptr() as i64, dims)
+    }
+
+    fn ticket(&self) -> Buffer {
+        floats(self.ticket.as_ptr() as i64, &[2])
+    }
+
+    /// Starts an operation, and gives the functions that it calls, with the number of elements.
+    fn start(&self, operation: &str, call: CallFrame) -> Vec<Recorded> {
+        messages(
+            operation,
+            call.result(self.ticket()).ints(&[("may_be_lost", 0)]),
+        )
+    }
+
+    fn wait(&self, count: i64) -> (Outcome, Vec<Recorded>) {
+        let result = floats(self.received.as_ptr() as i64, &[count]);
+        let call = on(RANK_0).ints(&[("may_be_zero", 0), ("started", 0)]);
+        run("wait", call.operand(self.ticket()).result(result))
+    }
+}
+
+fn on_line(dests: &[i64], sources: &[i64], arrays: &[i64]) -> CallFrame {
+    let tags = |ranks: &[i64]| vec![7; ranks.len()];
+    on(RANK_0)
+        .list("dests", dests)
+        .list("sendtags", &tags(dests))
+        .list("sources", sources)
+        .list("recvtags", &tags(sources))
+        .list("arrays", arrays)
+}
+
+fn names(calls: &[Recorded]) -> Vec<&'static str> {
+    calls.iter().map(|call| call.0).collect()
+}
+
+#[test]
+fn a_reduction_is_begun_and_waited_for() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on(RANK_0).ints(&[("op_number", SUM)]);
+    let calls = arrays.start("iallreduce", call.operand(arrays.operand(&[4])));
+    assert_eq!(names(&calls), ["MPI_Iallreduce"]);
+    let arguments = &calls[0].1;
+    assert_eq!(arguments[0], IN_PLACE);
+    assert_eq!(arguments[2..6], [4, FLOAT, SUM_HANDLE, COMM[0]]);
+    assert_eq!(ops::in_flight(), 1);
+    let (outcome, calls) = arrays.wait(4);
+    assert_eq!(outcome, Ok(()));
+    assert_eq!(names(&calls), ["MPI_Wait"]);
+    // This MPI adds nothing to what is there.
+    assert_eq!(arrays.received[..5], [1.0, 2.0, 3.0, 4.0, -1.0]);
+    assert_eq!(ops::in_flight(), 0);
+}
+
+#[test]
+fn the_operand_of_an_allgather_is_a_part_of_its_result() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on(RANK_1).operand(arrays.operand(&[2, 2]));
+    let calls = arrays.start("iallgather", call);
+    assert_eq!(names(&calls), ["MPI_Iallgather"]);
+    assert_eq!(arrays.wait(8).0, Ok(()));
+    // Of rank 1, behind that of rank 0, which does not come.
+    assert_eq!(arrays.received[4..], [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn each_collective_operation_is_its_own() {
+    let _alone = with_nothing_in_flight();
+    for (operation, call, function, count) in [
+        ("ialltoall", on(RANK_0), "MPI_Ialltoall", 2),
+        ("ibcast", on(RANK_0).ints(&[("root", 1)]), "MPI_Ibcast", 4),
+    ] {
+        let arrays = Arrays::new();
+        let calls = arrays.start(operation, call.operand(arrays.operand(&[2, 2])));
+        assert_eq!(names(&calls), [function]);
+        assert_eq!(calls[0].1[1], count);
+        assert_eq!(arrays.wait(4).0, Ok(()));
+    }
+    let arrays = Arrays::new();
+    let call = on(RANK_0)
+        .operand(arrays.operand(&[4]))
+        .result(arrays.ticket());
+    assert_eq!(
+        refused("ialltoall", call.ints(&[("may_be_lost", 0)])),
+        invalid("an array of shape [4] can't be sent to 2 ranks: its first axis must have size 2")
+    );
+}
+
+#[test]
+fn receives_are_posted_before_sends() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on_line(&[1], &[1, 0], &[F32.into(), 3, F32.into(), 2]);
+    let calls = arrays.start("iexchange", call.operand(arrays.operand(&[4])));
+    let counts: Vec<_> = calls
+        .iter()
+        .map(|(name, given)| (*name, given[1]))
+        .collect();
+    assert_eq!(
+        counts,
+        [("MPI_Irecv", 3), ("MPI_Irecv", 2), ("MPI_Isend", 4)]
+    );
+    // One result of two.
+    assert_eq!(
+        arrays.wait(3).0,
+        invalid("wait expects 1 arrays of other shapes or types than the iexchange has")
+    );
+}
+
+/// Who receives learns by a shorter piece that it was the last.
+#[test]
+fn messages_travel_in_pieces() {
+    let _alone = with_nothing_in_flight();
+    const IN_PIECES: i64 = 901;
+    REGISTRY.set_communicator(IN_PIECES as usize, Communicator::new(0x78, 0, 2, 8));
+    let arrays = Arrays::new();
+    let call = on(IN_PIECES).list("dests", &[1]).list("sendtags", &[7]);
+    let call = call.list("sources", &[1]).list("recvtags", &[7]);
+    let call = call.list("arrays", &[F32.into(), 3]);
+    let calls = arrays.start("iexchange", call.operand(arrays.operand(&[4])));
+    let counts: Vec<_> = calls
+        .iter()
+        .map(|(name, given)| (*name, given[1]))
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            ("MPI_Irecv", 2),
+            ("MPI_Irecv", 1),
+            ("MPI_Isend", 2),
+            ("MPI_Isend", 2),
+            ("MPI_Isend", 0),
+        ]
+    );
+    let call = on(IN_PIECES).list("dests", &[]).list("sendtags", &[]);
+    let call = call.list("sources", &[-2]).list("recvtags", &[7]);
+    let call = call
+        .list("arrays", &[F32.into(), 3])
+        .result(arrays.ticket());
+    assert_eq!(
+        refused("iexchange", call.ints(&[("may_be_lost", 0)])),
+        invalid(
+            "a nonblocking receive from MPI.ANY_SOURCE is not possible where a message has several \
+             parts, as with MPI4JAX_CHECK or MPI4JAX_STAGING_CHUNK: name the source"
+        )
+    );
+}
+
+#[test]
+fn arrays_are_held() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on(RANK_0).operand(arrays.operand(&[3]));
+    assert_eq!(arrays.start("hold", call), []);
+    assert_eq!(arrays.wait(3), (Ok(()), vec![]));
+    assert_eq!(arrays.received[..4], [1.0, 2.0, 3.0, -1.0]);
+}
+
+#[test]
+fn a_ticket_is_good_once() {
+    let _alone = with_nothing_in_flight();
+    let mut arrays = Arrays::new();
+    let held = |arrays: &Arrays| {
+        let call = on(RANK_0).operand(arrays.operand(&[3]));
+        arrays.start("hold", call);
+    };
+    held(&arrays);
+    assert_eq!(arrays.wait(3).0, Ok(()));
+    assert_eq!(
+        arrays.wait(3).0,
+        invalid("wait got a request that was waited for before: the hold")
+    );
+    held(&arrays);
+    ops::set_line(arrays.ticket[0] as u32, "main.py:5");
+    assert_eq!(arrays.wait(3).0, Ok(()));
+    assert_eq!(
+        arrays.wait(3).0,
+        invalid("wait got a request that was waited for before: the hold started at main.py:5")
+    );
+    arrays.ticket[1] += 1.0;
+    let of_another = invalid(
+        "wait got a request of another process, or from a program that has ended: only the process \
+         that has started an operation can wait for it",
+    );
+    assert_eq!(arrays.wait(3).0, of_another);
+    arrays.ticket = [0.0; 2];
+    assert_eq!(arrays.wait(3).0, of_another);
+}
+
+#[test]
+fn the_derivative_of_a_constant_is_zero() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let result = floats(arrays.received.as_ptr() as i64, &[3]);
+    let call = on(RANK_0).ints(&[("may_be_zero", 1), ("started", 0)]);
+    let (outcome, calls) = run("wait", call.operand(arrays.ticket()).result(result));
+    assert_eq!((outcome, calls), (Ok(()), vec![]));
+    assert_eq!(arrays.received[..4], [0.0, 0.0, 0.0, -1.0]);
+}
+
+#[test]
+fn what_may_be_lost_is_not_kept_for_good() {
+    let _alone = with_nothing_in_flight();
+    for _ in 0..3000 {
+        let arrays = Arrays::new();
+        let call = on(RANK_0)
+            .operand(arrays.operand(&[3]))
+            .result(arrays.ticket());
+        messages("hold", call.ints(&[("may_be_lost", 1)]));
+    }
+    assert!(ops::in_flight() <= 1025, "{}", ops::in_flight());
+    assert!(ops::finish::<Recorder>(Duration::ZERO).is_empty());
+    assert_eq!(ops::in_flight(), 0);
+}
+
+#[test]
+fn an_error_at_the_start_leaves_nothing_in_flight() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on_line(&[1], &[1], &[F32.into(), 3]).operand(arrays.operand(&[4]));
+    let call = call.result(arrays.ticket()).ints(&[("may_be_lost", 0)]);
+    let (outcome, calls) = raising("MPI_Isend", 5, || run("iexchange", call));
+    assert_eq!(
+        outcome,
+        internal("r0 | MPI_Isendrecv returned error code 5: number 5 is wrong")
+    );
+    assert!(names(&calls).contains(&"MPI_Cancel"));
+    assert_eq!(ops::in_flight(), 0);
+}
+
+#[test]
+fn a_result_takes_the_memory_of_its_operand() {
+    let _alone = with_nothing_in_flight();
+    let same = on(RANK_0)
+        .operand(floats(IN, &[3]))
+        .result(floats(IN, &[3]));
+    assert_eq!(run("in_order", same), (Ok(()), vec![]));
+    let moved = on(RANK_0)
+        .operand(floats(IN, &[3]))
+        .result(floats(OUT, &[3]));
+    assert_eq!(
+        refused("in_order", moved),
+        invalid("XLA has given a result memory of its own that is to take its operand's")
+    );
+}
+
+#[test]
+fn what_is_left_at_the_end_is_named() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    arrays.start("hold", on(RANK_0).operand(arrays.operand(&[3])));
+    ops::set_line(arrays.ticket[0] as u32, "main.py:7");
+    let left = ops::finish::<Recorder>(Duration::ZERO);
+    let left: Vec<_> = left
+        .iter()
+        .map(|left| (left.what.as_str(), left.is_done))
+        .collect();
+    assert_eq!(left, [("the hold started at main.py:7", true)]);
+}

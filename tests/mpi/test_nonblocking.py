@@ -1,0 +1,753 @@
+"""Operations in two halves, and what is computed in between."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpi4jax
+from mpi4jax import _core, diagnostics
+from mpi4jax import notoken as mpi
+from mpi4jax._internal import nonblocking
+
+comm = MPI.COMM_WORLD
+RANK, SIZE = comm.Get_rank(), comm.Get_size()
+LEFT, RIGHT = (RANK - 1) % SIZE, (RANK + 1) % SIZE
+#: The neighbors in a line of processes, which has ends.
+BEFORE = RANK - 1 if RANK else MPI.PROC_NULL
+BEHIND = RANK + 1 if RANK < SIZE - 1 else MPI.PROC_NULL
+
+pytestmark = pytest.mark.usefixtures("enable_x64", "nothing_left")
+compiled = pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
+)
+
+
+@pytest.fixture
+def nothing_left():
+    """All requests of a test have been waited for."""
+    before = _core.in_flight()
+    yield
+    jax.effects_barrier()
+    assert _core.in_flight() == before
+
+
+def in_two_halves(start):
+    return lambda x: mpi4jax.wait(start(x))
+
+
+def _shift(x):
+    return mpi4jax.isendrecv(x, x, LEFT, RIGHT, sendtag=3, recvtag=3)
+
+
+def _shift_blocking(x):
+    return mpi.sendrecv(x, x, LEFT, RIGHT, sendtag=3, recvtag=3)
+
+
+def _line(x):
+    return mpi4jax.isendrecv(x, x, BEFORE, BEHIND)
+
+
+def _line_blocking(x):
+    return mpi.sendrecv(x, x, BEFORE, BEHIND)
+
+
+def _both_ways(x):
+    return mpi4jax.iexchange(
+        [x, {"a": 2 * x, "n": jnp.arange(3)}],
+        [x, {"a": x, "n": jnp.zeros(3, int)}],
+        [BEFORE, BEHIND],
+        [BEHIND, BEFORE],
+        sendtag=[1, 2],
+        recvtag=[1, 2],
+    )
+
+
+def _both_ways_blocking(x):
+    return mpi.exchange(
+        [x, {"a": 2 * x, "n": jnp.arange(3)}],
+        [x, {"a": x, "n": jnp.zeros(3, int)}],
+        [BEFORE, BEHIND],
+        [BEHIND, BEFORE],
+        sendtag=[1, 2],
+        recvtag=[1, 2],
+    )
+
+
+def _rows(x):
+    return jnp.broadcast_to(x, (SIZE, *x.shape)) * (1 + jnp.arange(SIZE)[:, None])
+
+
+#: How each operation is started, and the same in one call.
+FORMS = {
+    "iallgather": (mpi4jax.iallgather, mpi.allgather),
+    "iallreduce": (
+        lambda x: mpi4jax.iallreduce(x, MPI.SUM),
+        lambda x: mpi.allreduce(x, MPI.SUM),
+    ),
+    "iallreduce-max": (
+        lambda x: mpi4jax.iallreduce(x, MPI.MAX),
+        lambda x: mpi.allreduce(x, MPI.MAX),
+    ),
+    "iallreduce-prod": (
+        lambda x: mpi4jax.iallreduce(x, MPI.PROD),
+        lambda x: mpi.allreduce(x, MPI.PROD),
+    ),
+    "ialltoall": (
+        lambda x: mpi4jax.ialltoall(_rows(x)),
+        lambda x: mpi.alltoall(_rows(x)),
+    ),
+    "ibcast": (
+        lambda x: mpi4jax.ibcast(x, SIZE - 1),
+        lambda x: mpi.bcast(x, SIZE - 1),
+    ),
+    "iexchange": (_both_ways, _both_ways_blocking),
+    "isendrecv": (_shift, _shift_blocking),
+    "isendrecv-line": (_line, _line_blocking),
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+LINEAR = [name for name in FORMS if name not in ("iallreduce-max", "iallreduce-prod")]
+
+
+def assert_close(found, expected, rtol=1e-14):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert x.dtype == y.dtype
+        if x.dtype == jax.dtypes.float0:
+            continue
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=rtol)
+
+
+@every_form
+@compiled
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "bfloat16"])
+def test_values(form, transform, dtype):
+    start, blocking = FORMS[form]
+    if dtype == "complex64" and form == "iallreduce-max":
+        pytest.skip("complex numbers have no order")
+    x = (jnp.arange(1.0, 6) + RANK).astype(dtype)
+    for _ in range(2):
+        assert_close(transform(in_two_halves(start))(x), blocking(x))
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int4", "uint32", "float32", "float16"])
+def test_types(transform, dtype):
+    x = jnp.array([RANK, 1, 0, 3]).astype(dtype)
+    assert_close(transform(in_two_halves(_shift))(x), _shift_blocking(x))
+    found = transform(in_two_halves(mpi4jax.iallgather))(x)
+    assert_close(found, mpi.allgather(x))
+
+
+@compiled
+def test_empty_arrays_and_scalars(transform):
+    for x in (jnp.zeros((0, 3)), jnp.float32(RANK), RANK, 1.5):
+        assert_close(transform(in_two_halves(_shift))(x), _shift_blocking(x))
+
+
+@compiled
+@pytest.mark.ranks(2)
+def test_isend_and_irecv(transform):
+    def ring(x):
+        sent = mpi4jax.isend(x, RIGHT, tag=5)
+        received = mpi4jax.irecv(x, LEFT, tag=5)
+        nothing = mpi4jax.wait(sent)
+        assert nothing is None
+        return mpi4jax.wait(received)
+
+    x = jnp.full((300, 300), RANK)  # more than MPIs send at once
+    assert (transform(ring)(x) == LEFT).all()
+
+
+@compiled
+@pytest.mark.ranks(2)
+def test_blocking_and_nonblocking_ends_meet(transform):
+    def call(x):
+        if RANK == 0:
+            request = mpi4jax.isend(x, 1, tag=2)
+            x = mpi.recv(x, 1, tag=3)
+            mpi4jax.wait(request)
+        elif RANK == 1:
+            request = mpi4jax.irecv(x, 0, tag=2)
+            mpi.send(x, 0, tag=3)
+            x = mpi4jax.wait(request)
+        return x
+
+    x = jnp.full(40_000, RANK)
+    assert (transform(call)(x) == (1 - RANK if RANK < 2 else RANK)).all()
+
+
+@compiled
+def test_requests_may_be_waited_for_in_any_order(transform):
+    def call(x):
+        requests = [
+            mpi4jax.isendrecv(x * n, x, LEFT, RIGHT, sendtag=n, recvtag=n) for n in range(5)
+        ]
+        sums = [mpi4jax.iallreduce(x + n, MPI.SUM) for n in range(3)]
+        return (
+            [mpi4jax.wait(requests[n]) for n in (3, 0, 4, 1, 2)],
+            [mpi4jax.wait(sums[n]) for n in (2, 0, 1)],
+        )
+
+    shifted, sums = transform(call)(jnp.float32(RANK + 1))
+    np.testing.assert_array_equal(shifted, (LEFT + 1) * np.array([3, 0, 4, 1, 2]))
+    ranks = SIZE * (SIZE + 1) / 2
+    np.testing.assert_array_equal(sums, ranks + SIZE * np.array([2, 0, 1]))
+
+
+def test_a_loop_waits_for_what_the_turn_before_has_started():
+    @jax.jit
+    def pipelined(x):
+        def turn(request, _):
+            y = mpi4jax.wait(request)
+            return _shift(y + 1), y
+
+        request, ys = jax.lax.scan(turn, _shift(x), None, 7)
+        return mpi4jax.wait(request), ys
+
+    last, ys = pipelined(jnp.float64(RANK))
+    expected = [(RANK - 1 - n) % SIZE + n for n in range(8)]
+    np.testing.assert_array_equal(ys, expected[:7])
+    assert last == expected[7]
+
+    def loss(x):
+        last, ys = pipelined(x)
+        return last * (RANK + 1) + ys.sum() * 0
+
+    # What this process has sent has come to another one after so many turns.
+    assert jax.grad(loss)(jnp.float64(RANK)) == (RANK + 8) % SIZE + 1
+
+
+def test_branches_and_while_loops():
+    @jax.jit
+    def call(x, n):
+        request = jax.lax.cond(n > 0, _shift, lambda x: _shift(-x), x)
+        x = mpi4jax.wait(request)
+
+        def turn(state):
+            n, request, x = state
+            return n - 1, _shift(x), mpi4jax.wait(request)
+
+        _, request, x = jax.lax.while_loop(lambda s: s[0] > 0, turn, (n, _shift(x), x))
+        return x, mpi4jax.wait(request)
+
+    def simulated(n):
+        """What all processes have."""
+        x = (1 if n else -1) * np.roll(np.arange(1.0, SIZE + 1), 1)
+        flying = np.roll(x, 1)
+        for _ in range(n):
+            x, flying = flying, np.roll(x, 1)
+        return x[RANK], flying[RANK]
+
+    for n in (0, 3):
+        assert call(jnp.float64(RANK + 1), n) == simulated(n)
+
+
+@every_form
+def test_a_batch_is_one_message(form):
+    start, blocking = FORMS[form]
+    x = jnp.arange(12.0).reshape(3, 4) + RANK
+    for axis in (0, 1):
+        found = jax.vmap(in_two_halves(start), in_axes=axis)(x)
+        assert_close(found, jax.vmap(blocking, in_axes=axis)(x))
+    twice = jax.vmap(jax.vmap(in_two_halves(start)))(x[:, None])
+    assert_close(twice, jax.vmap(jax.vmap(blocking))(x[:, None]))
+    names = calls_of(jax.jit(jax.vmap(in_two_halves(start))), x)
+    assert names == [handler(form), "wait"]
+
+
+def inner(xs, ys):
+    """The inner product over all processes of trees of arrays, without integers."""
+    pairs = zip(jax.tree.leaves(xs), jax.tree.leaves(ys), strict=True)
+    products = [np.vdot(x, y).real for x, y in pairs if x.dtype == np.float64]
+    return comm.allreduce(sum(products))
+
+
+@every_form
+@compiled
+def test_derivatives(form, transform):
+    start, blocking = FORMS[form]
+    x = jnp.array([1.0, 0.5, -2.0]) * (1 + 0.1 * RANK)
+    t = jnp.array([0.3, -1.0, 2.0]) + RANK
+    function = in_two_halves(start)
+
+    def push(f):
+        return transform(lambda x, t: jax.jvp(f, (x,), (t,)))(x, t)
+
+    assert_close(push(function), push(blocking))
+
+    def pull(f):
+        def call(x):
+            y, pullback = jax.vjp(f, x)
+            return pullback(jax.tree.map(_weights, y))
+
+        return transform(call)(x)
+
+    assert_close(pull(function), pull(blocking))
+
+
+def _weights(y):
+    if not jnp.issubdtype(y.dtype, jnp.floating):
+        return np.zeros(y.shape, jax.dtypes.float0)
+    return (jnp.arange(y.size).reshape(y.shape) % 7 + 1.0).astype(y.dtype)
+
+
+@pytest.mark.parametrize("form", ["iexchange", "isendrecv", "isendrecv-line", "ialltoall"])
+def test_the_adjoint_identity(form):
+    """<A x, y> = <x, A^T y>, and the transpose of the transpose is the operation."""
+    function = in_two_halves(FORMS[form][0])
+    x = jnp.sin(jnp.arange(3.0) + RANK)
+    y, pullback = jax.vjp(function, x)
+    cotangents = jax.tree.map(
+        lambda y: jnp.cos(_weights(y)) if y.dtype == float else _weights(y), y
+    )
+    (back,) = pullback(cotangents)
+    floats = jax.tree.map(
+        lambda c: c if c.dtype == float else np.zeros(c.shape, int), cotangents
+    )
+    left, right = inner(y, floats), inner(x, back)
+    assert abs(left - right) < 1e-12 * max(1, abs(left))
+
+
+@pytest.mark.parametrize("form", LINEAR)
+def test_second_derivatives(form):
+    start, blocking = FORMS[form]
+
+    def loss(function):
+        def call(x):
+            leaves = [y for y in jax.tree.leaves(function(x**3)) if y.dtype == float]
+            return sum((y**2).sum() for y in leaves)
+
+        return jax.grad(lambda x: (jax.grad(call)(x) ** 2).sum())
+
+    x = jnp.array([1.0, 0.5, -2.0]) * (1 + 0.1 * RANK)
+    assert_close(loss(in_two_halves(start))(x), loss(blocking)(x), rtol=1e-12)
+
+
+def test_the_derivative_of_what_is_started_from_a_constant():
+    """In the first turn, nothing is in flight for the derivative: what comes is zero."""
+
+    @jax.jit
+    def loss(x):
+        def turn(request, _):
+            y = mpi4jax.wait(request)
+            return _shift(x * (y + 1)), y
+
+        request, ys = jax.lax.scan(turn, _shift(jnp.ones(2)), None, 3)
+        return mpi4jax.wait(request).sum() + ys.sum()
+
+    def blocking(x):
+        y, total = _shift_blocking(jnp.ones(2)), 0.0
+        for _ in range(3):
+            total += y.sum()
+            y = _shift_blocking(x * (y + 1))
+        return y.sum() + total
+
+    x = jnp.array([1.5, -1.0]) + RANK
+    assert_close(jax.grad(loss)(x), jax.grad(blocking)(x))
+    assert_close(jax.jvp(loss, (x,), (x,)), jax.jvp(blocking, (x,), (x,)))
+
+
+def test_with_checkpoint_and_custom_vjp():
+    @jax.checkpoint
+    def step(x):
+        return jnp.sin(mpi4jax.wait(_shift(x)))
+
+    def loss(function):
+        return jax.jit(jax.grad(lambda x: function(function(x)).sum()))
+
+    x = jnp.arange(3.0) + RANK
+    assert_close(loss(step)(x), loss(lambda x: jnp.sin(_shift_blocking(x)))(x))
+
+
+# What is in flight is the core's own.
+
+
+def test_the_programs_arrays_may_be_overwritten():
+    """XLA has the memory of what was sent back, and others write there."""
+
+    @jax.jit
+    def start(x):
+        return _shift(x)
+
+    @lambda f: jax.jit(f, donate_argnums=0)
+    def overwrite(x):
+        return x * 0 - 1
+
+    x = jnp.arange(100_000.0) + RANK  # more than MPIs send at once
+    request = start(x)
+    for _ in range(3):
+        x = overwrite(x)
+    np.testing.assert_array_equal(mpi4jax.wait(request), np.arange(100_000.0) + LEFT)
+
+    @jax.jit
+    def in_one_program(x):
+        request = _shift(x)
+        x = mpi4jax.in_order(x)
+        y = jax.lax.fori_loop(0, 10, lambda _, y: -y, x * 2)  # may take x's memory
+        y = mpi4jax.in_order(y)
+        return mpi4jax.wait(request), y
+
+    x = jnp.arange(100_000.0) + RANK
+    came, y = in_one_program(x)
+    np.testing.assert_array_equal(came, np.arange(100_000.0) + LEFT)
+    np.testing.assert_array_equal(y, 2 * (np.arange(100_000.0) + RANK))
+
+
+def memory():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_many_requests_take_no_memory():
+    """Each has a block of the core's, which is there for the next one."""
+
+    @jax.jit
+    def many(x):
+        return jax.lax.fori_loop(0, 25_000, lambda _, x: mpi4jax.wait(_shift(x)), x)
+
+    x = jnp.ones(1000)
+    many(x).block_until_ready()
+    before = memory()
+    for _ in range(3):
+        many(x).block_until_ready()
+    assert memory() - before < 8 << 20
+
+
+def test_random_programs():
+    """Requests in flight across other calls give what calls in order give."""
+    for seed in range(12):
+        steps = random.Random(seed)
+        plan = [steps.choice(["start", "wait", "block", "compute"]) for _ in range(30)]
+        kinds = [steps.choice(["shift", "sum", "gather", "line"]) for _ in plan]
+        picks = [steps.random() for _ in plan]
+
+        def program(x, plan=plan, kinds=kinds, picks=picks):
+            started, values = [], [x]
+            starts = {
+                "shift": _shift,
+                "line": _line,
+                "sum": lambda x: mpi4jax.iallreduce(x, MPI.SUM),
+                "gather": mpi4jax.iallgather,
+            }
+            for what, kind, pick in zip(plan, kinds, picks, strict=True):
+                x = values[int(pick * len(values))]
+                if what == "start":
+                    started.append(starts[kind](x))
+                elif what == "wait" and started:
+                    y = mpi4jax.wait(started.pop(int(pick * len(started))))
+                    values.append(y[-1] if y.ndim else y)
+                elif what == "block":
+                    values.append(mpi.allreduce(_shift_blocking(x), MPI.MAX) / SIZE)
+                else:
+                    values.append(jnp.sin(x) + RANK)
+            return values, [mpi4jax.wait(request) for request in started]
+
+        def simulated(plan=plan, kinds=kinds, picks=picks):
+            """The same for all processes at once, without MPI."""
+            everyone = np.arange(SIZE)
+            started, values = [], [np.arange(SIZE) + 0.5]
+
+            def moved(x, kind):
+                if kind == "shift":
+                    return x[(everyone - 1) % SIZE]
+                if kind == "line":
+                    return np.concatenate([x[:1], x[:-1]])
+                if kind == "sum":
+                    return np.full(SIZE, x.sum())
+                return np.broadcast_to(x, (SIZE, SIZE))
+
+            for what, kind, pick in zip(plan, kinds, picks, strict=True):
+                x = values[int(pick * len(values))]
+                if what == "start":
+                    started.append(moved(x, kind))
+                elif what == "wait" and started:
+                    y = started.pop(int(pick * len(started)))
+                    values.append(y[:, -1] if y.ndim == 2 else y)
+                elif what == "block":
+                    values.append(np.full(SIZE, x.max()) / SIZE)
+                else:
+                    values.append(np.sin(x) + everyone)
+            return [x[RANK] for x in values], [x[RANK] for x in started]
+
+        x = jnp.float64(RANK + 0.5)
+        expected = simulated()
+        for function in (program, jax.jit(program)):
+            for found, wanted in zip(function(x), expected, strict=True):
+                for y, z in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(y, z, rtol=1e-12)
+
+
+# What is computed in between.
+
+
+def flights_now(x):
+    """A computation that says how many operations are in flight while it runs."""
+
+    def look(_):
+        return np.int32(_core.in_flight())
+
+    return jax.pure_callback(look, jax.ShapeDtypeStruct((), jnp.int32), x.sum())
+
+
+def calls_of(function, *args):
+    """The operations that a call of a compiled function makes, in order."""
+    jax.block_until_ready(function(*args))
+    mpi.barrier()
+    jax.block_until_ready(function(*args))
+    names = [call.operation for call in diagnostics.recent()]
+    return names[len(names) - names[::-1].index("barrier") :]
+
+
+def handler(form):
+    """The operation of the core that starts a form."""
+    return "iexchange" if "isend" in form else form.partition("-")[0]
+
+
+@compiled
+def test_overlap(transform):
+    def call(x):
+        def communicate():
+            moved = mpi.sendrecv(x, x, LEFT, RIGHT)
+            return moved + mpi.allreduce(moved * 2, MPI.SUM), mpi.allreduce(x, MPI.MAX)
+
+        return mpi4jax.overlap(communicate, during=lambda: (flights_now(x), x * 3))
+
+    x = jnp.arange(4.0) + RANK
+    (first, largest), (number, tripled) = transform(call)(x)
+    expected = x - RANK + LEFT + 2 * (SIZE * (x - RANK) + SIZE * (SIZE - 1) / 2)
+    np.testing.assert_allclose(first, expected)
+    np.testing.assert_array_equal(largest, x - RANK + SIZE - 1)
+    np.testing.assert_array_equal(tripled, 3 * x)
+    # The first one. The second needs what it brings, and the third one is called later.
+    assert number == 1
+
+
+def test_overlap_keeps_the_order_of_calls():
+    @jax.jit
+    def call(x):
+        def communicate():
+            a = mpi.allreduce(x, MPI.SUM)
+            b = mpi.scan(x, MPI.SUM)  # has no such form
+            c = mpi.allgather(x)
+            return a, b, c, mpi.allreduce(a, MPI.SUM)
+
+        return mpi4jax.overlap(communicate, during=lambda: x @ x)
+
+    assert calls_of(call, jnp.arange(3.0)) == [
+        "iallreduce",
+        "scan",
+        "iallgather",
+        "in_order",
+        "in_order",
+        "wait",
+        "wait",
+        "allreduce",
+    ]
+
+
+@every_form
+def test_overlap_of_every_form(form):
+    _, blocking = FORMS[form]
+    call = jax.jit(lambda x: mpi4jax.overlap(lambda: blocking(x), during=lambda: x + 1))
+    x = jnp.arange(3.0) + RANK
+    found, computed = call(x)
+    assert_close(found, blocking(x))
+    assert_close(computed, x + 1)
+    assert calls_of(call, x) == [handler(form), "in_order", "in_order", "wait"]
+
+
+def test_derivatives_overlap_as_well():
+    def loss(x):
+        came, y = mpi4jax.overlap(
+            lambda: mpi.sendrecv(x, x, LEFT, RIGHT), during=lambda: jnp.sin(x)
+        )
+        return (came * y).sum()
+
+    def blocking(x):
+        return (_shift_blocking(x) * jnp.sin(x)).sum()
+
+    x = jnp.arange(1.0, 4) + RANK
+    assert_close(jax.grad(loss)(x), jax.grad(blocking)(x))
+    half = ["iexchange", "in_order", "in_order", "wait"]
+    assert calls_of(jax.jit(jax.grad(loss)), x) == half + half
+    names = calls_of(jax.jit(lambda x, t: jax.jvp(loss, (x,), (t,))), x, x)
+    assert sorted(names) == sorted(half + half)
+
+
+def test_nothing_is_copied():
+    """What is handed through takes its operand's memory."""
+
+    @lambda f: jax.jit(f, donate_argnums=0)
+    def call(x):
+        x, y = mpi4jax.overlap(
+            lambda: x.at[0].set(_shift_blocking(x[-1])), during=lambda: x * 2
+        )
+        return x, y
+
+    x = jnp.ones((1000, 100)) * RANK
+    program = call.lower(x).compile()
+    size = x.size * 8
+    # Without the donated argument, which one of the results takes: the other result.
+    assert program.memory_analysis().temp_size_in_bytes < size / 2
+    for result in call(x):
+        assert result.shape == (1000, 100)
+
+
+def test_operations_in_during():
+    x = jnp.float64(RANK)
+    total, shifted = jax.jit(
+        lambda x: mpi4jax.overlap(
+            lambda: mpi.allreduce(x, MPI.SUM), during=lambda: _shift_blocking(x)
+        )
+    )(x)
+    assert (total, shifted) == (SIZE * (SIZE - 1) / 2, LEFT)
+
+
+def test_what_takes_nothing_is_computed_all_the_same():
+    assert (
+        jax.jit(
+            lambda: mpi4jax.overlap(
+                lambda: mpi.allreduce(1, MPI.SUM), during=lambda: 3 + jnp.ones(2)
+            )
+        )()[0]
+        == SIZE
+    )
+    nothing, none = mpi4jax.overlap(lambda: None, during=lambda: None)
+    assert nothing is none is None
+
+
+def test_in_order_gives_what_it_gets():
+    tree = {"a": jnp.arange(3), "b": [jnp.ones(2, bool), jnp.complex64(2j)]}
+    for call in (mpi4jax.in_order, jax.jit(mpi4jax.in_order)):
+        assert_close(call(tree), tree)
+    x = jnp.arange(3.0)
+    assert_close(jax.vmap(jax.jit(mpi4jax.in_order))(x), x)
+    assert_close(jax.jacrev(jax.jit(mpi4jax.in_order))(x), jnp.eye(3))
+    assert_close(jax.jacfwd(jax.jit(mpi4jax.in_order))(x), jnp.eye(3))
+
+
+# Errors.
+
+
+def test_a_request_is_waited_for_once():
+    request = _shift(jnp.ones(3))
+    mpi4jax.wait(request)
+    was_before = "was waited for before: the isendrecv started at .*test_nonblocking.py"
+    with pytest.raises(Exception, match=was_before):
+        jax.block_until_ready(mpi4jax.wait(request))
+    jitted = jax.jit(_shift)(jnp.ones(3))
+    jax.block_until_ready(mpi4jax.wait(jitted))
+    with pytest.raises(Exception, match=was_before):
+        jax.block_until_ready(mpi4jax.wait(jitted))
+
+
+def test_requests_of_others():
+    request = _shift(jnp.ones(3))
+    (ticket, kept), what = request.tree_flatten()
+    for other in (ticket.at[1].add(1), ticket * 0):
+        with pytest.raises(Exception, match="wait got a request of another process"):
+            jax.block_until_ready(mpi4jax.wait(nonblocking.Request(other, kept, what)))
+    mpi4jax.wait(request)
+
+
+def test_several_requests_in_one_array():
+    requests = [_shift(jnp.ones(3) * n) for n in range(2)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *requests)
+    with pytest.raises(Exception, match="wait got several requests in one array"):
+        jax.block_until_ready(jax.vmap(mpi4jax.wait)(stacked))
+    _, values = jax.lax.scan(lambda _, request: (0, mpi4jax.wait(request)), 0, stacked)
+    np.testing.assert_array_equal(values, [[0] * 3, [1] * 3])
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match=r'wait got unexpected type for argument "request"'):
+        mpi4jax.wait(jnp.ones(3))
+    with pytest.raises(TypeError, match=r'irecv got unexpected type for argument "source"'):
+        mpi4jax.irecv(jnp.ones(3), 1.5)
+    with pytest.raises(TypeError, match=r'isend got unexpected type for argument "x"'):
+        mpi4jax.isend([jnp.ones(3)], 0)
+    with pytest.raises(ValueError, match="iexchange got .* for argument `dest`"):
+        mpi4jax.iexchange([jnp.ones(3)], [], [], [0, 1])
+    with pytest.raises(ValueError, match="input must have shape"):
+        mpi4jax.ialltoall(jnp.ones((SIZE + 1, 2)))
+    with pytest.raises(TypeError, match="complex64"):
+        mpi4jax.iallreduce(jnp.ones(2, jnp.complex64), MPI.MAX)
+    with pytest.raises(TypeError, match='isend got an array of type <U1 for argument "x"'):
+        mpi4jax.isend(np.array(["a"]), 0)
+
+
+def test_any_source_has_no_way_back():
+    def loss(x):
+        request = mpi4jax.isend(x, RIGHT)
+        came = mpi4jax.wait(mpi4jax.irecv(x, MPI.ANY_SOURCE))
+        mpi4jax.wait(request)
+        return came.sum()
+
+    assert loss(jnp.float64(RANK)) == LEFT
+    with pytest.raises(NotImplementedError, match="ANY_SOURCE or MPI.ANY_TAG can't be"):
+        jax.jit(jax.grad(loss)).lower(1.0)
+
+
+@compiled
+def test_debug_lines(log_of, transform):
+    _, lines = log_of(transform(in_two_halves(_shift)), jnp.ones(3))
+    ends = f"<- {LEFT} (tag 3, 3 items) / -> {RIGHT} (tag 3, 3 items)"
+    assert f"MPI_Isendrecv {ends}" in lines[0]
+    assert "MPI_Waitall for isendrecv" in lines[2]
+    assert len(lines) == 4
+    _, lines = log_of(transform(in_two_halves(mpi4jax.iallgather)), jnp.ones(3))
+    assert "MPI_Iallgather (3 items)" in lines[0]
+
+
+# With MPI4JAX_CHECK.
+
+
+@pytest.fixture
+def checked():
+    _core.set_check(True)
+    _core.set_raise_on_error(True)
+    _core.set_eager_line("its line")
+    yield
+    jax.effects_barrier()
+    _core.set_check(False)
+    _core.set_raise_on_error(False)
+
+
+@every_form
+@compiled
+@pytest.mark.usefixtures("checked")
+def test_what_fits_is_as_without_checks(form, transform):
+    start, blocking = FORMS[form]
+    x = jnp.arange(3.0) + RANK
+    assert_close(transform(in_two_halves(start))(x), blocking(x))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.usefixtures("checked")
+def test_messages_that_do_not_fit():
+    x = jnp.ones(3) if RANK == 0 else jnp.ones(3, jnp.int32)
+    if RANK < 2:
+        request = mpi4jax.isendrecv(x, x, 1 - RANK, 1 - RANK)
+        with pytest.raises(Exception, match="a message that does not fit") as error:
+            jax.block_until_ready(mpi4jax.wait(request))
+        assert "its line" in str(error.value)
+    assert mpi.allreduce(1, MPI.SUM) == SIZE
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.usefixtures("checked")
+def test_collective_operations_that_differ():
+    start = mpi4jax.iallreduce if RANK == 0 else mpi.allreduce
+    with pytest.raises(Exception, match="they called different operations"):
+        jax.block_until_ready(start(jnp.ones(3), MPI.SUM))
+    assert mpi.allreduce(1, MPI.SUM) == SIZE
+
+
+@pytest.mark.usefixtures("checked")
+def test_any_source_with_checks():
+    with pytest.raises(Exception, match="receive from MPI.ANY_SOURCE is not possible"):
+        jax.block_until_ready(mpi4jax.irecv(jnp.ones(3), MPI.ANY_SOURCE)._ticket)
