@@ -8,7 +8,8 @@ what comes, both halves are linear:
     start: x -> t        transposed, wait:  t -> x, of the messages back
     wait:  t -> y        transposed, start: y -> t, of the messages back
 
-So the derivative of a program has messages in flight where the program has. JAX may add zeros to a ticket that is a cotangent, which changes nothing.
+So the derivative of a program has messages in flight where the program has. JAX may add
+zeros to a ticket that is a cotangent, which changes nothing.
 """
 
 from __future__ import annotations
