@@ -65,6 +65,9 @@ HANGS = {
     "circle_of_three": Hang(3, DEADLOCK),
     "recv_without_send": Hang(3, DEADLOCK),
     "recv_from_anyone": Hang(3, DEADLOCK),
+    # Neighbors.
+    "neighbor_missing": Hang(4, DEADLOCK),
+    "exchange_missing": Hang(4, DEADLOCK),
     # A rank that has ended.
     "early_end_awaited": Hang(4, DEADLOCK),
     "exception": Hang(3, 1),

@@ -9,7 +9,7 @@ use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
-use crate::recorder::Record;
+use crate::recorder::{Progress, Record};
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -21,6 +21,8 @@ pub struct Call<'a, A: Abi, M> {
     /// The number of the communicator.
     pub(super) comm_number: i64,
     pub communicator: Communicator,
+    /// Where to say how far the call has got.
+    pub(super) progress: Option<Progress>,
     /// The record of the call, if messages are to be checked.
     pub(super) checked: Option<Box<Record>>,
 }
@@ -38,6 +40,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             memory,
             comm_number,
             communicator: REGISTRY.communicator(comm_number)?,
+            progress: None,
             checked: None,
         })
     }

@@ -81,6 +81,7 @@ fn run<A: Abi, M: Memory>(
 ) -> Result<()> {
     let mut call = Call::new(frame, memory)?;
     let recording = recorder::begin(operation, frame, call.comm_number);
+    call.progress = Some(recording.progress());
     if check_is_enabled() {
         call.check_before(&recording)?;
     }

@@ -20,7 +20,7 @@ use crate::xla::{Buffer, Frame};
 /// How many calls are kept. A power of two.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 /// How many attributes of a call are kept. No operation has more.
-const ATTRIBUTES: usize = 8;
+const ATTRIBUTES: usize = 7;
 
 /// Which processes of a communicator take part in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub struct Record {
     pub sent: Option<Array>,
     /// The result that is received, if there is one.
     pub received: Option<Array>,
+    /// Of several messages, the place of the one that the call waits for, if it has said so.
+    pub awaited: Option<usize>,
     attributes: [i64; ATTRIBUTES],
 }
 
@@ -128,6 +130,8 @@ struct Slot {
     dtypes: AtomicU64,
     sent: AtomicI64,
     received: AtomicI64,
+    /// The place of the message that is waited for, from 1, or 0.
+    awaited: AtomicU64,
     attributes: [AtomicI64; ATTRIBUTES],
 }
 
@@ -227,6 +231,7 @@ pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) ->
     slot.operation
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);
     slot.end.store(0, Relaxed);
+    slot.awaited.store(0, Relaxed);
     let (sent, received) = (frame.first_operand(), frame.first_result());
     let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
     slot.dtypes
@@ -274,6 +279,33 @@ impl Recording {
     pub fn record(&self) -> Option<Record> {
         record(self.number)
     }
+
+    /// Where the call says how far it has got.
+    #[inline(always)]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            slot: self.slot,
+            number: self.number,
+        }
+    }
+}
+
+/// How far a call has got that has several messages.
+#[derive(Clone, Copy)]
+pub struct Progress {
+    slot: &'static Slot,
+    number: u64,
+}
+
+impl Progress {
+    /// Says which message the call waits for: its place among those that it receives, and then
+    /// those that it sends.
+    #[inline(always)]
+    pub fn waits_for(&self, place: usize) {
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.awaited.store(place as u64 + 1, Relaxed);
+        }
+    }
 }
 
 impl Drop for Recording {
@@ -313,6 +345,7 @@ pub fn record(number: u64) -> Option<Record> {
         *value = attribute.load(Relaxed);
     }
     let end = slot.end.load(Relaxed);
+    let awaited = slot.awaited.load(Relaxed) as usize;
     let found = (
         slot.sequence.load(Relaxed),
         Instant(slot.begin.load(Relaxed)),
@@ -333,6 +366,7 @@ pub fn record(number: u64) -> Option<Record> {
         end: (end != 0).then_some(Instant(end)),
         sent,
         received,
+        awaited: awaited.checked_sub(1),
         attributes,
     })
 }
