@@ -240,11 +240,8 @@ class Timeline:
         """Draw the same for a call that gets messages, when all of them are matched."""
         process, call, track = received
         key = process.rank, track, call.begin
-        left, _, needed = self._waits.pop(key, None) or (
-            len(process.halves(call).received),
-            received,
-            sent,
-        )
+        unmatched = len(process.halves(call).received), received, sent
+        left, _, needed = self._waits.pop(key, unmatched)
         needed = max(needed, sent, key=lambda part: part.call.begin)
         if left > 1:
             self._waits[key] = left - 1, received, needed

@@ -142,12 +142,12 @@ class Recording:
         # The record of an exchange has the first array only.
         exchange = self._operations.index("exchange")
         for site, halves in _several(calls):
-            sent, received = (
+            of_all = [
                 sum(half.size for half in way if half.rank != MPI.PROC_NULL)
                 for way in halves
-            )
+            ]
             is_this = (calls["call_site"] == site) & (calls["operation"] == exchange)
-            sizes[is_this] = sent or received
+            sizes[is_this] = of_all[0] or of_all[1]
         return sizes
 
     def _wait_for_collectives(
