@@ -97,8 +97,8 @@ class Profile:
     def traffic(self) -> np.ndarray[Any, Any]:
         """The bytes of messages from each process (first index) to each other one.
 
-        It has what `send` and `sendrecv` sent. How MPI sends the data of collective
-        operations is up to MPI.
+        It has what `send`, `sendrecv`, `exchange` and the operations between neighbors
+        sent. How MPI sends the data of other collective operations is up to MPI.
         """
         return self._found.traffic
 

@@ -178,6 +178,8 @@ def own() -> Iterator[Run]:
     yield Run(OPENMPI, 4, CORE, sample="5/12")
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),), sample="0/2")
     yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),), sample="1/2")
+    checked = (*CORE, *under("mpi", "tree"))
+    yield Run(MPICH, 2, checked, (("MPI4JAX_CHECK", "1"),), sample="3/12")
     yield Run(MPICH, 0, ("process",))
     yield Run(OPENMPI, 0, LAUNCH, sample="1/2")
     yield Run(NOTOKEN, 0, ("process/test_import.py",), sample="0/2")

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from mpi4jax._internal.matching import Collectives, Message, Messages, Part, waiting
-from mpi4jax._internal.tracefile import NONE, Call, Process, Span, TraceError, read
+from mpi4jax._internal.tracefile import (
+    NONE,
+    Call,
+    Process,
+    Span,
+    TraceError,
+    is_between_neighbors,
+    read,
+)
 
 _SECOND = 10**9
 
@@ -88,6 +96,9 @@ class Timeline:
         self._details: dict[tuple[int, ...], str] = {}
         self._calls = 0
         self._messages = 0
+        #: Calls that receive several messages: how many are not matched yet, and of those
+        #: that are, the call that was waited for longest.
+        self._waits: dict[tuple[int, int, int], tuple[int, Part, Part]] = {}
 
     def summary(self) -> str:
         processes, calls = len(self._processes), self._calls
@@ -106,11 +117,14 @@ class Timeline:
             process, call, _ = part
             if self._is_drawn(part):
                 self._write_call(part)
-            if call.sequence:
+            operation = process.operations[call.operation]
+            if call.sequence and not is_between_neighbors(operation):
                 self._write_waiting(collectives.add(part))
             else:
                 self._write_messages(messages.add(part))
         self._write_messages(messages.finish())
+        for _, received, needed in self._waits.values():
+            self._write_wait(received, needed)
         self._file.write("\n]}\n")
 
     def _parts(self) -> Iterator[Part]:
@@ -222,6 +236,18 @@ class Timeline:
             name = f'"waits for rank {needed.process.rank}"'
             self._slice(part.process, part.track, name, begin, end)
 
+    def _note_wait(self, received: Part, sent: Part) -> None:
+        """Draw the same for a call that gets messages, when all of them are matched."""
+        process, call, track = received
+        key = process.rank, track, call.begin
+        unmatched = len(process.halves(call).received), received, sent
+        left, _, needed = self._waits.pop(key, unmatched)
+        needed = max(needed, sent, key=lambda part: part.call.begin)
+        if left > 1:
+            self._waits[key] = left - 1, received, needed
+        else:
+            self._write_wait(received, needed)
+
     def _write_messages(self, messages: Iterator[Message]) -> None:
         for sent, received in messages:
             if not (self._is_drawn(sent) and self._is_drawn(received)):
@@ -229,7 +255,7 @@ class Timeline:
             self._messages += 1
             if not (sent.call.end and received.call.end):
                 continue
-            self._write_wait(received, sent)
+            self._note_wait(received, sent)
             # It leaves when the one call begins, and has come when the other one ends.
             last = max(received.call.end - 1, received.call.begin)
             for phase, part, time in (
@@ -252,6 +278,7 @@ _MOST_DETAILS = 1 << 14
 def described(process: Process, call: Call) -> dict[str, Any]:
     """The arguments of a call, in words."""
     communicator = process.communicators.get(call.communicator)
+    nobody = process.facts["nobody"]
     found: dict[str, Any] = {"on": communicator.name if communicator else "?"}
     if call.op != NONE:
         operators = process.facts["operators"]
@@ -259,20 +286,44 @@ def described(process: Process, call: Call) -> dict[str, Any]:
         found["operator"] = operators[call.op] if known else f"operator {call.op}"
     if call.root != NONE:
         found["root"] = call.root
+    several = process.several(call)
     for name, peer, tag in (
         ("to", call.dest, call.send_tag),
         ("from", call.source, call.recv_tag),
     ):
         if peer != NONE:
-            words = "nobody" if peer == process.facts["nobody"] else "anyone"
-            found[name] = peer if peer >= 0 else words
-            found[f"tag {name}"] = tag if tag >= 0 else "any"
+            found[name] = _peer(process, peer)
+            found[f"tag {name}"] = _tag(tag)
+    if several is not None:
+        is_exchange = not call.sequence
+        for name, size_name, halves in (
+            ("to", "bytes sent", several.sent),
+            ("from", "bytes received", several.received),
+        ):
+            found[name] = [_peer(process, half.rank) for half in halves]
+            if is_exchange:
+                # Along the edges of a topology, tags are ours.
+                found[f"tags {name}"] = [_tag(half.tag) for half in halves]
+                found[size_name] = sum(half.size for half in halves if half.rank != nobody)
+        if is_exchange:
+            # Of its arrays, the record has the first one.
+            return found
     for name, size_name, count, dtype in (
         ("sends", "bytes sent", call.sent, call.sent_type),
         ("receives", "bytes received", call.received, call.received_type),
     ):
         if dtype:
-            text, size = process.facts["dtypes"].get(str(dtype), ("?", 0))
+            text, _ = process.facts["dtypes"].get(str(dtype), ("?", 0))
             found[name] = f"{text}[{count}]"
-            found[size_name] = count * size
+            found[size_name] = process.size(dtype, count)
     return found
+
+
+def _peer(process: Process, rank: int) -> int | str:
+    if rank >= 0:
+        return rank
+    return "nobody" if rank == process.facts["nobody"] else "anyone"
+
+
+def _tag(tag: int) -> int | str:
+    return tag if tag >= 0 else "any"

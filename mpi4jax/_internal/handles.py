@@ -64,7 +64,13 @@ def get_default_comm() -> MPI.Intracomm:
     """The communicator of calls without `comm`: a clone of COMM_WORLD."""
     global _default_comm
     if _default_comm is None:
-        _default_comm = MPI.COMM_WORLD.Clone()
+        with watch.Meeting(
+            "in its first call without `comm=`",
+            "all ranks of MPI.COMM_WORLD have to make their first call without `comm=` "
+            "together, as it makes the default communicator, a clone of that one. What the "
+            "others do is not known before they do.",
+        ):
+            _default_comm = MPI.COMM_WORLD.Clone()
         _register(_default_comm, _DEFAULT)
         watch.connect()
     return _default_comm

@@ -143,14 +143,32 @@ def is_eager_call(function: Callable[..., Any]) -> None:
     eager.add(cast(FunctionType, function).__code__)
 
 
+class Half(NamedTuple):
+    """One side of a message."""
+
+    #: The process on the other side, in the communicator.
+    rank: int
+    tag: int
+    #: In bytes.
+    size: int
+
+
+class Halves(NamedTuple):
+    """The messages of a call."""
+
+    sent: tuple[Half, ...]
+    received: tuple[Half, ...]
+
+
 class Note(NamedTuple):
     """What is known of a call."""
 
     #: Its line, or nothing for an eager call.
     line: str
-    #: The messages that it sends and receives, each by rank and tag, if its attributes do
-    #: not say so.
-    messages: tuple[Any, Any] | None
+    #: Its messages, if its attributes do not say so.
+    halves: Halves | None
+    #: Whether reports name these.
+    is_reported: bool
 
 
 #: The calls that were lowered so far, by the program that is being lowered.
@@ -159,14 +177,23 @@ _unfinished: dict[Any, list[Note]] = {}
 _MOST_UNFINISHED = 16
 
 
-def note(ctx: Any, messages: tuple[Any, Any] | None = None) -> int:
+#: The messages of calls, by the attribute of the call.
+_halves: dict[int, Halves] = {}
+
+
+def halves_of(site: int) -> Halves | None:
+    """The messages of a call, if its attributes do not say so."""
+    return _halves.get(site)
+
+
+def note(ctx: Any, halves: Halves | None = None, is_reported: bool = True) -> int:
     """Note which line the call comes from that is being lowered, and give its place."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append(Note("" if iseager else described(frames, scope), messages))
+    calls.append(Note("" if iseager else described(frames, scope), halves, is_reported))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
@@ -181,12 +208,14 @@ def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
     digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
     sites = []
-    for line, messages in _unfinished.pop(program.module.operation):
+    for line, halves, is_reported in _unfinished.pop(program.module.operation):
         digest.update(b".")
         site = int.from_bytes(digest.digest(), "little", signed=True)
+        if halves is not None:
+            _halves[site] = halves
+            if is_reported:
+                _core.set_messages(site, *([half[:2] for half in way] for way in halves))
         _core.set_call_site(site, line)
-        if messages is not None:
-            _core.set_messages(site, *messages)
         sites.append(site)
     for call in calls:
         map_call_attribute(call, CALL_SITE, sites.__getitem__)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .tracefile import NONE, Call, Process
+from .lines import Half
+from .tracefile import Call, Process, is_between_neighbors
 
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +59,13 @@ class Message(NamedTuple):
     received: Part
 
 
+class _End(NamedTuple):
+    """A side of a message, and the call that it belongs to."""
+
+    part: Part
+    half: Half
+
+
 class Messages:
     """Finds the call that received what another one sent, by MPI's rule (MPI-4.1 §3.5).
 
@@ -67,11 +75,11 @@ class Messages:
 
     def __init__(self) -> None:
         #: By communicator and receiver: by sender, what was sent.
-        self._sent: dict[Any, dict[int, deque[Part]]] = defaultdict(
+        self._sent: dict[Any, dict[int, deque[_End]]] = defaultdict(
             lambda: defaultdict(lambda: deque(maxlen=_MOST_WAITING))
         )
         #: By the same: what receives.
-        self._receiving: dict[Any, deque[Part]] = defaultdict(
+        self._receiving: dict[Any, deque[_End]] = defaultdict(
             lambda: deque(maxlen=_MOST_WAITING)
         )
 
@@ -81,13 +89,18 @@ class Messages:
         communicator = process.communicators.get(call.communicator)
         if communicator is None:
             return
-        key, members = communicator.key, communicator.members
-        if 0 <= call.dest < len(members):
-            receiver = members[call.dest]
-            self._sent[key, receiver][process.rank].append(part)
-            yield from self._match((key, receiver), call.begin)
-        if call.source not in (NONE, process.facts["nobody"]):
-            self._receiving[key, process.rank].append(part)
+        members = communicator.members
+        # Those between neighbors travel on a communicator of ours.
+        key = communicator.key, is_between_neighbors(process.operations[call.operation])
+        sent, received = process.halves(call)
+        for half in sent:
+            if 0 <= half.rank < len(members):
+                receiver = members[half.rank]
+                self._sent[key, receiver][process.rank].append(_End(part, half))
+                yield from self._match((key, receiver), call.begin)
+        for half in received:
+            self._receiving[key, process.rank].append(_End(part, half))
+        if received:
             yield from self._match((key, process.rank), call.begin)
 
     def finish(self) -> Iterator[Message]:
@@ -99,37 +112,38 @@ class Messages:
         """The messages to a receiver on a communicator, one after another."""
         receiving, senders = self._receiving.get(key), self._sent[key]
         while receiving:
-            process, call, _ = received = receiving[0]
-            if call.source >= 0:
+            received, half = receiving[0]
+            process, call, _ = received
+            if half.rank >= 0:
                 members = process.communicators[call.communicator].members
-                candidates = [senders[members[call.source]]]
+                candidates = [senders[members[half.rank]]]
             elif now is None or now > call.end:
                 candidates = list(senders.values())
             else:
                 return  # somebody may have sent one earlier, who has not been looked at yet
             found = [
-                (sent.call.begin, place, queue)
+                (sent.part.call.begin, place, queue)
                 for queue in candidates
-                for place, sent in [_first(queue, call.recv_tag)]
+                for place, sent in [_first(queue, half.tag)]
                 if sent is not None
             ]
             if not found:
-                if call.source >= 0 and now is not None:
+                if half.rank >= 0 and now is not None:
                     return
                 receiving.popleft()
                 continue
             _, place, queue = min(found, key=lambda each: each[:2])
             receiving.popleft()
-            sent = queue[place]
+            sent = queue[place].part
             del queue[place]
             yield Message(sent, received)
 
 
-def _first(queue: deque[Part], tag: int) -> tuple[int, Part | None]:
+def _first(queue: deque[_End], tag: int) -> tuple[int, _End | None]:
     """The first message with a tag (any, if that is negative), and its place."""
-    for place, part in enumerate(queue):
-        if tag < 0 or part.call.send_tag == tag:
-            return place, part
+    for place, end in enumerate(queue):
+        if tag < 0 or end.half.tag == tag:
+            return place, end
     return 0, None
 
 

@@ -43,6 +43,7 @@ from .jax_compat import (
     register_lowering,
     trace_state_clean,
 )
+from .lines import Halves
 from .operation import batch_at, call_in_program, makes_eager_calls, named
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
 from .operations.exchange import (
@@ -101,9 +102,9 @@ class Kind:
         values = list(map(convert, operands, avals))
         return _call(ctx, "hold", values, attributes, avals, [TICKET])[0]
 
-    def messages(self, flight: Flight) -> tuple[Any, Any] | None:
-        """The messages that are waited for, each by rank and tag."""
-        return None
+    def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
+        """The messages of both calls, for reports: what is sent first, and what comes."""
+        return None, None
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         """What the core has when it comes."""
@@ -179,12 +180,14 @@ class _Exchange(Kind):
         ]
         attributes |= message_attributes(flight.communicator, sent, received)
         attributes["arrays"] = np.array(arrays, np.int64)
-        messages = sent.ends(), received.ends()
-        return _call(ctx, "iexchange", values, attributes, avals, [TICKET], messages)[0]
+        of_start, _ = self.halves(flight)
+        return _call(ctx, "iexchange", values, attributes, avals, [TICKET], of_start)[0]
 
-    def messages(self, flight: Flight) -> tuple[Any, Any]:
+    def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
         sent, received = self._ends(flight)
-        return sent.ends(), received.ends()
+        out, back = sent.halves(flight.sent), received.halves(flight.received)
+        # Where nothing comes, it is waited for what is sent.
+        return (Halves(out, ()), Halves((), back)) if back else (None, Halves(out, ()))
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         _, received = self._ends(flight)
@@ -309,14 +312,14 @@ def _call(
     attributes: dict[str, Any],
     avals_in: Sequence[ShapedArray],
     avals_out: Sequence[ShapedArray],
-    messages: tuple[Any, Any] | None = None,
+    halves: Halves | None = None,
 ) -> list[Any]:
     return call_in_program(
         ctx,
         handler,
         operands,
         attributes,
-        messages,
+        halves,
         avals_in=avals_in,
         avals_out=avals_out,
     )
@@ -444,7 +447,7 @@ def _lower_wait(
         attributes,
         ctx.avals_in[:1],
         kind.arriving(flight),
-        kind.messages(flight),
+        kind.halves(flight)[1],
     )
     return kind.results(ctx, came, kept, flight)
 
@@ -558,7 +561,8 @@ class Request(Generic[T]):
 
     @classmethod
     def tree_unflatten(cls, what: tuple[Flight, Any], children: Any) -> Request[T]:
-        return cls(*children, what)
+        ticket, kept = children
+        return cls(ticket, kept, what)
 
     def _wait(self) -> T:
         found = self._flight.wait(self._ticket, self._kept, may_be_zero=False)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 _operations: dict[str, Operation] = {}
 
 #: The operations in which two processes take part, and not all of them.
-MESSAGES = ("exchange", "recv", "send", "sendrecv")
+MESSAGES = ("exchange", "recv", "send", "sendrecv", "wait")
 
 
 def named(name: str) -> Operation:
@@ -99,6 +99,8 @@ class Operation:
             stand in the compiled program, as the others do.
         not_written: Gives, from the parameters, the parts of the result that MPI leaves
             as they are, which are zeros then: each as a first row and a number of rows.
+        halves: Gives, from the abstract values of the operands and the parameters, the
+            messages of a call that has several.
         constants: The names of the operands, behind all others, that have no derivative,
             and no batch in a message: counts.
 
@@ -118,6 +120,7 @@ class Operation:
         batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
         not_lowered: Sequence[str] = (),
         not_written: Callable[..., Sequence[tuple[int, int]]] = lambda **_: (),
+        halves: Callable[..., lines.Halves | None] = lambda *_, **__: None,
         constants: Sequence[str] = (),
     ) -> None:
         self.name = name
@@ -131,6 +134,7 @@ class Operation:
         self._in_place = in_place
         self._not_lowered = not_lowered
         self._not_written = not_written
+        self._halves = halves
 
         self.primitive = Primitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -361,6 +365,7 @@ class Operation:
             ctx,
             list(map(convert, operands, carriers)),
             self._attributes(**params),
+            halves=self._halves(*carriers, **params),
             avals_in=carriers,
             avals_out=list(map(carried, written)),
             aliases={0: 0} if in_place else None,
@@ -379,10 +384,10 @@ class Operation:
         ctx: Any,
         operands: Sequence[Any],
         attributes: dict[str, Any],
-        messages: tuple[Any, Any] | None = None,
+        halves: lines.Halves | None = None,
         **types: Any,
     ) -> list[Any]:
-        return call_in_program(ctx, self.name, operands, attributes, messages, **types)
+        return call_in_program(ctx, self.name, operands, attributes, halves, **types)
 
     def _attributes(self, communicator: Communicator, **params: Any) -> dict[str, Any]:
         """The parameters as the handler gets them."""
@@ -418,11 +423,12 @@ def call_in_program(
     handler: str,
     operands: Sequence[Any],
     attributes: dict[str, Any],
-    messages: tuple[Any, Any] | None = None,
+    halves: lines.Halves | None = None,
     **types: Any,
 ) -> list[Any]:
     """Call a handler, in order with all other calls, and have its line noted."""
-    attributes = {lines.CALL_SITE: np.int64(lines.note(ctx, messages)), **attributes}
+    place = lines.note(ctx, halves, is_reported=handler in MESSAGES)
+    attributes = {lines.CALL_SITE: np.int64(place), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 
 

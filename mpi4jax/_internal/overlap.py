@@ -234,10 +234,10 @@ class _Split(_Traced):
             if started is None:
                 _eval(equation, self._env)
                 continue
-            flight, operands, kept = started
+            flight, sent, kept = started
             self.communicator = self.communicator or flight.communicator
             with at_its_line(equation):
-                ticket = flight.start(operands)
+                ticket = flight.start(sent)
             self._started.append((equation, flight, ticket, kept))
             self._missing.update(equation.outvars)
 
@@ -258,7 +258,7 @@ _Started = tuple[Flight, Sequence[Any], list[Any]]
 
 def _flight_of(equation: Any, operands: Sequence[Any]) -> _Started | None:
     """What starts an operation, what it takes, and what stays, if there is such a form."""
-    form = _FORMS.get(equation.primitive.name)
+    form: Any = _FORMS.get(equation.primitive.name)
     if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
         return None
     prepare()

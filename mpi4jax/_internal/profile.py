@@ -18,12 +18,21 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import bridge, handles, trace
+from . import bridge, handles, lines, trace
 from .dtypes import DATATYPES
 from .flush import flush
+from .lines import Halves
 from .matching import FROM_ROOT, TO_ROOT, first_messages
 from .profile_report import Result, Row, text_of
-from .tracefile import ENTRY, NONE, Clock, Clocks, Communicator, communicator_keys, entries
+from .tracefile import (
+    ENTRY,
+    Clock,
+    Clocks,
+    Communicator,
+    communicator_keys,
+    entries,
+    is_between_neighbors,
+)
 
 _SIZES = np.zeros(256, np.int64)
 for _name, (_code, _) in DATATYPES.items():
@@ -113,22 +122,33 @@ class Recording:
 
     def _sums(self, calls: Array, waiting: Array) -> Iterator[tuple[str, str, list[float]]]:
         """The operations and lines of this process: calls, bytes, seconds, waiting."""
-        lines = dict(_core.call_sites(0))
+        line_of = dict(_core.call_sites(0))
         kinds, kind_of = np.unique(calls[["operation", "call_site"]], return_inverse=True)
-        sent, received = (
-            calls[f"{name}"] * _SIZES[calls[f"{name}_type"]]
-            for name in ("sent", "received")
-        )
         numbers = (
             np.ones(len(calls)),
-            np.where(calls["sent_type"] != 0, sent, received),
+            self._bytes_of(calls),
             (calls["end"] - calls["begin"]) * 1e-9,
             waiting * 1e-9,
         )
         sums = [np.bincount(kind_of, number, len(kinds)) for number in numbers]
         for place, (operation, site) in enumerate(kinds.tolist()):
             values = [float(column[place]) for column in sums]
-            yield self._operations[operation], lines.get(site, ""), values
+            yield self._operations[operation], line_of.get(site, ""), values
+
+    def _bytes_of(self, calls: Array) -> Array:
+        """What each call was given to send, or, where this is nothing, what it got."""
+        sent, received = (_size(calls, way) for way in Halves._fields)
+        sizes = np.where(calls["sent_type"] != 0, sent, received)
+        # The record of an exchange has the first array only.
+        exchange = self._operations.index("exchange")
+        for site, halves in _several(calls):
+            of_all = [
+                sum(half.size for half in way if half.rank != MPI.PROC_NULL)
+                for way in halves
+            ]
+            is_this = (calls["call_site"] == site) & (calls["operation"] == exchange)
+            sizes[is_this] = of_all[0] or of_all[1]
+        return sizes
 
     def _wait_for_collectives(
         self, calls: Array, communicators: dict[int, Communicator], waiting: Array
@@ -142,6 +162,7 @@ class Recording:
             [n for n, name in enumerate(self._operations) if name in names]
             for names in (FROM_ROOT, TO_ROOT)
         )
+        neighbors = self._between_neighbors()
         # All in the same order, so that everybody is where its partners are.
         for key in sorted(key for key in known if world.Get_rank() in key[0]):
             group = world.Get_group().Incl(key[0])
@@ -161,6 +182,8 @@ class Recording:
             comm.Allreduce(np.where(is_root, begin, 0), root_began, MPI.MAX)
             needed = np.where(np.isin(these["operation"], from_root), root_began, last)
             is_free = np.isin(these["operation"], to_root) & ~is_root
+            # Who waits for neighbors does so for their messages.
+            is_free |= np.isin(these["operation"], neighbors)
             needed = np.where(is_free, begin, needed)
             duration = these["end"].astype(np.int64) - begin
             waiting[places] = np.clip(needed - begin, 0, duration)
@@ -174,38 +197,93 @@ class Recording:
         traffic: Array,
     ) -> None:
         """The same for what receives messages. Also count the bytes to each process."""
-        world = self._comm
+        world, neighbors = self._comm, self._between_neighbors()
+        begin = calls["begin"].astype(np.int64)
+        duration = calls["end"].astype(np.int64) - begin
         sent: list[dict[Any, Array]] = [{} for _ in range(world.Get_size())]
-        for key, place in _channels(calls, communicators, "dest"):
-            these = calls[place]
-            receiver = key[1]
-            traffic[receiver] += (these["sent"] * _SIZES[these["sent_type"]]).sum()
-            sent[receiver][key[0]] = np.stack(
-                [these["send_tag"].astype(np.int64), these["begin"].astype(np.int64)]
-            )
+        halves = _halves(calls, "sent", "dest", "send_tag", neighbors)
+        for (key, receiver), these in _channels(halves, communicators):
+            traffic[receiver] += these["size"].sum()
+            sent[receiver][key] = np.stack([these["tag"], begin[these["call"]]])
         received = world.alltoall(sent)
-        for (key, sender), place in _channels(calls, communicators, "source"):
+        halves = _halves(calls, "received", "source", "recv_tag", neighbors)
+        for (key, sender), these in _channels(halves, communicators):
             tags, began = received[sender].get(key, np.zeros((2, 0), np.int64))
-            these = calls[place]
-            found = first_messages(tags, these["recv_tag"])
+            found = first_messages(tags, these["tag"])
             is_found = found >= 0
+            place = these["call"][is_found]
             needed = began[found[is_found]]
-            begin = these["begin"][is_found].astype(np.int64)
-            duration = these["end"][is_found].astype(np.int64) - begin
-            waiting[place[is_found]] = np.clip(needed - begin, 0, duration)
+            waited = np.clip(needed - begin[place], 0, duration[place])
+            # Of several messages, the last one is waited for longest.
+            np.maximum.at(waiting, place, waited)
+
+    def _between_neighbors(self) -> list[int]:
+        return [n for n, name in enumerate(self._operations) if is_between_neighbors(name)]
+
+
+def _size(calls: Array, way: str) -> Array:
+    """The bytes of the array that each call sends, or receives."""
+    sizes: Array = calls[way] * _SIZES[calls[f"{way}_type"]]
+    return sizes
+
+
+def _several(calls: Array) -> Iterator[tuple[int, Halves]]:
+    """The messages of calls that may have several, by the calls' attribute."""
+    for site in np.unique(calls["call_site"]).tolist():
+        halves = lines.halves_of(site)
+        if halves is not None:
+            yield site, halves
+
+
+#: A side of a message, with the place of its call.
+_HALF = np.dtype(
+    [
+        ("call", "i8"),
+        ("communicator", "i8"),
+        # On a communicator of ours.
+        ("is_between_neighbors", "?"),
+        ("rank", "i8"),
+        ("tag", "i8"),
+        ("size", "i8"),
+    ]
+)
+
+
+def _halves(calls: Array, way: str, peer: str, tag: str, neighbors: list[int]) -> Array:
+    """Our sides of all messages that are sent, or received, in their order."""
+    is_single = np.ones(len(calls), bool)
+    parts: list[tuple[Array, Any, Any, Any]] = []
+    for site, halves in _several(calls):
+        (places,) = np.nonzero(calls["call_site"] == site)
+        is_single[places] = False
+        parts += ((places, *half) for half in getattr(halves, way))
+    (places,) = np.nonzero(is_single)
+    these = calls[places]
+    parts.append((places, these[peer], these[tag], _size(these, way)))
+    found = np.zeros(sum(len(places) for places, *_ in parts), _HALF)
+    start = 0
+    for places, *half in parts:
+        part = found[start : start + len(places)]
+        start += len(places)
+        part["call"], part["communicator"] = places, calls["communicator"][places]
+        part["is_between_neighbors"] = np.isin(calls["operation"][places], neighbors)
+        part["rank"], part["tag"], part["size"] = half
+    # A receive from anyone, and nobody, are negative.
+    found = found[found["rank"] >= 0]
+    return found[np.argsort(found["call"], kind="stable")]
 
 
 def _channels(
-    calls: Array, communicators: dict[int, Communicator], peer: str
+    halves: Array, communicators: dict[int, Communicator]
 ) -> Iterator[tuple[tuple[Any, int], Array]]:
-    """The places of calls with the same communicator and peer, which has a rank."""
-    pairs = calls[["communicator", peer]]
-    # A receive from anyone, and nobody, are negative.
-    for pair in np.unique(pairs[(calls[peer] != NONE) & (calls[peer] >= 0)]):
-        communicator = communicators.get(int(pair["communicator"]))
+    """The messages with the same communicator and peer."""
+    channels = halves[["communicator", "is_between_neighbors", "rank"]]
+    for channel in np.unique(channels):
+        number, is_between_neighbors, rank = channel.tolist()
+        communicator = communicators.get(number)
         if communicator is not None:
-            other = communicator.members[pair[peer]]
-            yield (communicator.key, other), np.flatnonzero(pairs == pair)
+            key = communicator.key, is_between_neighbors
+            yield (key, communicator.members[rank]), halves[channels == channel]
 
 
 def _rows(sums: list[list[tuple[str, str, list[float]]]]) -> tuple[Row, ...]:

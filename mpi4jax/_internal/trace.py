@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import bridge, handles, versions
+from . import bridge, handles, lines, versions
 from .dtypes import DATATYPES, OPERATORS
 from .operation import wrap_eager_calls
 
@@ -86,7 +86,9 @@ class Trace:
         """Write what calls may refer to, and was not known when this was done last."""
         for site, line in _core.call_sites(self._sites):
             self._sites += 1
-            self._write(kind="site", number=site, line=line)
+            halves = lines.halves_of(site)
+            messages = {} if halves is None else halves._asdict()
+            self._write(kind="site", number=site, line=line, **messages)
         communicators = _core.communicators()
         for number, name, members in communicators[self._communicators :]:
             self._write(kind="communicator", number=number, name=name, members=members)

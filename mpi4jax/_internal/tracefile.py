@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .lines import Half, Halves
+
 #: How the core writes a call: `Entry` in `rust/src/trace.rs`.
 ENTRY = np.dtype(
     [
@@ -152,6 +154,11 @@ def communicator_keys(
     return communicators
 
 
+def is_between_neighbors(operation: str) -> bool:
+    """Whether an operation is one whose messages go along the edges of a topology."""
+    return operation.startswith("neighbor_")
+
+
 def entries(path: Path) -> Iterator[np.ndarray[Any, Any]]:
     """The calls in a file of the core's, in arrays of :data:`ENTRY`."""
     with open(path, "rb") as file:
@@ -169,6 +176,8 @@ class Process:
     def __init__(self, path: Path, root_boot: str | None = None) -> None:
         self._path = path
         self._sites: dict[int, str] = {}
+        #: The messages of calls that have several.
+        self._halves: dict[int, Halves] = {}
         communicators: list[tuple[int, str, list[int]]] = []
         clocks: list[Clock] = []
         self.facts: dict[str, Any] = {}
@@ -180,6 +189,10 @@ class Process:
                 self.facts = line
             elif kind == "site":
                 self._sites[line["number"]] = line["line"]
+                if "sent" in line:
+                    self._halves[line["number"]] = Halves(
+                        *(tuple(Half(*h) for h in line[way]) for way in Halves._fields)
+                    )
             elif kind == "communicator":
                 communicators.append((line["number"], line["name"], line["members"]))
             elif kind == "clock":
@@ -204,6 +217,30 @@ class Process:
         """The Python line of a call, or nothing."""
         return self._sites.get(call.call_site, "")
 
+    def several(self, call: Call) -> Halves | None:
+        """The messages of a call that may have several."""
+        return self._halves.get(call.call_site)
+
+    def halves(self, call: Call) -> Halves:
+        """The messages of a call, but for those with nobody."""
+        several = self.several(call)
+        if several is not None:
+            return Halves(*(tuple(h for h in way if self._is_real(h)) for way in several))
+        sent = Half(call.dest, call.send_tag, self.size(call.sent_type, call.sent))
+        size = self.size(call.received_type, call.received)
+        received = Half(call.source, call.recv_tag, size)
+        return Halves(
+            *((half,) if self._is_real(half) else () for half in (sent, received))
+        )
+
+    def _is_real(self, half: Half) -> bool:
+        return half.rank not in (NONE, self.facts["nobody"])
+
+    def size(self, dtype: int, count: int) -> int:
+        """The bytes of so many elements."""
+        _, size = self.facts["dtypes"].get(str(dtype), ("?", 0))
+        return int(count * size)
+
     def spans(self) -> Iterator[Span]:
         """What the process did beside MPI, with the times of rank 0's clock."""
         for line in self._lines():
@@ -220,8 +257,12 @@ class Process:
 
         With the messages from before `begin`, as each takes one from those that follow.
         """
+        neighbors = [
+            n for n, name in enumerate(self.operations) if is_between_neighbors(name)
+        ]
         for chunk in self.chunks():
-            is_wanted = (chunk["begin"] >= begin) | (chunk["sequence"] == 0)
+            is_message = (chunk["sequence"] == 0) | np.isin(chunk["operation"], neighbors)
+            is_wanted = (chunk["begin"] >= begin) | is_message
             wanted = chunk[is_wanted & (chunk["begin"] < end)]
             yield from map(Call._make, wanted.tolist())
 

@@ -1,5 +1,7 @@
 //! What the recorder keeps of a call.
 
+use std::cell::RefCell;
+
 use _core::recorder::{self, Array, Record};
 
 mod common;
@@ -152,6 +154,32 @@ fn a_call_has_its_record_while_mpi_is_called() {
     };
     let record = seeing(see, || record_of("send", send()));
     assert!(record.end.is_some());
+}
+
+/// Fails if a call with several messages leaves open which of them is missing.
+#[test]
+fn a_call_says_which_message_it_waits_for() {
+    thread_local! {
+        static SEEN: RefCell<Vec<Option<usize>>> = const { RefCell::new(Vec::new()) };
+    }
+    let _alone = alone();
+    let see = || {
+        let record = recorder::record(recorder::recorded().end - 1).unwrap();
+        SEEN.with_borrow_mut(|seen| seen.push(record.awaited));
+    };
+    let seen_of = |operation, call| {
+        drop(seeing(see, || run(operation, call)));
+        let mut seen = SEEN.take();
+        seen.dedup();
+        seen
+    };
+    let all = [None, Some(0), Some(1), Some(2), Some(3)];
+    assert_eq!(seen_of("exchange", exchange()), all);
+    assert_eq!(
+        seen_of("neighbor_allgather", neighbor_allgather(RANK_0)),
+        all
+    );
+    assert_eq!(seen_of("send", send()), [None]);
 }
 
 #[test]

@@ -56,8 +56,10 @@ fn collective(size: i32, operation: &str) -> Waiting {
         members: vec![(0, size - 1)],
         sequence: 1,
         agreed: Vec::new(),
+        neighbors: None,
         sends: Vec::new(),
         receives: Vec::new(),
+        awaited: None,
     }
 }
 
@@ -820,4 +822,66 @@ fn several_messages_at_once() {
     ];
     let (_, stuck, code) = found(&notes);
     assert_eq!((stuck.as_str(), code), ("rank 0", 3));
+}
+
+#[test]
+fn the_message_that_is_missing() {
+    // Rank 0 has got what rank 1 sent, and rank 1 has gone on.
+    let call = Waiting {
+        awaited: half(Peer::Rank(2), Some(0)).map(|half| (half, true)),
+        ..exchange(3, &[(1, 0), (2, 0)], &[(1, 0), (2, 0)])
+    };
+    let notes = [waiting(0, call), ended(1, 0, "", 0), ended(2, 0, "", 0)];
+    assert_found(
+        &notes,
+        &[
+            "rank 0 waits for a message from rank 2 with tag 0 on COMM_WORLD, and rank 2 is not \
+             sending one.",
+        ],
+        "rank 0",
+        86,
+    );
+}
+
+/// A call between the processes of a line, of which each knows those beside it.
+fn in_a_line(size: i32, rank: i32) -> Waiting {
+    let beside = [rank - 1, rank + 1].into_iter();
+    Waiting {
+        neighbors: Some(beside.filter(|n| (0..size).contains(n)).collect()),
+        ..collective(size, "neighbor_alltoall")
+    }
+}
+
+#[test]
+fn who_waits_for_a_neighbor() {
+    // Rank 0 may be as late as it likes: who waits is no neighbor of it.
+    let notes = [
+        elsewhere(0, 0),
+        elsewhere(1, 1),
+        waiting(2, in_a_line(4, 2)),
+        ended(3, 0, "", 0),
+    ];
+    assert_found(
+        &notes,
+        &["rank 3 has made 0 calls on COMM_WORLD, and its neighbor, rank 2, waits for call #1."],
+        "rank 2",
+        86,
+    );
+    // Rank 1 waits for one that may come, and rank 3 for one that does not.
+    let notes = [
+        elsewhere(0, 0),
+        waiting(1, in_a_line(5, 1)),
+        elsewhere(2, 1),
+        waiting(3, in_a_line(5, 3)),
+        ended(4, 0, "", 0),
+    ];
+    assert_found(
+        &notes,
+        &[
+            "ranks 0, 4 have made 0 calls on COMM_WORLD, and their neighbors, ranks 1, 3, wait for \
+           call #1.",
+        ],
+        "rank 3",
+        86,
+    );
 }

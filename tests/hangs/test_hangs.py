@@ -43,6 +43,8 @@ class Hang(NamedTuple):
 TIMEOUT = {"MPI4JAX_TIMEOUT": "5"}
 #: Nothing here waits as long, however slow the machine is.
 PATIENT = {"MPI4JAX_HANG_REPORT": "60"}
+#: Compiling takes less, and what a program is slow at takes more.
+SLOW = {"MPI4JAX_HANG_REPORT": "10"}
 
 CHECK = {"MPI4JAX_CHECK": "1"}
 
@@ -63,6 +65,9 @@ HANGS = {
     "circle_of_three": Hang(3, DEADLOCK),
     "recv_without_send": Hang(3, DEADLOCK),
     "recv_from_anyone": Hang(3, DEADLOCK),
+    # Neighbors.
+    "neighbor_missing": Hang(4, DEADLOCK),
+    "exchange_missing": Hang(4, DEADLOCK),
     # A rank that has ended.
     "early_end_awaited": Hang(4, DEADLOCK),
     "exception": Hang(3, 1),
@@ -79,13 +84,17 @@ HANGS = {
     # Ranks that ask each other, or do not.
     "own_communicators": Hang(2, DEADLOCK, TIMEOUT),
     "own_communicators_watched": Hang(2, DEADLOCK),
+    # Ranks that are not in touch yet.
+    "first_call": Hang(2, DEADLOCK, TIMEOUT),
+    "first_call_late": Hang(2, 0, SLOW),
+    "first_watch": Hang(2, DEADLOCK, TIMEOUT),
     # What MPI takes without a word.
     "different_types": Hang(3, DEADLOCK, CHECK),
     "short_message": Hang(2, DEADLOCK, CHECK),
     "never_received": Hang(2, 0, CHECK),
     "checked_on_one_rank": Hang(2, 1, PATIENT),
     # What is only slow.
-    "slow_rank": Hang(3, 0, {"MPI4JAX_HANG_REPORT": "10"}),  # compiling takes less
+    "slow_rank": Hang(3, 0, SLOW),
     "slow_compilation": Hang(2, 0, PATIENT),
     "large_messages": Hang(2, 0, PATIENT),
     "early_end": Hang(3, 0, PATIENT),

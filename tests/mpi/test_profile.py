@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import bridge
-from mpi4jax._internal.lines import shortened
+from mpi4jax._internal import bridge, lines
+from mpi4jax._internal.lines import Half, Halves, shortened
 from mpi4jax._internal.matching import first_messages
 from mpi4jax._internal.profile import Recording
 from mpi4jax._internal.tracefile import ENTRY, NONE, Communicator
@@ -78,6 +78,72 @@ def test_rows(comm, rank, size, capsys):
     # Rank 0 prints it.
     printed = capsys.readouterr().out
     assert printed == (f"{found}\n" if rank == 0 else "")
+
+
+def test_messages_of_an_exchange(rank, size):
+    """Each counts, in the row and in the matrix: four floats forth, two ints back."""
+    right, left = (rank + 1) % size, (rank - 1) % size
+    last = rank == size - 1
+    forth, back = jnp.ones(4), jnp.ones(2, jnp.int32)
+
+    @jax.jit
+    def step():
+        return mpi.exchange(
+            [(forth, back), forth],
+            [forth, (forth, back)],
+            [MPI.PROC_NULL if rank == 0 else left, right],
+            [left, MPI.PROC_NULL if last else right],
+            sendtag=[1, 2],
+            recvtag=[2, 1],
+        )
+
+    jax.block_until_ready(step())
+    with diagnostics.profile(quiet=True) as found:
+        jax.block_until_ready(step())
+    (row,) = found.rows
+    assert row.operation == "exchange"
+    assert row.bytes == size * 24 + (size - 1) * 16
+    expected = np.zeros((size, size), int)
+    for sender in range(size):
+        expected[sender, (sender - 1) % size] += 24
+        if sender < size - 1:
+            expected[sender, sender + 1] += 16
+    assert (found.traffic == expected).all()
+
+
+ROW = jnp.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "forth", "back"),
+    [
+        (lambda line: mpi.neighbor_allgather(X, comm=line), 12, 12),
+        (lambda line: mpi.neighbor_alltoall(ROW, comm=line), 12, 12),
+        (lambda line: mpi.neighbor_allgatherv(ROW, [2, 2], comm=line), 24, 24),
+        # Two rows to the right, and one to the left.
+        (
+            lambda line: mpi.neighbor_alltoallv(
+                jnp.ones((3, 3)), [1, 2], [2, 1], comm=line
+            ),
+            24,
+            12,
+        ),
+        (
+            lambda line: jax.vmap(lambda x: mpi.neighbor_alltoall(x, comm=line))(
+                jnp.ones((5, 2, 3))
+            ),
+            60,
+            60,
+        ),
+    ],
+)
+def test_messages_between_neighbors(call, forth, back, comm, rank, size):
+    line = comm.Create_cart([size])
+    with diagnostics.profile(quiet=True) as found:
+        jax.block_until_ready(call(line))
+    expected = np.diag([forth] * (size - 1), 1) + np.diag([back] * (size - 1), -1)
+    assert (found.traffic == expected).all()
+    line.Free()
 
 
 def test_parts_of_the_processes(comm, rank, size):
@@ -189,6 +255,53 @@ def test_waiting_for_messages(comm, rank, size):
     recording._wait_for_messages(entries, communicators, waiting, traffic)
     assert waiting.tolist() == [400, 0, 0, 0]
     assert traffic[right] == traffic.sum() == 20
+
+
+def ring_of(rank, size, monkeypatch):
+    """The site of a call that swaps two messages with both neighbors."""
+    left, right = (rank - 1) % size, (rank + 1) % size
+    monkeypatch.setitem(
+        lines._halves,
+        SITE,
+        Halves(
+            (Half(left, 1, 100), Half(right, 2, 200), Half(MPI.PROC_NULL, 2, 999)),
+            (Half(right, 1, 100), Half(left, 2, 200), Half(MPI.PROC_NULL, 2, 999)),
+        ),
+    )
+    return left, right
+
+
+SITE = 12345
+
+
+@pytest.mark.parametrize("name", ["exchange", "neighbor_alltoall"])
+def test_waiting_for_several_messages(name, comm, rank, size, monkeypatch):
+    """For both neighbors: the one that begins last counts, and no other process."""
+    left, right = ring_of(rank, size, monkeypatch)
+    call = name, rank * 100, 10_000, {"call_site": SITE, "sequence": name != "exchange"}
+    recording, calls, communicators = recorded(comm, call)
+    waiting, traffic = np.zeros(1), np.zeros(size, np.int64)
+    recording._wait_for_collectives(calls, communicators, waiting)
+    recording._wait_for_messages(calls, communicators, waiting, traffic)
+    assert waiting == max(100 * (max(left, right) - rank), 0)
+    expected = np.zeros(size)
+    expected[left] += 100
+    expected[right] += 200
+    assert (traffic == expected).all()
+
+
+def test_neighbors_have_messages_of_their_own(comm, rank, size, monkeypatch):
+    """Fails if a receive is taken to get what a call between neighbors has sent."""
+    left, right = ring_of(rank, size, monkeypatch)
+    calls = [
+        ("neighbor_alltoall", 100, 900, {"call_site": SITE, "sequence": 1}),
+        ("recv", 1000, 2000, {"source": right, "recv_tag": 1}),
+        ("send", 1500, 1600, {"dest": left, "send_tag": 1}),
+    ]
+    recording, entries, communicators = recorded(comm, *calls)
+    waiting, traffic = np.zeros(3), np.zeros(size, np.int64)
+    recording._wait_for_messages(entries, communicators, waiting, traffic)
+    assert waiting.tolist() == [0, 500, 0]
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,53 @@ def test_timeline(traced, tmp_path):
     assert last.endswith("trace.json.gz: open it at https://ui.perfetto.dev")
 
 
+def test_several_messages(traced):
+    """Each message of a call has its arrow, and the call says who they go to."""
+    events, printed = traced("""
+        import jax, jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        comm = MPI.COMM_WORLD.Create_cart([2], periods=[True])
+        other = 1 - comm.Get_rank()
+        x, y = jnp.ones(3), jnp.ones(2, jnp.int16)
+        nobody = MPI.PROC_NULL
+        mpi.exchange(
+            [x, (x, y), x], [x, (x, y), x], [other, other, nobody], [other, other, nobody],
+            sendtag=[1, 2, 3], recvtag=[1, 2, 3],
+        )
+        mpi.neighbor_alltoall(jnp.ones((2, 5)), comm=comm)
+    """)
+    assert printed.splitlines()[0] == "4 calls of 2 processes, 8 messages"
+    pairs = sorted(
+        (start["pid"], end["pid"])
+        for start in events
+        for end in events
+        if start["ph"] == "s" and end["ph"] == "f" and start["id"] == end["id"]
+    )
+    assert pairs == [(1, 2)] * 4 + [(2, 1)] * 4
+    calls = {e["name"]: e["args"] for e in events if e["ph"] == "X" and e["pid"] == 1}
+    assert calls["exchange"] == {
+        "on": "COMM_WORLD",
+        "to": [1, 1, "nobody"],
+        "tags to": [1, 2, 3],
+        "bytes sent": 28,
+        "from": [1, 1, "nobody"],
+        "tags from": [1, 2, 3],
+        "bytes received": 28,
+    }
+    assert calls["neighbor_alltoall"] == {
+        "on": "communicator 3",
+        "to": [1, 1],
+        "from": [1, 1],
+        "sends": "float32[10]",
+        "bytes sent": 40,
+        "receives": "float32[10]",
+        "bytes received": 40,
+        "number": 1,
+    }
+
+
 def test_between(traced, tmp_path):
     traced("from mpi4jax import notoken as mpi; mpi.barrier()")
     events, printed = merged(tmp_path / "a/trace", "--between", "1000", "2000")
@@ -205,6 +252,20 @@ def test_no_trace(tmp_path, capsys):
     )
 
 
+OPERATIONS = "allreduce bcast send recv reduce sendrecv exchange neighbor_alltoall".split()
+
+#: Messages with ranks 1 and 2, or with one rank.
+BOTH, ROOT, OTHER = 1, 2, 3
+SITES = [
+    {"kind": "site", "number": number, "line": "", "sent": ends, "received": ends}
+    for number, ends in (
+        (BOTH, [[1, 0, 8], [2, 0, 8], [-2, 0, 8]]),
+        (ROOT, [[0, 0, 8]]),
+        (OTHER, [[1, 0, 8]]),
+    )
+]
+
+
 def write(folder, rank, clocks, calls, boot="here", size=2, lost=0):
     """A trace by hand: calls are dicts of fields, on a communicator of two."""
     facts = {
@@ -214,7 +275,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0):
         "host": "host",
         "boot": boot,
         "started": 0,
-        "operations": ["allreduce", "bcast", "send", "recv", "reduce", "sendrecv"],
+        "operations": OPERATIONS,
         "operators": ["SUM"],
         "dtypes": {},
         "nobody": -2,
@@ -223,6 +284,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0):
     lines = [
         facts,
         *({"kind": "clock", "at": a, "offset": o, "error": e} for a, o, e in clocks),
+        *SITES,
         {"kind": "communicator", "number": 5 + rank, "name": "ocean", "members": members},
         {"kind": "end", "at": 0, "calls": len(calls), "lost": lost},
     ]
@@ -395,6 +457,33 @@ def test_who_waits_for_whom(name, fields, expected, tmp_path):
     write(tmp_path, 0, [], [call(name, 100, 900, sequence=1, **fields)])
     write(tmp_path, 1, [], [call(name, 500, 950, sequence=1, **fields)])
     assert waits(events_of(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("name", ["exchange", "neighbor_alltoall"])
+def test_waiting_for_several_messages(name, tmp_path):
+    """For the last one that has a message for this process, in one slice."""
+    sequence = 0 if name == "exchange" else 1
+    for rank, (begin, end) in enumerate([(100, 1000), (700, 900), (500, 950)]):
+        site = ROOT if rank else BOTH
+        calls = [call(name, begin, end, call_site=site, sequence=sequence)]
+        write(tmp_path, rank, [], calls, size=3)
+    events = events_of(tmp_path)
+    assert waits(events) == [(0, "waits for rank 1", 600)]
+    assert arrows(events) == [(100, 900), (100, 950), (500, 1000), (700, 1000)]
+
+
+def test_messages_between_neighbors_are_kept_apart(tmp_path):
+    """They are on a communicator of their own, and matched from the first one on."""
+    for rank, site in enumerate((OTHER, ROOT)):
+        calls = [
+            call("neighbor_alltoall", t, t + 10, call_site=site, sequence=n)
+            for n, t in ((1, 200), (2, 1200))
+        ]
+        recv = call("recv", 100, 110, source=0, recv_tag=0)
+        write(tmp_path, rank, [], [recv, *calls] if rank else calls)
+    assert arrows(events_of(tmp_path)) == [(200, 210)] * 2 + [(1200, 1210)] * 2
+    events = events_of(tmp_path, "--between", "1e-6", "2e-6")
+    assert arrows(events) == [(1200, 1210)] * 2
 
 
 def test_what_is_not_the_same_call_is_kept_apart(tmp_path):

@@ -24,6 +24,17 @@ PROC_NULL = int(MPI.PROC_NULL)
 KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
+def bytes_of(aval: ShapedArray) -> int:
+    """How many bytes an array takes."""
+    size: int = aval.size * aval.dtype.itemsize
+    return size
+
+
+def bytes_of_a_row(aval: ShapedArray) -> int:
+    """How many bytes each member of an array's first axis takes."""
+    return bytes_of(like(aval, aval.shape[1:]))
+
+
 def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     """The type of an array like `x`, with another shape if one is given."""
     return ShapedArray(x.shape if shape is None else shape, x.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax
 from .. import handles
 from ..annotations import Comm
 from ..handles import Communicator
+from ..lines import Half, Halves
 from ..operation import fill
 from ..topology import Neighbor, Neighbors
 
@@ -44,6 +45,25 @@ def neighbors_in(
     assert communicator.neighbors is not None
     sources, destinations, _ = communicator.neighbors
     return (destinations, sources) if backwards else (sources, destinations)
+
+
+def halves(
+    communicator: Communicator,
+    sent: Iterable[int],
+    received: Iterable[int],
+    *,
+    backwards: int = 0,
+) -> Halves:
+    """The messages of a call, from how many bytes go to each neighbor, and come from it."""
+    sources, destinations = neighbors_in(communicator, backwards=backwards)
+    return Halves(_halves(destinations, sent), _halves(sources, received))
+
+
+def _halves(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Half, ...]:
+    # All blocks may have one size.
+    return tuple(
+        Half(*neighbor, size) for neighbor, size in zip(neighbors, sizes, strict=False)
+    )
 
 
 def filled(result: Any, edge: Any, parts: tuple[tuple[int, int], ...]) -> Any:

@@ -16,11 +16,12 @@ from ..dtypes import carried, check_dtype
 from ..effects import ordered_effect
 from ..handles import Communicator
 from ..jax_compat import ShapedArray, ad, convert, lower_with
+from ..lines import Half, Halves
 from ..operation import Operation
 from ..packing import Tree, as_words, from_words, word_of
 from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like
+from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, bytes_of, like
 
 T = TypeVar("T")
 
@@ -38,9 +39,10 @@ class Messages(NamedTuple):
         ends = itertools.accumulate(self.parts)
         return [leaves[end - n : end] for n, end in zip(self.parts, ends, strict=True)]
 
-    def ends(self) -> list[tuple[int, int]]:
-        """The rank and the tag of each."""
-        return list(zip(self.ranks, self.tags, strict=True))
+    def halves(self, avals: Sequence[ShapedArray]) -> tuple[Half, ...]:
+        """Our side of each, from the types of all leaves."""
+        sizes = [sum(map(bytes_of, parts)) for parts in self.share(avals)]
+        return tuple(map(Half, self.ranks, self.tags, sizes))
 
     def those(self, is_there: Sequence[bool]) -> Messages:
         """What is left of the messages with some of the leaves only."""
@@ -96,7 +98,9 @@ class _Exchange(Operation):
             ctx,
             buffers,
             message_attributes(communicator, sent, received),
-            messages=(sent.ends(), received.ends()),
+            halves=Halves(
+                sent.halves(ctx.avals_in[:number]), received.halves(ctx.avals_out)
+            ),
             avals_in=outgoing,
             avals_out=incoming,
         )
@@ -227,7 +231,7 @@ def _parcel(parts: Sequence[ShapedArray]) -> ShapedArray:
     if len(parts) == 1:
         return parts[0]
     word = word_of([part.dtype for part in parts])
-    size = sum(part.size * part.dtype.itemsize for part in parts)
+    size = sum(map(bytes_of, parts))
     return ShapedArray((size // word.itemsize,), word)
 
 
@@ -242,7 +246,7 @@ def _unpacked(parts: Sequence[ShapedArray]) -> Any:
     def unpack(message: Any) -> list[Any]:
         results, end = [], 0
         for part in parts:
-            start, end = end, end + part.size * part.dtype.itemsize // word.itemsize
+            start, end = end, end + bytes_of(part) // word.itemsize
             words = jax.lax.slice_in_dim(message, start, end)
             results.append(from_words(words, part.shape, part.dtype))
         return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,8 +13,8 @@ from ..handles import Communicator
 from ..operation import Operation, named
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import like, padding
-from ._neighbors import filled, neighborhood, neighbors_in
+from ._arguments import bytes_of, like, padding
+from ._neighbors import filled, halves, neighborhood, neighbors_in
 
 operation = Operation(
     "neighbor_allgather",
@@ -22,6 +23,9 @@ operation = Operation(
     ),
     batch_axes=lambda **_: (0, 1),
     not_written=lambda *, communicator: blocks_of_nobody(neighbors_in(communicator)[0]),
+    halves=lambda x, *, communicator: halves(
+        communicator, repeat(bytes_of(x)), repeat(bytes_of(x))
+    ),
 )
 
 

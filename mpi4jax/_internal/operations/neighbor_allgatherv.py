@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,8 +13,15 @@ from ..handles import Communicator
 from ..operation import Operation, named
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import check_rows, like, neighbor_row_counts, padding
-from ._neighbors import filled, neighborhood, neighbors_in
+from ._arguments import (
+    bytes_of,
+    bytes_of_a_row,
+    check_rows,
+    like,
+    neighbor_row_counts,
+    padding,
+)
+from ._neighbors import filled, halves, neighborhood, neighbors_in
 
 operation = Operation(
     "neighbor_allgatherv",
@@ -21,6 +29,11 @@ operation = Operation(
     batch_axes=lambda **_: (1, 1),
     not_written=lambda *, counts, communicator: blocks_of_nobody(
         neighbors_in(communicator)[0], counts
+    ),
+    halves=lambda x, *, counts, communicator: halves(
+        communicator,
+        repeat(bytes_of(x)),
+        [rows * bytes_of_a_row(x) for rows in counts],
     ),
 )
 

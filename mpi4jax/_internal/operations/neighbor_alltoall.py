@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from ..jax_compat import ShapedArray
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import like, padding
-from ._neighbors import filled, neighborhood, neighbors_in
+from ._arguments import bytes_of_a_row, like, padding
+from ._neighbors import filled, halves, neighborhood, neighbors_in
 
 
 def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> ShapedArray:
@@ -30,6 +31,9 @@ operation = Operation(
     result=_result,
     batch_axes=lambda **_: (1, 1),
     not_written=_not_written,
+    halves=lambda x, **params: halves(
+        sent=repeat(bytes_of_a_row(x)), received=repeat(bytes_of_a_row(x)), **params
+    ),
 )
 
 

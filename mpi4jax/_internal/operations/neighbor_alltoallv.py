@@ -8,11 +8,13 @@ import numpy as np
 
 from ..annotations import Array, ArrayLike, Comm, Counts
 from ..handles import Communicator
+from ..jax_compat import ShapedArray
+from ..lines import Halves
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
 from ..topology import blocks_of_nobody
-from ._arguments import check_rows, like, neighbor_row_counts, padding
-from ._neighbors import filled, neighborhood, neighbors_in
+from ._arguments import bytes_of_a_row, check_rows, like, neighbor_row_counts, padding
+from ._neighbors import filled, halves, neighborhood, neighbors_in
 
 
 def _not_written(
@@ -22,11 +24,24 @@ def _not_written(
     return blocks_of_nobody(sources, recvcounts)
 
 
+def _halves(
+    x: ShapedArray,
+    *,
+    sendcounts: tuple[int, ...],
+    recvcounts: tuple[int, ...],
+    **params: Any,
+) -> Halves:
+    row = bytes_of_a_row(x)
+    sent, received = ([rows * row for rows in n] for n in (sendcounts, recvcounts))
+    return halves(sent=sent, received=received, **params)
+
+
 operation = Operation(
     "neighbor_alltoallv",
     result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
     not_written=_not_written,
+    halves=_halves,
 )
 
 

@@ -93,7 +93,8 @@ impl<'a> Scene<'a> {
         let missing = first.members().filter(|member| {
             // Who has made as many calls has left this one, or left it early as it may.
             let count = self.notes.get(member).map_or(0, |note| note.count(key.0));
-            !there.contains(member) && count < key.1
+            let is_needed = || ranks.iter().any(|rank| self.calls[rank].needs(*member));
+            !there.contains(member) && count < key.1 && is_needed()
         });
         Attendance {
             missing: missing.collect(),
@@ -172,6 +173,14 @@ impl<'a> Scene<'a> {
         }
     }
 
+    /// The same, or only the one that it waits for now, if that is known.
+    fn awaited_now(call: &Waiting) -> (Vec<Half>, bool) {
+        let now = call
+            .awaited
+            .map(|(half, is_receive)| (vec![half], is_receive));
+        now.unwrap_or_else(|| Self::awaited(call))
+    }
+
     /// Whether two ranks are at the two ends of a message.
     fn meets(&self, rank: i32, other: i32, is_receive: bool) -> bool {
         if is_receive {
@@ -205,14 +214,16 @@ impl<'a> Scene<'a> {
             let mut free: Vec<i32> = Vec::new();
             for (key, attendance) in attendances {
                 let ranks = &self.collectives[key];
-                let waits = !attendance.missing.is_empty()
-                    && !attendance.missing.iter().any(|m| self.may_act(*m, &stuck));
                 // A rank of those that is elsewhere now was there: it has not been there for long.
                 let is_lost = attendance.disagreement.is_some()
                     && ranks.iter().all(|rank| self.calls[rank].seconds >= settled);
-                if !waits && !is_lost {
-                    free.extend(ranks.iter().filter(|rank| stuck.contains(rank)));
-                }
+                let waits = |rank: &i32| {
+                    let missing = attendance.missing.iter().copied();
+                    let mut missing = missing.filter(|m| self.calls[rank].needs(*m)).peekable();
+                    missing.peek().is_some() && !missing.any(|m| self.may_act(m, &stuck))
+                };
+                let is_free = |rank: &&i32| stuck.contains(rank) && !is_lost && !waits(rank);
+                free.extend(ranks.iter().filter(is_free));
             }
             for rank in &stuck {
                 let call = self.calls[rank];
@@ -312,7 +323,8 @@ pub fn disagreements(notes: &[Note]) -> Vec<String> {
 
 fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec<String> {
     let ranks = &scene.collectives[&key];
-    let name = &scene.calls[&ranks[0]].communicator_name;
+    let first = scene.calls[&ranks[0]];
+    let name = &first.communicator_name;
     let mut findings = Vec::new();
     if let Some(Disagreement { about, sides }) = &attendance.disagreement {
         let who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
@@ -343,13 +355,21 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
         }
     }
     for (count, absent) in missing {
-        let absent: Ranks = absent.into_iter().collect();
-        let there: Ranks = ranks.iter().copied().collect();
+        let needs = |rank: &&i32| absent.iter().any(|m| scene.calls[rank].needs(*m));
+        let there: Ranks = ranks.iter().filter(needs).copied().collect();
+        let absent: Ranks = absent.iter().copied().collect();
         let calls = if count == 1 { "call" } else { "calls" };
+        let who = if first.neighbors.is_none() {
+            there.to_string()
+        } else {
+            let their = if absent.len() == 1 { "its" } else { "their" };
+            let plural = if there.len() == 1 { "" } else { "s" };
+            format!("{their} neighbor{plural}, {there},")
+        };
         findings.push(format!(
-            "{} made {count} {calls} on {name}, and {} for call #{}.",
+            "{} made {count} {calls} on {name}, and {who} {} for call #{}.",
             absent.with_verb("has", "have"),
-            there.with_verb("waits", "wait"),
+            if there.len() == 1 { "waits" } else { "wait" },
             key.1
         ));
     }
@@ -360,7 +380,7 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
 fn circles(scene: &Scene) -> Vec<Vec<i32>> {
     let next = |rank: i32| {
         let call = scene.calls.get(&rank).filter(|call| call.sequence == 0)?;
-        let (halves, is_receive) = Scene::awaited(call);
+        let (halves, is_receive) = Scene::awaited_now(call);
         let &[
             Half {
                 peer: Peer::Rank(other),
@@ -416,7 +436,7 @@ fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
         if call.sequence > 0 || explained.contains(rank) {
             continue;
         }
-        let (halves, is_receive) = Scene::awaited(call);
+        let (halves, is_receive) = Scene::awaited_now(call);
         for half in halves {
             let meets = |other| scene.meets(*rank, other, is_receive);
             let (is_met, peer, them) = match half.peer {

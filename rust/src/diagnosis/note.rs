@@ -1,12 +1,12 @@
 //! What a rank says about itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
 use serde::{Deserialize, Serialize};
 
 use super::ranks::runs;
-use crate::mpi::PredefinedOp;
+use crate::mpi::{PredefinedOp, REGISTRY};
 use crate::recorder::{self, CommunicatorFacts, Record, Scope};
 use crate::xla;
 
@@ -59,6 +59,9 @@ pub struct Waiting {
     pub communicator_name: String,
     /// The ranks in `MPI_COMM_WORLD` of its members, as runs of first and last.
     pub members: Vec<(i32, i32)>,
+    /// For a call between neighbors in a topology: their ranks in `MPI_COMM_WORLD`. It waits for
+    /// no others.
+    pub neighbors: Option<Vec<i32>>,
     /// For a collective call, its place among those on the communicator; else 0.
     pub sequence: u64,
     /// For a collective call, what all ranks have to agree about besides the operation: the words
@@ -68,6 +71,9 @@ pub struct Waiting {
     pub sends: Vec<Half>,
     /// What is to be received.
     pub receives: Vec<Half>,
+    /// Of several messages the one that it waits for, if that is known, and whether it is one that
+    /// is received. Others may be done.
+    pub awaited: Option<(Half, bool)>,
 }
 
 /// How a process has ended.
@@ -167,6 +173,13 @@ impl Waiting {
             messages.into_iter().map(half).collect()
         };
         let messages = record.messages();
+        let (sends, receives) = (halves(messages.sent), halves(messages.received));
+        let real = |half: &&Half| half.peer != Peer::Nobody;
+        let received = receives.iter().filter(real).map(|half| (*half, true));
+        let sent = sends.iter().filter(real).map(|half| (*half, false));
+        let awaited = record
+            .awaited
+            .and_then(|place| received.chain(sent).nth(place));
         Self {
             number: record.number,
             operation: record.name(),
@@ -183,15 +196,38 @@ impl Waiting {
             agreed: iter::once(("communicators".to_owned(), identity(&facts)))
                 .chain(agreed_in_words(record))
                 .collect(),
-            sends: halves(messages.sent),
-            receives: halves(messages.received),
+            neighbors: neighbors(record, &facts),
+            sends,
+            receives,
+            awaited,
         }
+    }
+
+    /// Whether it waits for a member of the communicator to make the same collective call.
+    pub fn needs(&self, member: i32) -> bool {
+        self.neighbors
+            .as_ref()
+            .is_none_or(|neighbors| neighbors.contains(&member))
     }
 
     /// The members of the communicator.
     pub fn members(&self) -> impl Iterator<Item = i32> {
         self.members.iter().flat_map(|(first, last)| *first..=*last)
     }
+}
+
+/// The neighbors that a call is about, if it is one between neighbors.
+fn neighbors(record: &Record, facts: &CommunicatorFacts) -> Option<Vec<i32>> {
+    if record.operation.scope != Scope::Neighbors {
+        return None;
+    }
+    let found = REGISTRY.neighbors(record.communicator()).ok()?;
+    let both = found.sources.iter().chain(&found.destinations);
+    let ranks = both.filter_map(|neighbor| {
+        let rank = usize::try_from(neighbor.rank).ok()?;
+        facts.members.get(rank).copied()
+    });
+    Some(ranks.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
 /// What all ranks have to agree about in a call on one communicator: the words for it, and what

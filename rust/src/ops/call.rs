@@ -9,7 +9,7 @@ use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
-use crate::recorder::{self, Operation, Record, Recording};
+use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -183,6 +183,11 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 }
 
 impl<A: Abi, M> Call<'_, A, M> {
+    /// Where to say how far the call has got.
+    pub fn progress(&self) -> Progress {
+        self.recording.progress()
+    }
+
     /// Sees to an error code of MPI's.
     pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 {

@@ -72,9 +72,9 @@ fn all_at_once<A: Abi, M: Memory>(
     });
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
-    call.mpi("MPI_Waitall", details, |functions, comm| {
+    call.mpi("MPI_Waitall", details, |_, comm| {
         // SAFETY: each message has an array of the call to itself, or shares one that is read.
-        unsafe { exchange_messages(functions, &call.counting, comm, &outgoing, &incoming) }
+        unsafe { exchange_messages(call, comm, &outgoing, &incoming) }
     })
 }
 
@@ -119,12 +119,13 @@ fn one_after_another<A: Abi, M: Memory>(
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
         .then(|| log::Entry::begin(rank, "MPI_Waitall", &in_words(sent, received)));
-    let mut requests = Requests::new(call.functions, &call.counting, comm);
+    let mut requests = Requests::new(call, comm).without_progress();
     for (message, label) in &mut outgoing {
         begin_to_send(call, &mut requests, message, label.as_ref())?;
     }
     let mut outcome = Ok(());
-    for (message, array) in &mut incoming {
+    for (place, (message, array)) in incoming.iter_mut().enumerate() {
+        call.progress().waits_for(place);
         let label = call.receive_label(message.source, message.tag, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }

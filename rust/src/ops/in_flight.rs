@@ -226,9 +226,9 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     let mut requests = Vec::new();
     let details = || in_words(&sent, &received);
-    call.mpi(function, details, |functions, comm| {
+    call.mpi(function, details, |_, comm| {
         // SAFETY: block and labels stay in the flight until all is done.
-        let begun = unsafe { Requests::begin(functions, &call.counting, comm, &sends, &receives) };
+        let begun = unsafe { Requests::begin(call, comm, &sends, &receives) };
         match begun {
             Ok(begun) => {
                 requests = begun.into_list();
@@ -294,11 +294,17 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         || format!("for {operation}"),
         |functions, _| {
             fits = read_labels(call, &mut flight).and_then(|()| check_pieces(call, &mut flight));
-            if fits.is_ok() {
-                flight.wait(functions)
-            } else {
-                0
+            if fits.is_err() {
+                return 0;
             }
+            for place in 0..flight.arrivals.len() {
+                call.progress().waits_for(place);
+                for piece in flight.arrivals[place].pieces.clone() {
+                    // The code is that of all.
+                    let _ = flight.wait_for(piece, functions);
+                }
+            }
+            flight.wait(functions)
         },
     )?;
     if let Err(error) = fits {

@@ -8,6 +8,7 @@ use super::derived::TypedCount;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Functions, Handle, Neighbor};
+use crate::recorder::Progress;
 
 /// A message to a process, or from one.
 pub struct Message<'c, A: Abi, M> {
@@ -38,19 +39,21 @@ impl<'c, A: Abi, M: Memory> Message<'c, A, M> {
 }
 
 /// Messages in flight.
-pub struct Requests<'f, A: Abi> {
-    functions: &'f Functions<A>,
-    counting: &'f Counting<A>,
+pub struct Requests<'c, A: Abi> {
+    functions: &'static Functions<A>,
+    counting: &'c Counting<A>,
+    progress: Option<Progress>,
     comm: A::Comm,
     receives: Vec<A::Request>,
     sends: Vec<A::Request>,
 }
 
-impl<'f, A: Abi> Requests<'f, A> {
-    pub fn new(functions: &'f Functions<A>, counting: &'f Counting<A>, comm: A::Comm) -> Self {
+impl<'c, A: Abi> Requests<'c, A> {
+    pub fn new<M>(call: &'c Call<'c, A, M>, comm: A::Comm) -> Self {
         Self {
-            functions,
-            counting,
+            functions: call.functions,
+            counting: &call.counting,
+            progress: Some(call.progress()),
             comm,
             receives: Vec::new(),
             sends: Vec::new(),
@@ -63,13 +66,12 @@ impl<'f, A: Abi> Requests<'f, A> {
     /// # Safety
     /// The elements of all messages are there, and nobody else's, until all messages are done.
     pub unsafe fn begin<M>(
-        functions: &'f Functions<A>,
-        counting: &'f Counting<A>,
+        call: &'c Call<'c, A, M>,
         comm: A::Comm,
         sent: &[Message<A, M>],
         received: &[Message<A, M>],
     ) -> std::result::Result<Self, c_int> {
-        let mut requests = Self::new(functions, counting, comm);
+        let mut requests = Self::new(call, comm);
         requests.receives.reserve(received.len());
         requests.sends.reserve(sent.len());
         // SAFETY: the caller's promise.
@@ -146,10 +148,20 @@ impl<'f, A: Abi> Requests<'f, A> {
         list
     }
 
+    /// Leaves it to others to say how far the call has got: not every request is a message.
+    pub fn without_progress(mut self) -> Self {
+        self.progress = None;
+        self
+    }
+
     /// Waits for all messages, and gives the first error code.
     pub fn wait(self) -> c_int {
         let mut first = 0;
-        for mut request in self.receives.into_iter().chain(self.sends) {
+        let requests = self.receives.into_iter().chain(self.sends);
+        for (place, mut request) in requests.enumerate() {
+            if let Some(progress) = &self.progress {
+                progress.waits_for(place);
+            }
             let ignore = A::STATUS_IGNORE as *mut A::Status;
             // SAFETY: MPI gave the request, and gets it back once.
             let code = unsafe { (self.functions.wait)(&raw mut request, ignore) };
@@ -176,13 +188,12 @@ impl<'f, A: Abi> Requests<'f, A> {
 /// # Safety
 /// The elements of all messages are there, and nobody else's, until it returns.
 pub unsafe fn exchange_messages<A: Abi, M>(
-    functions: &Functions<A>,
-    counting: &Counting<A>,
+    call: &Call<A, M>,
     comm: A::Comm,
     sent: &[Message<A, M>],
     received: &[Message<A, M>],
 ) -> c_int {
     // SAFETY: the caller's promise, as all messages are done when this returns.
-    let begun = unsafe { Requests::begin(functions, counting, comm, sent, received) };
+    let begun = unsafe { Requests::begin(call, comm, sent, received) };
     begun.map_or_else(|code| code, Requests::wait)
 }

@@ -98,9 +98,9 @@ fn exchange<'c, A: Abi, M: Memory>(
 ) -> Result<()> {
     let comm = call.companion(Companion::Neighbors)?;
     check_messages(call, comm, sent, received)?;
-    call.mpi(function, details, |functions, _| {
+    call.mpi(function, details, |_, _| {
         // SAFETY: the messages are blocks of the operand and of the result.
-        unsafe { exchange_messages(functions, &call.counting, comm, sent, received) }
+        unsafe { exchange_messages(call, comm, sent, received) }
     })
 }
 
@@ -140,15 +140,7 @@ fn check_messages<A: Abi, M: Memory>(
     let labels_sent = of_labels(sent, told.as_ptr().cast_mut())?;
     let labels_received = of_labels(received, coming.as_mut_ptr())?;
     // SAFETY: there is a label for each message.
-    let code = unsafe {
-        exchange_messages(
-            call.functions,
-            &call.counting,
-            comm,
-            &labels_sent,
-            &labels_received,
-        )
-    };
+    let code = unsafe { exchange_messages(call, comm, &labels_sent, &labels_received) };
     call.check("MPI_Neighbor_alltoall", code)?;
     let own = world_rank(record, call.communicator.rank);
     let complaints = received.iter().zip(coming).zip(expected);

@@ -16,7 +16,8 @@ pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{NONBLOCKING, communicator_name, operator_name};
 pub use reader::Reader;
 pub use ring::{
-    Array, Operation, Record, Recording, Scope, begin, calls_on, record, recorded, set_capacity,
+    Array, Operation, Progress, Record, Recording, Scope, begin, calls_on, record, recorded,
+    set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, Messages, call_site, call_sites_since, communicator_facts, communicators,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 use std::thread;
 use std::time::Duration;
 
@@ -97,6 +97,8 @@ pub struct Record {
     pub received: Option<Array>,
     /// The number of what the call has begun, or waits for, or 0.
     pub in_flight: u32,
+    /// Of several messages, the place of the one that the call waits for, if it has said so.
+    pub awaited: Option<usize>,
     attributes: [i64; ATTRIBUTES],
 }
 
@@ -130,7 +132,9 @@ struct Slot {
     dtypes: AtomicU64,
     sent: AtomicI64,
     received: AtomicI64,
-    in_flight: AtomicU64,
+    in_flight: AtomicU32,
+    /// The place of the message that is waited for, from 1, or 0.
+    awaited: AtomicU32,
     attributes: [AtomicI64; ATTRIBUTES],
 }
 
@@ -231,6 +235,7 @@ pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) ->
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);
     slot.end.store(0, Relaxed);
     slot.in_flight.store(0, Relaxed);
+    slot.awaited.store(0, Relaxed);
     let (sent, received) = (frame.first_operand(), frame.first_result());
     let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
     slot.dtypes
@@ -283,7 +288,7 @@ impl Recording {
     /// collective operations, if the call itself has none.
     pub fn is_in_flight(&self, number: u32, sequence: Option<u64>) {
         if self.slot.number.load(Relaxed) == self.number {
-            self.slot.in_flight.store(number.into(), Relaxed);
+            self.slot.in_flight.store(number, Relaxed);
             if let Some(sequence) = sequence {
                 self.slot.sequence.store(sequence, Relaxed);
             }
@@ -293,6 +298,33 @@ impl Recording {
     /// What is recorded, unless it is not kept any more.
     pub fn record(&self) -> Option<Record> {
         record(self.number)
+    }
+
+    /// Where the call says how far it has got.
+    #[inline(always)]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            slot: self.slot,
+            number: self.number,
+        }
+    }
+}
+
+/// How far a call has got that has several messages.
+#[derive(Clone, Copy)]
+pub struct Progress {
+    slot: &'static Slot,
+    number: u64,
+}
+
+impl Progress {
+    /// Says which message the call waits for: its place among those that it receives, and then
+    /// those that it sends.
+    #[inline(always)]
+    pub fn waits_for(&self, place: usize) {
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.awaited.store(place as u32 + 1, Relaxed);
+        }
     }
 }
 
@@ -333,12 +365,13 @@ pub fn record(number: u64) -> Option<Record> {
         *value = attribute.load(Relaxed);
     }
     let end = slot.end.load(Relaxed);
+    let awaited = slot.awaited.load(Relaxed) as usize;
     let found = (
         slot.sequence.load(Relaxed),
         Instant(slot.begin.load(Relaxed)),
         array(dtypes >> 32, &slot.sent),
         array(dtypes & u64::from(u32::MAX), &slot.received),
-        slot.in_flight.load(Relaxed) as u32,
+        slot.in_flight.load(Relaxed),
     );
     fence(Acquire);
     if slot.number.load(Relaxed) != number {
@@ -355,6 +388,7 @@ pub fn record(number: u64) -> Option<Record> {
         sent,
         received,
         in_flight,
+        awaited: awaited.checked_sub(1),
         attributes,
     })
 }
