@@ -64,6 +64,7 @@ def test_every_handler_has_a_call():
     called.add("exchange")  # in test_exchange.py
     for name in ("allgatherv", "alltoallv"):  # in test_ragged.py
         called |= {f"{name}_counts", f"{name}_rows"}
+    called |= {*_core.NONBLOCKING, "in_order", "wait"}  # in test_nonblocking.py
     for case in OPERATIONS.values():
         if case.least_size > c.size:
             called.update(case.operations)

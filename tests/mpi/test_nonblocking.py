@@ -13,6 +13,7 @@ import mpi4jax
 from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal import nonblocking
+from mpi4jax._internal.flush import flush
 
 comm = MPI.COMM_WORLD
 RANK, SIZE = comm.Get_rank(), comm.Get_size()
@@ -33,7 +34,7 @@ def nothing_left():
     before = _core.in_flight()
     expected = types.SimpleNamespace(lost=0)
     yield expected
-    jax.effects_barrier()
+    flush()
     assert _core.in_flight() == before + expected.lost
 
 
@@ -580,9 +581,15 @@ def test_derivatives_overlap_as_well():
     x = jnp.arange(1.0, 4) + RANK
     assert_close(jax.grad(loss)(x), jax.grad(blocking)(x))
     half = ["iexchange", "in_order", "in_order", "wait"]
-    assert calls_of(jax.jit(jax.grad(loss)), x) == half + half
-    names = calls_of(jax.jit(lambda x, t: jax.jvp(loss, (x,), (t,))), x, x)
-    assert sorted(names) == sorted(half + half)
+    for derivative, given in (
+        (jax.grad(loss), (x,)),
+        (lambda x, t: jax.jvp(loss, (x,), (t,)), (x, x)),
+    ):
+        names = calls_of(jax.jit(derivative), *given)
+        assert sorted(names) == sorted(half + half)
+        # JAX 0.6 puts the calls of cotangents into another order, the same everywhere.
+        if jax.__version_info__ >= (0, 7) and len(given) == 1:
+            assert names == half + half
 
 
 def test_nothing_is_copied():

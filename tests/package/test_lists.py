@@ -16,8 +16,9 @@ OPERATIONS = notoken.__all__
 
 
 def is_part(handler):
-    """Whether a handler is one of the two of a call with a capacity."""
-    return handler.endswith(("_counts", "_rows"))
+    """Whether a handler is one of several that an operation has."""
+    parts = (*_core.NONBLOCKING, "in_order", "wait")
+    return handler.endswith(("_counts", "_rows")) or handler in parts
 
 
 def test_every_list_has_every_operation(root):
