@@ -12,10 +12,11 @@ NONBLOCKING: tuple[str, ...]
 JAX_HANDLES: tuple[str, ...]
 """The names of the handles that JAX's collectives may use, without the prefix `MPI_`."""
 
-def serve_jax(handles: list[int]) -> None:
+def serve_jax(handles: list[int], members: list[int], rank: int) -> None:
     """Have the MPI that is bound answer JAX's collectives.
 
-    `handles` are those for the names in `JAX_HANDLES`.
+    `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
+    `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
     """
 
 def start_trampoline(path: str) -> None:

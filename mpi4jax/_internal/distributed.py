@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import coordinator
-from .handles import COMM
+from . import coordinator, watch
+from .handles import COMM, members_of
 from .hashable import handle, unpack_hashable
 from .jax_compat import JAXLIB_LIBRARY, backends_are_initialized
 from .validation import check
@@ -47,6 +47,8 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
     comm = MPI.COMM_WORLD if comm is None else unpack_hashable(comm)
     _agree(comm, _problem())
     _comm = comm.Dup()
+    if comm.Get_size() == MPI.COMM_WORLD.Get_size():
+        watch.connect()
     serve_jax(_comm)
     connect(_comm, "mpi")
 
@@ -85,7 +87,7 @@ def serve_jax(comm: MPI.Intracomm) -> None:
     # mpi4py lacks some types of Fortran's, which nobody here uses.
     names = [name.replace("2INT", "TWOINT") for name in _core.JAX_HANDLES]
     found = [handles.get(name, getattr(MPI, name, MPI.DATATYPE_NULL)) for name in names]
-    _core.serve_jax(list(map(handle, found)))
+    _core.serve_jax(list(map(handle, found)), members_of(comm), comm.Get_rank())
     if os.environ.get(_LIBRARY):
         return  # jaxlib has opened it, and was told to use another one if it is not ours
     os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())

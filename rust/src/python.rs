@@ -336,15 +336,17 @@ pub fn jax_handles(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 }
 
 /// Has the MPI that is bound answer JAX's collectives, with these handles for the names in
-/// `JAX_HANDLES`.
+/// `JAX_HANDLES`. JAX's processes have these ranks in `MPI_COMM_WORLD`, and this one is that with
+/// `rank` among them.
 #[pyfunction]
-pub fn serve_jax(handles: Vec<usize>) {
+pub fn serve_jax(handles: Vec<usize>, members: Vec<i32>, rank: i32) {
     if let Some(serve) = SERVE_JAX.get() {
-        serve(handles);
+        serve(handles, members, rank);
     }
 }
 
-static SERVE_JAX: OnceLock<fn(Vec<usize>)> = OnceLock::new();
+type ServeJax = fn(Vec<usize>, Vec<i32>, i32);
+static SERVE_JAX: OnceLock<ServeJax> = OnceLock::new();
 
 /// Has the MPItrampoline in jaxlib's library at `path` look for the library that the environment
 /// names.

@@ -1,5 +1,6 @@
 """Tests of JAX's own programs over all ranks of an `mpiexec`, with any number of ranks."""
 
+import functools
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -31,6 +32,28 @@ def _enable_x64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", old)
+
+
+@pytest.fixture
+def shard_map():
+    """JAX's function of that name, without its checks, which versions call differently."""
+    try:
+        return functools.partial(jax.shard_map, check_vma=False)
+    except AttributeError:  # JAX < 0.6.1
+        from jax.experimental.shard_map import shard_map
+
+        return functools.partial(shard_map, check_rep=False)
+
+
+@pytest.fixture
+def over(mesh, shard_map):
+    """A function of this process's rows, jitted. Its result has such rows, or is the same."""
+
+    def call(body, *out):
+        mapped = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(*out))
+        return jax.jit(mapped)
+
+    return call
 
 
 @pytest.fixture

@@ -6,12 +6,14 @@
 //!
 //! - `table`: all names of that ABI, and what they stand for.
 //! - `status`: the status of a message.
+//! - `records`, `communicators`: what is recorded of its calls.
 //! - `calls`: what jaxlib calls, in terms of the MPI that is bound.
 //! - `elf`, `start`: have a jaxlib that is loaded look for this library.
 
-#[expect(clippy::too_many_arguments, reason = "MPI's functions have so many")]
 mod calls;
+mod communicators;
 mod elf;
+mod records;
 mod start;
 mod status;
 #[expect(clippy::too_many_arguments, reason = "MPI's functions have so many")]
