@@ -20,6 +20,9 @@ _NAME = "mpi4jax.distributed.initialize"
 #: What names the library of an MPI to the MPItrampoline in jaxlib.
 _LIBRARY = "MPITRAMPOLINE_LIB"
 
+#: What says how many threads XLA makes, if not the number of cores that it may use.
+_THREADS = ("PJRT_NPROC", "NPROC")
+
 #: The communicator of JAX's collectives. Others would mix up its messages with theirs.
 _comm: MPI.Intracomm | None = None
 
@@ -51,6 +54,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
         watch.connect()
     serve_jax(_comm)
     connect(_comm, "mpi")
+    watch.waits_at_exit_in("jax.distributed.shutdown")
 
 
 def _problem() -> str | None:
@@ -105,6 +109,12 @@ def serve_jax(comm: MPI.Intracomm) -> None:
 
 def connect(comm: MPI.Intracomm, collectives: str) -> None:
     """Have JAX's processes find each other, and exchange what they compute in this way."""
+    # XLA runs programs that exchange data one after another, and other programs, with our
+    # operations, as well. Bound to one core, it would have one thread for both, and a
+    # program that waits for other processes would keep the one from running that they are
+    # waiting for.
+    if len(os.sched_getaffinity(0)) < 2 and not any(map(os.environ.get, _THREADS)):
+        os.environ[_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)
     jax.distributed.initialize(

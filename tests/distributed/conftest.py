@@ -34,7 +34,7 @@ def _enable_x64():
     jax.config.update("jax_enable_x64", old)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shard_map():
     """JAX's function of that name, without its checks, which versions call differently."""
     try:
@@ -47,7 +47,7 @@ def shard_map():
 
 @pytest.fixture
 def over(mesh, shard_map):
-    """A function of this process's rows, jitted. Its result has such rows, or is the same."""
+    """A jitted function of this process's rows, which gives such rows, or the same."""
 
     def call(body, *out):
         mapped = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(*out))
@@ -56,17 +56,17 @@ def over(mesh, shard_map):
     return call
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rank():
     return COMM.Get_rank()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def size():
     return COMM.Get_size()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mesh():
     return Mesh(jax.devices(), ("i",))
 
@@ -79,7 +79,7 @@ def grid(size):
     return Mesh(devices, ("i", "j"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def spread():
     """Spreads an array that all ranks have over a mesh."""
 
