@@ -58,3 +58,22 @@ def test_functions_without_a_code_say_it(capfd):
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("mpi4jax: MPI_Comm_f2c is not among the functions ")
     assert [line.split()[1] for line in lines[1:]] == ["MPI_Wtime", "MPI_Wtime"]
+
+
+def test_a_status(rank, size):
+    """XLA ignores them, so this asks as MPItrampoline would: who has sent, and the tag."""
+    core = ctypes.CDLL(_core.__file__)
+    values = (ctypes.c_size_t.in_dll(core, f"MPIABI_{n}") for n in ("INT", "COMM_WORLD"))
+    kind, world = (ctypes.c_size_t(value.value) for value in values)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    sent, received = ctypes.c_int(rank + 10), ctypes.c_int()
+    # Room for MPI's own status, and the three fields behind it.
+    status = (ctypes.c_int * 10)()
+    code = core.MPIABI_Sendrecv(
+        *(ctypes.byref(sent), 1, kind, right, 7),
+        *(ctypes.byref(received), 1, kind, left, 7),
+        *(world, status),
+    )
+    assert code == 0
+    assert received.value == left + 10
+    assert status[6:9] == [left, 7, 0]

@@ -1,7 +1,9 @@
 """Starting JAX on all processes, and ending it."""
 
 import os
+from pathlib import Path
 
+import processes
 import pytest
 
 from mpi4jax import _core
@@ -81,7 +83,7 @@ def test_an_exception_while_another_rank_waits(launch, rank):
 
 
 def test_a_program_on_some_processes(launch):
-    """XLA makes its communicators with all processes, so that these wait: it is reported."""
+    """XLA makes communicators with all processes, so that these wait: a report."""
     after = "if rank < 2: float(sum_over(*jax.devices()[:2]))"
     done = launch(program(after=after), ranks=3, MPI4JAX_HANG_REPORT="2")
     assert done.returncode != 0
@@ -148,6 +150,13 @@ def test_the_library_named_at_the_start(launch):
     done = launch(program(), ranks=2, MPITRAMPOLINE_LIB=library)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("end") == 2
+
+
+def test_example():
+    example = Path(__file__).resolve().parents[2] / "examples" / "sharded.py"
+    done = processes.run(example, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("own weights (8, 16)") == 2
 
 
 def test_jax_without_initialize(launch):

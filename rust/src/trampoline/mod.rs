@@ -4,8 +4,8 @@
 //! looks up functions and constants of an ABI of its own there (`MPIABI_Allreduce`). Opened by its
 //! path, this library is the one that Python has loaded already, with the MPI that it has bound.
 //!
-//! - `table`: all names of that ABI, and what they stand for.
 //! - `status`: the status of a message.
+//! - `table`: all names of that ABI, and what they stand for.
 //! - `records`, `communicators`: what is recorded of its calls.
 //! - `calls`: what jaxlib calls, in terms of the MPI that is bound.
 //! - `elf`, `start`: have a jaxlib that is loaded look for this library.

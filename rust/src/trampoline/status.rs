@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use super::table::STATUS_IGNORE;
 use crate::mpi::{Abi, Status, source_and_tag};
+
+/// What stands for no status in this ABI.
+pub(super) const STATUS_IGNORE: usize = 0;
 
 /// Room for any MPI's status, and behind it what programs read.
 #[repr(C)]

@@ -9,7 +9,7 @@ use std::process;
 use std::ptr;
 use std::sync::OnceLock;
 
-use super::status::TrampolineStatus;
+use super::status::{STATUS_IGNORE, TrampolineStatus};
 use crate::log;
 
 macro_rules! table {
@@ -237,10 +237,9 @@ const fn are_equal(a: &[u8], b: &[u8]) -> bool {
     true
 }
 
-/// `MPIABI_IN_PLACE`, `MPIABI_PROC_NULL`, and what stands for no status.
+/// `MPIABI_IN_PLACE` and `MPIABI_PROC_NULL`.
 pub(super) const IN_PLACE: usize = usize::MAX;
 pub(super) const PROC_NULL: c_int = -1;
-pub(super) const STATUS_IGNORE: usize = 0;
 /// `MPIABI_UNDEFINED`: the same in every MPI.
 const UNDEFINED: c_int = -32766;
 /// `MPIABI_THREAD_MULTIPLE`.
