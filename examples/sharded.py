@@ -15,7 +15,7 @@ from mpi4jax import distributed
 
 distributed.initialize()
 
-# The rows of the data are spread over one axis of the grid, the hidden units over the other.
+# The rows of the data are spread over one axis of the grid, hidden units over the other.
 count = jax.device_count()
 columns = 2 if count % 2 == 0 else 1
 grid = np.array(jax.devices()).reshape(count // columns, columns)
