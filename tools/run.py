@@ -188,7 +188,7 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 2, DISTRIBUTED, sample="0/3")
     yield Run(MPICH, 4, DISTRIBUTED, sample="1/6")
     yield Run(OPENMPI, 2, DISTRIBUTED, sample="2/6")
-    yield Run(OPENMPI, 4, DISTRIBUTED, sample="3/6")
+    yield Run(OPENMPI, 4, under("distributed", "programs", "mixed"), sample="3/6")
     yield Run(MPICH, 0, ("hangs",))
     yield Run(OPENMPI, 0, ("hangs",), sample="1/2")
     yield Run(MPICH, 2, ("device",), sample="0/2")
