@@ -52,16 +52,21 @@ from workloads import (
 )
 
 
-def gloo(effort: Effort) -> dict[str, list[float]]:
+def psum(effort: Effort) -> dict[str, list[float]]:
     """JAX's own collectives over processes, which sum over an axis of devices."""
-    port = 20000 + WORLD.bcast(os.getpid(), 0) % 20000
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{port}", SIZE, RANK)
+    if os.environ["COLLECTIVES"] == "mpi":
+        from mpi4jax import distributed
+
+        distributed.initialize()
+    else:
+        port = 20000 + WORLD.bcast(os.getpid(), 0) % 20000
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(f"127.0.0.1:{port}", SIZE, RANK)
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "ranks")
     spec = jax.sharding.PartitionSpec("ranks")
     sharding = jax.sharding.NamedSharding(mesh, spec)
 
-    def psum(x):
+    def summed(x):
         return jax.lax.psum(x, "ranks")
 
     def over_ranks(function):
@@ -70,12 +75,12 @@ def gloo(effort: Effort) -> dict[str, list[float]]:
 
     samples = {}
     cases: dict[str, Call] = {}
-    for size in LATENCY_SIZES:
+    for size in sorted({*LATENCY_SIZES, *SIZES}):
         if size > effort.largest:
             continue
         local = np.ones(size // 4, np.float32)
         x = jax.make_array_from_process_local_data(sharding, local)
-        program = over_ranks(lambda x: psum(x) + 0 * x)
+        program = over_ranks(lambda x: summed(x) + 0 * x)
         cases[f"jit, {size}"] = lambda p=program, x=x: p(x).block_until_ready()
     samples.update(take_turns(cases, effort))
     for size in SIZES:
@@ -86,7 +91,7 @@ def gloo(effort: Effort) -> dict[str, list[float]]:
         length = max(3, effort.loop // (1 + size // (1 << 14)))
         program = over_ranks(
             lambda x, n=length: jax.lax.fori_loop(
-                0, n, lambda _, y: psum(y) / SIZE + 0 * y, x
+                0, n, lambda _, y: summed(y) / SIZE + 0 * y, x
             )
         )
         case = {f"allreduce, {size}": lambda p=program, x=x: p(x).block_until_ready()}
@@ -379,7 +384,7 @@ def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
 WORKLOADS = {
     f.__name__: f
     for f in (
-        *(dispatch, eager, loops, c, latency, gloo),
+        *(dispatch, eager, loops, c, latency, psum),
         *(growth, programs, trees, checks, neighbors, halos),
     )
 }

@@ -60,6 +60,26 @@ def growth(r: Results) -> list[Row]:
     return rows
 
 
+def sharded(r: Results) -> list[Row]:
+    """JAX's own sums over processes."""
+    rows: list[Row] = []
+    for name in (n for n in r.samples if n.startswith("psum, ")):
+        for label, prefix in (("one call", "jit, "), ("in a loop", "allreduce, ")):
+            for size in (8, 1 << 16, 1 << 20):
+                ours, gloo = (r(name, p, f"{prefix}{size}") for p in (OURS, GLOO))
+                rows.append(
+                    {
+                        "ranks": name.split()[1],
+                        "psum": label,
+                        "size": size_of(size),
+                        "MPI": ours,
+                        "gloo": gloo,
+                        "gloo / MPI": over(gloo, ours),
+                    }
+                )
+    return rows
+
+
 def beside_c(r: Results) -> list[Row]:
     """Operations in a loop, and in one in C."""
     rows: list[Row] = []
@@ -254,7 +274,7 @@ def plot_sizes(r: Results, path: Path, *, bandwidth: bool) -> None:
         for label, peer, where, prefix in (
             (OURS, OURS, workload, case),
             (UPSTREAM, UPSTREAM, workload, case),
-            (GLOO, GLOO, "gloo", case),
+            (GLOO, GLOO, "psum, 2", case),
             ("mpi4py", OURS, workload, reference),
         ):
             sizes = r.sizes(where, peer, prefix)
@@ -282,6 +302,7 @@ def main() -> None:
         "Operations in a loop, µs each": loops(r),
         "Operations in a loop, and in one in C, µs each": beside_c(r),
         "Ranks, µs": growth(r),
+        "JAX's own sums over processes, µs": sharded(r),
         "Operations in a function": programs(r),
         "Checked operations in a loop, µs each": checks(r),
         "Trees, µs": trees(r),

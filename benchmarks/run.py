@@ -42,7 +42,7 @@ PLAN = [
     ("dispatch", BOTH, (2,), 3),
     ("eager", BOTH, (2,), 1),
     ("latency", BOTH, (2,), 2),
-    ("gloo", (GLOO,), (2,), 1),
+    ("psum", (OURS, GLOO), (2, 4), 2),
     ("programs", BOTH, (1,), 1),
     ("growth", BOTH, (1, 2, 4, 8), 1),
     ("loops", BOTH, (2,), 1),
@@ -101,7 +101,7 @@ def measure(workload: str, peer: str, ranks: int, quick: bool) -> Samples:
         output = Path(scratch) / "samples.json"
         options = ["--quick"] if quick else []
         script = HERE / "measure.py"
-        environ = {}
+        environ = {"COLLECTIVES": "gloo" if peer == GLOO else "mpi"}
         if workload == "c":
             if shutil.which("cc") is None:
                 print("skipped: no C compiler")

@@ -77,7 +77,7 @@ elif not _is_for_command:
     ]
 
     def __getattr__(name: str) -> _typing.Any:
-        if name in ("_src", "diagnostics", "extend"):
+        if name in ("_src", "diagnostics", "distributed", "extend"):
             return _importlib.import_module(f"{__name__}.{name}")
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
             from ._internal.capitalised import capitalised

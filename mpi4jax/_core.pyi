@@ -9,6 +9,23 @@ OPERATORS: tuple[str, ...]
 NONBLOCKING: tuple[str, ...]
 """The operations that begin something, by what the attribute `started` of a wait says."""
 
+JAX_HANDLES: tuple[str, ...]
+"""The names of the handles that JAX's collectives may use, without the prefix `MPI_`."""
+
+def serve_jax(handles: list[int], members: list[int], rank: int) -> None:
+    """Have the MPI that is bound answer JAX's collectives.
+
+    `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
+    `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
+    """
+
+def start_trampoline(path: str) -> None:
+    """Have jaxlib look for the library that `MPITRAMPOLINE_LIB` names now.
+
+    `path` is the shared library with its MPItrampoline. Raises RuntimeError if that is not
+    found there.
+    """
+
 def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
 
@@ -115,6 +132,9 @@ def set_status(number: int, address: int) -> None:
 
 def device() -> str | None:
     """The platform whose driver was found and has a device: "cuda" or "rocm"."""
+
+def device_count() -> int:
+    """How many devices it has."""
 
 def why_no_device() -> str | None:
     """Why there is none."""

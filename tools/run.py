@@ -61,6 +61,8 @@ JAX = under(
 )
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_first_derivatives")
+#: JAX's own collectives over MPI.
+DISTRIBUTED = ("distributed",)
 #: Where a process may be its own neighbor.
 ALONE = under("mpi", "exchange", "halo", "neighbors", "ragged", "tree")
 #: Ghost cells where the processes have parts of different sizes.
@@ -183,6 +185,10 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 0, ("process",))
     yield Run(OPENMPI, 0, LAUNCH, sample="1/2")
     yield Run(NOTOKEN, 0, ("process/test_import.py",), sample="0/2")
+    yield Run(MPICH, 2, DISTRIBUTED, sample="0/3")
+    yield Run(MPICH, 4, DISTRIBUTED, sample="1/6")
+    yield Run(OPENMPI, 2, DISTRIBUTED, sample="2/6")
+    yield Run(OPENMPI, 4, under("distributed", "programs", "mixed"), sample="3/6")
     yield Run(MPICH, 0, ("hangs",))
     yield Run(OPENMPI, 0, ("hangs",), sample="1/2")
     yield Run(MPICH, 2, ("device",), sample="0/2")
@@ -216,6 +222,9 @@ def range_() -> Iterator[Run]:
     for name in MPIS:
         if name not in (MPICH.mpi, OPENMPI.mpi):
             yield Run(Environment(name), 2, MPI, sample="0/2")
+    yield Run(Environment("standard-abi"), 2, DISTRIBUTED, sample="4/6")
+    for index, version in enumerate(("0.6", "0.8", "0.12")):
+        yield Run(Environment(jax=version), 2, DISTRIBUTED, sample=f"{index}/6")
 
 
 def package() -> Iterator[Run]:

@@ -37,7 +37,7 @@ def custom_call_target(operation: str) -> str:
     return f"mpi_{operation}_ffi"
 
 
-#: The names of all operations.
+#: The names of all operations in records. JAX's collectives have one of their own.
 operations: list[str] = []
 
 
@@ -55,4 +55,4 @@ def load() -> None:
     for platform, handlers in (("cpu", on_host), ("CUDA", on_device), ("ROCM", on_device)):
         for name, capsule in handlers:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
-    operations[:] = [name for name, _ in on_host]
+    operations[:] = [*(name for name, _ in on_host), "comm_split"]

@@ -26,6 +26,15 @@ class OrderedMPIEffect(Effect):
     def __str__(self) -> str:
         return "MPI"
 
+    def __repr__(self) -> str:
+        # JAX names the effect so where it refuses to run it on several devices.
+        return (
+            "MPI. An operation of mpi4jax can't be a part of a program that spans several "
+            "devices or processes: use jax.lax.psum and its like in there, and call "
+            "mpi4jax outside, on the part of an array that this process has, "
+            "x.addressable_data(0)"
+        )
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)
 

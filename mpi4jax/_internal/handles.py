@@ -104,7 +104,7 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     _core.set_communicator(number, handle(comm), rank, size, chunk)
     if neighbors is not None:
         _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
-    members = _members_of(comm)
+    members = members_of(comm)
     _core.describe_communicator(number, _name_of(comm, number), members, comm.py2f())
     watch.start()
     comm.Set_attr(_keyval(), communicator)
@@ -120,7 +120,7 @@ def _name_of(comm: MPI.Intracomm, number: int) -> str:
     return known.get(number) or (name if is_given else f"communicator {number}")
 
 
-def _members_of(comm: MPI.Intracomm) -> list[int]:
+def members_of(comm: MPI.Intracomm) -> list[int]:
     """The ranks in COMM_WORLD of a communicator's processes."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     try:

@@ -35,6 +35,7 @@ from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters.mlir import token_type
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
+from jax._src.xla_bridge import backends_are_initialized
 from jax.core import ShapedArray, Tracer
 from jax.ffi import ffi_lowering, register_ffi_target
 
@@ -43,6 +44,7 @@ from .versions import versiontuple
 
 __all__ = [
     "ALIAS",
+    "JAXLIB_LIBRARY",
     "Effect",
     "Literal",
     "LoweredProgram",
@@ -55,6 +57,7 @@ __all__ = [
     "apply_primitive",
     "at_its_line",
     "avoid_broken_cache",
+    "backends_are_initialized",
     "batching",
     "calls_with",
     "check_jax_version",
@@ -238,6 +241,10 @@ def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
 
 
 _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
+
+
+#: The shared library that all of jaxlib is in, with its MPItrampoline.
+JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
 
 
 def is_user_file(file: str) -> bool:

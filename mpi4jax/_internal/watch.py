@@ -56,6 +56,8 @@ class _Ending:
         self._exception: BaseException | None = None
         #: The status of the last call of sys.exit, the call in words, and its line.
         self._exit: tuple[Any, str, str] | None = None
+        #: Where this process then waits for others, if that is not MPI_Finalize.
+        self.waits_in = ""
         self._excepthook = sys.excepthook
         self._main = _main()
 
@@ -97,7 +99,8 @@ class _Ending:
             self._tell(code, _in_words(error), _lines_of(error.__traceback__))
         elif _has_returned(self._main):
             # Who has called sys.exit, and caught the exception, went on.
-            return
+            if self.waits_in:
+                _core.end_with(0, self.waits_in)
         elif self._exit is not None:
             status, call, line = self._exit
             self._tell(_exit_code(status), call, line)
@@ -266,6 +269,11 @@ def _connect() -> bool:
     comm = world.Dup()
     _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE))
     return True
+
+
+def waits_at_exit_in(place: str) -> None:
+    """Note where this process waits for the others in the end, before MPI does."""
+    _ending.waits_in = f"in {place}"
 
 
 def enable() -> None:

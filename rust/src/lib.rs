@@ -13,6 +13,7 @@
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`watch`]: what explains a hang.
+//! - [`trampoline`]: what JAX's own collectives call.
 //! - [`c_interface`]: the registry for handlers that other packages write.
 //! - `python`: what Python sees of all that.
 
@@ -28,6 +29,7 @@ pub mod mpi;
 pub mod ops;
 pub mod recorder;
 pub mod trace;
+pub mod trampoline;
 pub mod watch;
 pub mod xla;
 
@@ -43,18 +45,19 @@ mod _core {
     use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
     #[pymodule_export]
     use super::python::{
-        connect_watchers, describe_communicator, device, end_with, finish_flights,
+        connect_watchers, describe_communicator, device, device_count, end_with, finish_flights,
         free_communicator, free_staging, get_logging, in_flight, is_direct, load,
-        mpi_takes_device_memory, recent_calls, registry, set_call_site, set_check,
+        mpi_takes_device_memory, recent_calls, registry, serve_jax, set_call_site, set_check,
         set_communicator, set_count_limit, set_datatype, set_direct, set_eager_line,
         set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing,
-        set_raise_on_error, set_staging_limit, set_status, start_watching, status_ignore,
-        why_no_device,
+        set_raise_on_error, set_staging_limit, set_status, start_trampoline, start_watching,
+        status_ignore, why_no_device,
     };
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("OPERATORS", super::python::operators(module.py())?)?;
-        module.add("NONBLOCKING", crate::recorder::NONBLOCKING)
+        module.add("NONBLOCKING", crate::recorder::NONBLOCKING)?;
+        module.add("JAX_HANDLES", super::python::jax_handles(module.py())?)
     }
 }

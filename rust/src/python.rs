@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -21,7 +21,7 @@ use crate::ops::Left;
 use crate::recorder::CommunicatorFacts;
 use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
-use crate::{log, ops, recorder, trace, watch};
+use crate::{log, ops, recorder, trace, trampoline, watch};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -78,6 +78,7 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     START_WATCHING.get_or_init(|| watch::start::<A>);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
     FINISH.get_or_init(|| ops::finish::<A>);
+    SERVE_JAX.get_or_init(|| trampoline::serve::<A>);
     Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
 }
 
@@ -228,6 +229,12 @@ pub fn device() -> Option<&'static str> {
     Driver::get().ok().map(|driver| driver.vendor.name())
 }
 
+/// How many devices it has.
+#[pyfunction]
+pub fn device_count() -> i32 {
+    Driver::get().map_or(0, |driver| driver.devices)
+}
+
 /// Why there is none.
 #[pyfunction]
 pub fn why_no_device() -> Option<&'static str> {
@@ -322,6 +329,31 @@ type RecentCall = (
     f64,
     Option<f64>,
 );
+
+/// The names of the handles that JAX's collectives may use.
+pub fn jax_handles(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, trampoline::HANDLES)
+}
+
+/// Has the MPI that is bound answer JAX's collectives, with these handles for the names in
+/// `JAX_HANDLES`. JAX's processes have these ranks in `MPI_COMM_WORLD`, and this one is that with
+/// `rank` among them.
+#[pyfunction]
+pub fn serve_jax(handles: Vec<usize>, members: Vec<i32>, rank: i32) {
+    if let Some(serve) = SERVE_JAX.get() {
+        serve(handles, members, rank);
+    }
+}
+
+type ServeJax = fn(Vec<usize>, Vec<i32>, i32);
+static SERVE_JAX: OnceLock<ServeJax> = OnceLock::new();
+
+/// Has the MPItrampoline in jaxlib's library at `path` look for the library that the environment
+/// names.
+#[pyfunction]
+pub fn start_trampoline(path: PathBuf) -> PyResult<()> {
+    trampoline::start(&path).map_err(PyRuntimeError::new_err)
+}
 
 /// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `own` is the
 /// handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its line.

@@ -132,6 +132,8 @@ pub const DISABLE_TIMING: c_uint = 2;
 pub struct Driver {
     /// Whose driver it is.
     pub vendor: Vendor,
+    /// How many devices it has.
+    pub devices: c_int,
     functions: DriverFunctions,
 }
 
@@ -172,8 +174,9 @@ impl Driver {
                 break;
             }
         }
-        let driver = Self {
+        let mut driver = Self {
             vendor,
+            devices: 0,
             functions: outcome?,
         };
         let mut devices = 0;
@@ -184,6 +187,7 @@ impl Driver {
                 .and_then(|()| driver.device_count(&raw mut devices))
         }
         .map_err(|failure| failure.to_string())?;
+        driver.devices = devices;
         match devices {
             1.. => Ok(driver),
             _ => Err(format!("the {} driver has no device", vendor.name())),

@@ -150,7 +150,9 @@ functions! {
             extra_state: *mut c_void,
         );
         comm_free = MPI_Comm_free(comm: *mut A::Comm);
+        comm_rank = MPI_Comm_rank(comm: A::Comm, rank: *mut c_int);
         comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
+        comm_size = MPI_Comm_size(comm: A::Comm, size: *mut c_int);
         comm_split = MPI_Comm_split(
             comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
         );

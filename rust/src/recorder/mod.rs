@@ -16,7 +16,7 @@ pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{NONBLOCKING, communicator_name, operator_name};
 pub use reader::Reader;
 pub use ring::{
-    Array, Operation, Progress, Record, Recording, Scope, begin, calls_on, record, recorded,
+    Array, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on, record, recorded,
     set_capacity,
 };
 pub use tables::{

@@ -213,9 +213,42 @@ pub struct Recording {
     number: u64,
 }
 
+/// What there is to record of a call.
+pub trait Call {
+    /// The data type and the number of elements of what is sent, if something is.
+    fn sent(&self) -> Option<(i32, i64)>;
+    /// The same of what is received.
+    fn received(&self) -> Option<(i32, i64)>;
+    /// Shows all attributes with their places.
+    fn integers(&self, see: impl FnMut(usize, i64));
+    /// Their names. Those of `comm_number` and `call_site` have a meaning.
+    fn attribute_names(&self) -> Vec<String>;
+}
+
+impl Call for Frame<'_> {
+    #[inline(always)]
+    fn sent(&self) -> Option<(i32, i64)> {
+        self.first_operand()
+    }
+
+    #[inline(always)]
+    fn received(&self) -> Option<(i32, i64)> {
+        self.first_result()
+    }
+
+    #[inline(always)]
+    fn integers(&self, see: impl FnMut(usize, i64)) {
+        self.integers(see);
+    }
+
+    fn attribute_names(&self) -> Vec<String> {
+        self.attribute_names()
+    }
+}
+
 /// Records that a call begins, on the communicator with this number.
 #[inline(always)]
-pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) -> Recording {
+pub fn begin(operation: &'static Operation, call: &impl Call, communicator: i64) -> Recording {
     let ring = Ring::get();
     let number = ring.count.fetch_add(1, Relaxed) + 1;
     if ring.is_taken(number) {
@@ -236,20 +269,20 @@ pub fn begin(operation: &'static Operation, frame: &Frame, communicator: i64) ->
     slot.end.store(0, Relaxed);
     slot.in_flight.store(0, Relaxed);
     slot.awaited.store(0, Relaxed);
-    let (sent, received) = (frame.first_operand(), frame.first_result());
+    let (sent, received) = (call.sent(), call.received());
     let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
     slot.dtypes
         .store(dtype(sent) << 32 | dtype(received), Relaxed);
     slot.sent.store(sent.map_or(0, |(_, count)| count), Relaxed);
     slot.received
         .store(received.map_or(0, |(_, count)| count), Relaxed);
-    frame.integers(|index, value| {
+    call.integers(|index, value| {
         if let Some(attribute) = slot.attributes.get(index) {
             attribute.store(value, Relaxed);
         }
     });
     if operation.attributes.get().is_none() {
-        let _ = operation.attributes.set(frame.attribute_names());
+        let _ = operation.attributes.set(call.attribute_names());
     }
     slot.begin.store(now().0, Relaxed);
     slot.number.store(number, Release);

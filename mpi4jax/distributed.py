@@ -1,0 +1,8 @@
+"""JAX's own programs over several processes, with MPI for all that they exchange.
+
+`docs/distributed.md` has an example.
+"""
+
+from ._internal.distributed import initialize as initialize
+
+__all__ = ["initialize"]

@@ -1,0 +1,424 @@
+//! What jaxlib calls, done by the MPI of this process.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::{ptr, slice};
+
+use super::communicators::Communicators;
+use super::records::{self, Facts, Messages};
+use super::status::{TrampolineStatus, with_status};
+use super::table::{Calls, HANDLES, IN_PLACE, PROC_NULL, THREAD_MULTIPLE, place, set_served};
+use crate::mpi::{Abi, Functions, Handle};
+
+/// The MPI of this process, and its handles for the constants.
+struct Served<A: Abi> {
+    mpi: &'static Functions<A>,
+    /// In the order of [`HANDLES`].
+    handles: Vec<usize>,
+    communicators: Communicators,
+    messages: Messages,
+}
+
+/// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
+/// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
+/// nobody else communicates. `members` are the ranks of these in `MPI_COMM_WORLD`, and `rank` is
+/// that of this process among them. MPI was initialised with `MPI_THREAD_MULTIPLE`.
+pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int) {
+    if let Some(mpi) = A::functions().get() {
+        let world = handles.get(COMM_WORLD).copied().unwrap_or_default();
+        set_served(Box::new(Served {
+            mpi,
+            handles,
+            communicators: Communicators::new(world, members, rank),
+            messages: Messages::default(),
+        }));
+    }
+}
+
+const INT: usize = place(HANDLES, "INT");
+const COMM_NULL: usize = place(HANDLES, "COMM_NULL");
+const COMM_WORLD: usize = place(HANDLES, "COMM_WORLD");
+const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
+
+impl<A: Abi> Served<A> {
+    /// The handle that MPI takes.
+    fn real<H: Handle>(&self, handle: usize) -> H {
+        H::from_raw(self.handles.get(handle).copied().unwrap_or(handle))
+    }
+
+    /// The communicator that MPI takes: jaxlib knows those that it has made by their places.
+    fn comm(&self, handle: usize) -> A::Comm {
+        let made = handle.checked_sub(HANDLES.len());
+        let made = made.and_then(|place| self.communicators.raw_handle(place));
+        made.map_or_else(|| self.real(handle), A::Comm::from_raw)
+    }
+
+    /// The place of a communicator among those that jaxlib has made. The first is its world.
+    fn place(handle: usize) -> usize {
+        handle.saturating_sub(HANDLES.len())
+    }
+
+    /// The number that jaxlib gets for a request.
+    fn request(&self, real: A::Request) -> usize {
+        let raw = real.into_raw();
+        let is_null = self.handles.get(REQUEST_NULL) == Some(&raw);
+        if is_null { REQUEST_NULL } else { raw }
+    }
+
+    fn peer(rank: c_int) -> c_int {
+        if rank == PROC_NULL {
+            A::PROC_NULL
+        } else {
+            rank
+        }
+    }
+
+    /// What is sent where the result goes to `recv`. XLA may have the result take the operand's
+    /// memory, which MPI wants to be told (MPI-4.1 §6.2).
+    fn operand(send: *const c_void, recv: *mut c_void) -> *const c_void {
+        if send == recv.cast_const() {
+            ptr::without_provenance(A::IN_PLACE)
+        } else {
+            Self::block(send)
+        }
+    }
+
+    /// The same where the operand is a block of the result.
+    fn block(send: *const c_void) -> *const c_void {
+        if send.addr() == IN_PLACE {
+            ptr::without_provenance(A::IN_PLACE)
+        } else {
+            send
+        }
+    }
+
+    fn is_finalized(&self) -> bool {
+        let mut flag = 0;
+        // SAFETY: this may be asked at any time (MPI-4.1 §11.2.5).
+        unsafe { (self.mpi.finalized)(&raw mut flag) };
+        flag != 0
+    }
+
+    /// Makes a call on a communicator: recorded, and with debug lines if they are on.
+    fn call(
+        &self,
+        operation: &'static records::Operation,
+        comm: usize,
+        facts: Facts,
+        body: impl FnOnce(A::Comm) -> c_int,
+    ) -> c_int {
+        let _recording = self
+            .communicators
+            .record(operation, Self::place(comm), &facts);
+        let entry = self.communicators.log(operation, Self::place(comm), &facts);
+        let code = body(self.comm(comm));
+        if let Some(entry) = entry {
+            entry.end(code);
+        }
+        code
+    }
+
+    /// Gives a communicator that jaxlib has made a place.
+    ///
+    /// # Safety
+    /// It is one of MPI's.
+    unsafe fn add(&self, made: A::Comm) -> usize {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the caller's promise. Nobody has used the communicator yet, so that its processes
+        // all come here first, and there is room for a rank of each.
+        let ranks = unsafe {
+            (self.mpi.comm_rank)(made, &raw mut rank);
+            (self.mpi.comm_size)(made, &raw mut size);
+            let own = self.communicators.world_rank();
+            let mut ranks = vec![0; usize::try_from(size).unwrap_or(0)];
+            (self.mpi.int.allgather)(
+                ptr::from_ref(&own).cast(),
+                1,
+                self.real(INT),
+                ranks.as_mut_ptr().cast(),
+                1,
+                self.real(INT),
+                made,
+            );
+            ranks
+        };
+        HANDLES.len() + self.communicators.add(made.into_raw(), ranks)
+    }
+}
+
+impl<A: Abi> Calls for Served<A> {
+    fn error_text(&self, code: c_int) -> String {
+        self.mpi.error_text(code)
+    }
+
+    unsafe fn allgather(
+        &self,
+        send: *const c_void,
+        send_count: c_int,
+        send_type: usize,
+        recv: *mut c_void,
+        recv_count: c_int,
+        recv_type: usize,
+        comm: usize,
+    ) -> c_int {
+        let facts = Facts::sending(send_type, send_count);
+        // SAFETY: the caller's arguments, with MPI's handles.
+        self.call(&records::ALLGATHER, comm, facts, |comm| unsafe {
+            (self.mpi.int.allgather)(
+                Self::block(send),
+                send_count,
+                self.real(send_type),
+                recv,
+                recv_count,
+                self.real(recv_type),
+                comm,
+            )
+        })
+    }
+
+    unsafe fn allreduce(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: c_int,
+        datatype: usize,
+        op: usize,
+        comm: usize,
+    ) -> c_int {
+        let facts = Facts::sending(datatype, count).with_op(op);
+        // SAFETY: the caller's arguments, with MPI's handles.
+        self.call(&records::ALLREDUCE, comm, facts, |comm| unsafe {
+            (self.mpi.int.allreduce)(
+                Self::operand(send, recv),
+                recv,
+                count,
+                self.real(datatype),
+                self.real(op),
+                comm,
+            )
+        })
+    }
+
+    /// XLA frees its communicators when the process ends, which may be after MPI has ended.
+    unsafe fn comm_free(&self, comm: *mut usize) -> c_int {
+        // SAFETY: the caller lends the handle.
+        let mut real = self.comm(unsafe { *comm });
+        let code = if self.is_finalized() {
+            0
+        } else {
+            // SAFETY: it is one of the communicators that the caller has made.
+            unsafe { (self.mpi.comm_free)(&raw mut real) }
+        };
+        // SAFETY: as above.
+        unsafe { *comm = COMM_NULL };
+        code
+    }
+
+    unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
+        // SAFETY: the caller's arguments, with MPI's handle.
+        unsafe { (self.mpi.comm_rank)(self.comm(comm), rank) }
+    }
+
+    unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
+        // SAFETY: the caller's arguments, with MPI's handle.
+        unsafe { (self.mpi.comm_size)(self.comm(comm), size) }
+    }
+
+    unsafe fn comm_split(
+        &self,
+        comm: usize,
+        color: c_int,
+        key: c_int,
+        new_comm: *mut usize,
+    ) -> c_int {
+        let mut made: A::Comm = self.real(COMM_NULL);
+        let facts = Facts::default();
+        // SAFETY: the caller's arguments, with MPI's handles.
+        let code = self.call(&records::COMM_SPLIT, comm, facts, |comm| unsafe {
+            (self.mpi.comm_split)(comm, color, key, &raw mut made)
+        });
+        let is_null = self.handles.get(COMM_NULL) == Some(&made.into_raw());
+        // SAFETY: MPI has made it, and the caller lends room for the handle.
+        unsafe {
+            *new_comm = if code != 0 || is_null {
+                COMM_NULL
+            } else {
+                self.add(made)
+            };
+        }
+        code
+    }
+
+    /// mpi4py finalises MPI, after all that runs at exit.
+    unsafe fn finalize(&self) -> c_int {
+        0
+    }
+
+    /// mpi4py has initialised MPI.
+    unsafe fn init_thread(
+        &self,
+        _: *mut c_int,
+        _: *mut *mut *mut c_char,
+        _: c_int,
+        provided: *mut c_int,
+    ) -> c_int {
+        // SAFETY: the caller lends room for the level.
+        unsafe { *provided = THREAD_MULTIPLE };
+        0
+    }
+
+    unsafe fn irecv(
+        &self,
+        buffer: *mut c_void,
+        count: c_int,
+        datatype: usize,
+        source: c_int,
+        tag: c_int,
+        comm: usize,
+        request: *mut usize,
+    ) -> c_int {
+        let mut real: A::Request = self.real(REQUEST_NULL);
+        // SAFETY: the caller's arguments, with MPI's handles.
+        unsafe {
+            let code = (self.mpi.int.irecv)(
+                buffer,
+                count,
+                self.real(datatype),
+                Self::peer(source),
+                tag,
+                self.comm(comm),
+                &raw mut real,
+            );
+            *request = self.request(real);
+            let facts = Facts::default()
+                .receiving(datatype, count)
+                .from(source, tag);
+            self.messages.add(*request, &records::RECV, comm, facts);
+            code
+        }
+    }
+
+    /// XLA makes communicators on the thread that asks for this only. It asks on threads of its
+    /// own for a collective operation that runs beside other work, and would refuse to run it. With
+    /// `MPI_THREAD_MULTIPLE`, any thread may.
+    unsafe fn is_thread_main(&self, flag: *mut c_int) -> c_int {
+        // SAFETY: the caller lends the flag.
+        unsafe { *flag = 1 };
+        0
+    }
+
+    unsafe fn isend(
+        &self,
+        buffer: *const c_void,
+        count: c_int,
+        datatype: usize,
+        dest: c_int,
+        tag: c_int,
+        comm: usize,
+        request: *mut usize,
+    ) -> c_int {
+        let mut real: A::Request = self.real(REQUEST_NULL);
+        // SAFETY: the caller's arguments, with MPI's handles.
+        unsafe {
+            let code = (self.mpi.int.isend)(
+                buffer,
+                count,
+                self.real(datatype),
+                Self::peer(dest),
+                tag,
+                self.comm(comm),
+                &raw mut real,
+            );
+            *request = self.request(real);
+            let facts = Facts::sending(datatype, count).to(dest, tag);
+            self.messages.add(*request, &records::SEND, comm, facts);
+            code
+        }
+    }
+
+    unsafe fn reduce_scatter(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        recv_counts: *const c_int,
+        datatype: usize,
+        op: usize,
+        comm: usize,
+    ) -> c_int {
+        let size = self.communicators.size(Self::place(comm));
+        // SAFETY: the caller has a count for each process.
+        let count = unsafe { slice::from_raw_parts(recv_counts, size) }
+            .iter()
+            .sum();
+        let facts = Facts::sending(datatype, count).with_op(op);
+        // SAFETY: the caller's arguments, with MPI's handles.
+        self.call(&records::REDUCE_SCATTER, comm, facts, |comm| unsafe {
+            (self.mpi.int.reduce_scatter)(
+                Self::operand(send, recv),
+                recv,
+                recv_counts,
+                self.real(datatype),
+                self.real(op),
+                comm,
+            )
+        })
+    }
+
+    unsafe fn sendrecv(
+        &self,
+        send: *const c_void,
+        send_count: c_int,
+        send_type: usize,
+        dest: c_int,
+        send_tag: c_int,
+        recv: *mut c_void,
+        recv_count: c_int,
+        recv_type: usize,
+        source: c_int,
+        recv_tag: c_int,
+        comm: usize,
+        status: *mut TrampolineStatus,
+    ) -> c_int {
+        let facts = Facts::sending(send_type, send_count)
+            .receiving(recv_type, recv_count)
+            .to(dest, send_tag)
+            .from(source, recv_tag);
+        self.call(&records::SENDRECV, comm, facts, |comm| {
+            // SAFETY: the caller's arguments, with MPI's handles.
+            let body = |status: *mut A::Status| unsafe {
+                (self.mpi.int.sendrecv)(
+                    send,
+                    send_count,
+                    self.real(send_type),
+                    Self::peer(dest),
+                    send_tag,
+                    recv,
+                    recv_count,
+                    self.real(recv_type),
+                    Self::peer(source),
+                    recv_tag,
+                    comm,
+                    status,
+                )
+            };
+            // SAFETY: the caller lends room for the status unless it wants none.
+            unsafe { with_status::<A>(status, body) }
+        })
+    }
+
+    unsafe fn wait(&self, request: *mut usize, status: *mut TrampolineStatus) -> c_int {
+        // SAFETY: the caller lends the handle.
+        let number = unsafe { *request };
+        let mut real: A::Request = self.real(number);
+        // SAFETY: the request is the caller's.
+        let body = |status: *mut A::Status| unsafe { (self.mpi.wait)(&raw mut real, status) };
+        // SAFETY: the caller lends room for the status unless it wants none.
+        let wait = || unsafe { with_status::<A>(status, body) };
+        let code = match self.messages.take(number) {
+            Some((operation, comm, facts)) => self.call(operation, comm, facts, |_| wait()),
+            None => wait(),
+        };
+        // SAFETY: as above.
+        unsafe { *request = self.request(real) };
+        code
+    }
+}

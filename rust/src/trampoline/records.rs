@@ -1,0 +1,187 @@
+//! What the recorder and the debug lines say of JAX's calls.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use super::table::{HANDLES, place};
+use crate::mpi::PredefinedOp;
+use crate::recorder::{self, Call, Scope};
+
+/// An operation of JAX's, with the function of MPI's that it calls.
+pub struct Operation {
+    pub recorded: recorder::Operation,
+    pub function: &'static str,
+}
+
+const fn operation(name: &'static str, scope: Scope, function: &'static str) -> Operation {
+    let recorded = recorder::Operation::new(name, scope);
+    Operation { recorded, function }
+}
+
+pub static ALLGATHER: Operation = operation("allgather", Scope::All, "MPI_Allgather");
+pub static ALLREDUCE: Operation = operation("allreduce", Scope::All, "MPI_Allreduce");
+pub static COMM_SPLIT: Operation = operation("comm_split", Scope::All, "MPI_Comm_split");
+pub static RECV: Operation = operation("recv", Scope::Message, "MPI_Irecv");
+pub static REDUCE_SCATTER: Operation =
+    operation("reduce_scatter", Scope::All, "MPI_Reduce_scatter");
+pub static SEND: Operation = operation("send", Scope::Message, "MPI_Isend");
+pub static SENDRECV: Operation = operation("sendrecv", Scope::Message, "MPI_Sendrecv");
+
+/// The types of MPI's that XLA sends, and XLA's numbers for what they hold (XLA_FFI_DataType).
+const DATA_TYPES: &[(usize, i32)] = &[
+    (place(HANDLES, "INT8_T"), 2),
+    (place(HANDLES, "INT16_T"), 3),
+    (place(HANDLES, "INT32_T"), 4),
+    (place(HANDLES, "INT64_T"), 5),
+    (place(HANDLES, "UINT8_T"), 6),
+    (place(HANDLES, "BYTE"), 6),
+    (place(HANDLES, "UINT16_T"), 7),
+    (place(HANDLES, "UINT32_T"), 8),
+    (place(HANDLES, "UINT64_T"), 9),
+    (place(HANDLES, "FLOAT"), 11),
+    (place(HANDLES, "DOUBLE"), 12),
+    (place(HANDLES, "C_COMPLEX"), 15),
+    (place(HANDLES, "C_DOUBLE_COMPLEX"), 18),
+];
+
+fn array(datatype: usize, count: c_int) -> Option<(i32, i64)> {
+    let (_, dtype) = DATA_TYPES.iter().find(|(handle, _)| *handle == datatype)?;
+    Some((*dtype, count.into()))
+}
+
+/// The number of an operator in compiled programs.
+fn operator(op: usize) -> i64 {
+    let name = HANDLES.get(op);
+    let found = PredefinedOp::ALL
+        .iter()
+        .position(|known| Some(&known.name()) == name);
+    found.map_or(-1, |number| number as i64)
+}
+
+/// What there is to say of a call.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Facts {
+    sent: Option<(i32, i64)>,
+    received: Option<(i32, i64)>,
+    op: Option<i64>,
+    to: Option<(i64, i64)>,
+    from: Option<(i64, i64)>,
+}
+
+impl Facts {
+    pub fn sending(datatype: usize, count: c_int) -> Self {
+        Self {
+            sent: array(datatype, count),
+            ..Self::default()
+        }
+    }
+
+    pub fn receiving(self, datatype: usize, count: c_int) -> Self {
+        Self {
+            received: array(datatype, count),
+            ..self
+        }
+    }
+
+    pub fn with_op(self, op: usize) -> Self {
+        Self {
+            op: Some(operator(op)),
+            ..self
+        }
+    }
+
+    pub fn to(self, rank: c_int, tag: c_int) -> Self {
+        Self {
+            to: Some((rank.into(), tag.into())),
+            ..self
+        }
+    }
+
+    pub fn from(self, rank: c_int, tag: c_int) -> Self {
+        Self {
+            from: Some((rank.into(), tag.into())),
+            ..self
+        }
+    }
+
+    fn attributes(&self) -> impl Iterator<Item = (&'static str, i64)> {
+        let (dest, send_tag) = self.to.unzip();
+        let (source, recv_tag) = self.from.unzip();
+        let all = [
+            ("op_number", self.op),
+            ("dest", dest),
+            ("sendtag", send_tag),
+            ("source", source),
+            ("recvtag", recv_tag),
+        ];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+    }
+
+    /// The call for the debug lines.
+    pub fn in_words(&self) -> String {
+        let items = |array: Option<(i32, i64)>| array.map_or(0, |(_, count)| count);
+        let mut words = Vec::new();
+        if let Some((rank, tag)) = self.from {
+            let items = items(self.received);
+            words.push(format!("<- {rank} (tag {tag}, {items} items)"));
+        }
+        if let Some((rank, tag)) = self.to {
+            words.push(format!("-> {rank} (tag {tag}, {} items)", items(self.sent)));
+        }
+        if words.is_empty() && self.sent.is_some() {
+            words.push(format!("({} items)", items(self.sent)));
+        }
+        words.join(" / ")
+    }
+}
+
+/// A call on the communicator with this number.
+pub struct OnCommunicator<'a>(pub &'a Facts, pub i64);
+
+impl Call for OnCommunicator<'_> {
+    fn sent(&self) -> Option<(i32, i64)> {
+        self.0.sent
+    }
+
+    fn received(&self) -> Option<(i32, i64)> {
+        self.0.received
+    }
+
+    fn integers(&self, mut see: impl FnMut(usize, i64)) {
+        see(0, self.1);
+        for (index, (_, value)) in self.0.attributes().enumerate() {
+            see(index + 1, value);
+        }
+    }
+
+    fn attribute_names(&self) -> Vec<String> {
+        let names = self.0.attributes().map(|(name, _)| name);
+        ["comm_number"]
+            .into_iter()
+            .chain(names)
+            .map(Into::into)
+            .collect()
+    }
+}
+
+/// What is to be recorded of a request when it is waited for.
+type Message = (&'static Operation, usize, Facts);
+
+/// The messages that are under way, by their requests.
+#[derive(Default)]
+pub struct Messages(Mutex<HashMap<usize, Message>>);
+
+impl Messages {
+    pub fn add(&self, request: usize, operation: &'static Operation, comm: usize, facts: Facts) {
+        let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.insert(request, (operation, comm, facts));
+    }
+
+    /// What there is to say of a request. MPI may give several sends that are done at once the same.
+    pub fn take(&self, request: usize) -> Option<Message> {
+        let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.remove(&request)
+    }
+}

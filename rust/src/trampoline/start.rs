@@ -1,0 +1,168 @@
+//! Starts the MPItrampoline in jaxlib.
+
+use std::path::Path;
+
+/// Has jaxlib's MPItrampoline, in the library at `path`, look for the library that the environment
+/// names now. It has looked when it was loaded, and has found nothing then: MPItrampoline has a
+/// function for programs that decide later, which jaxlib does not show to others.
+pub fn start(path: &Path) -> Result<(), String> {
+    #[cfg(target_os = "linux")]
+    return linux::start(path);
+    #[cfg(not(target_os = "linux"))]
+    return Err(format!(
+        "{} can be looked into on Linux only",
+        path.display()
+    ));
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::ffi::{CStr, OsStr, c_int, c_void};
+    use std::fs::{self, File};
+    use std::ops::Range;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+    use std::{mem, ptr, slice};
+
+    use crate::trampoline::elf::symbols;
+
+    pub fn start(path: &Path) -> Result<(), String> {
+        let shown = path.display();
+        let file = Mapped::open(path).ok_or_else(|| format!("{shown} can't be read"))?;
+        let loaded = Loaded::find(path).ok_or_else(|| format!("{shown} is not loaded"))?;
+        let names = ["mpitrampoline_init", "did_init_mpitrampoline"];
+        let [init, did_init] = symbols(file.bytes(), names)
+            .ok_or_else(|| format!("{shown} does not say where its MPItrampoline is"))?;
+        let unexpected = || format!("{shown} has an MPItrampoline of another kind");
+        if did_init.size != 1 {
+            return Err(unexpected());
+        }
+        let init = loaded
+            .address(init.address, init.size, libc::PF_X)
+            .ok_or_else(unexpected)?;
+        let did_init = loaded
+            .address(did_init.address, 1, libc::PF_W)
+            .ok_or_else(unexpected)? as *mut u8;
+        // SAFETY: the variable is a bool in memory of the library's that may be written, and the
+        // function, in its code, takes nothing and gives nothing. It did nothing when the library
+        // was loaded, without a name in the environment, but to say that it was called.
+        unsafe {
+            if *did_init > 1 {
+                return Err(unexpected());
+            }
+            *did_init = 0;
+            let init: extern "C" fn() = mem::transmute(init);
+            init();
+        }
+        Ok(())
+    }
+
+    /// A file in memory.
+    struct Mapped {
+        address: *mut c_void,
+        length: usize,
+    }
+
+    impl Mapped {
+        fn open(path: &Path) -> Option<Self> {
+            let file = File::open(path).ok()?;
+            let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
+            let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
+            // SAFETY: a new mapping, of a file that is open.
+            let address =
+                unsafe { libc::mmap(ptr::null_mut(), length, access, flags, file.as_raw_fd(), 0) };
+            (address != libc::MAP_FAILED).then_some(Self { address, length })
+        }
+
+        fn bytes(&self) -> &[u8] {
+            // SAFETY: all of it is mapped. A library that is loaded is replaced, and not written.
+            unsafe { slice::from_raw_parts(self.address.cast(), self.length) }
+        }
+    }
+
+    impl Drop for Mapped {
+        fn drop(&mut self) {
+            // SAFETY: the mapping is this one's own.
+            unsafe { libc::munmap(self.address, self.length) };
+        }
+    }
+
+    /// A library that is loaded: where it begins, and its parts with what may be done there.
+    struct Loaded {
+        base: usize,
+        parts: Vec<(Range<u64>, u32)>,
+    }
+
+    impl Loaded {
+        fn find(path: &Path) -> Option<Self> {
+            let mut search = Search {
+                wanted: identity(path)?,
+                found: None,
+            };
+            // SAFETY: `look` takes what it is given here.
+            unsafe { libc::dl_iterate_phdr(Some(look), ptr::from_mut(&mut search).cast()) };
+            search.found
+        }
+
+        /// The address of so many bytes, if they are in a part where this may be done.
+        fn address(&self, address: u64, size: u64, flag: u32) -> Option<usize> {
+            let end = address.checked_add(size)?;
+            let is_there = self
+                .parts
+                .iter()
+                .any(|(part, flags)| flags & flag != 0 && part.start <= address && end <= part.end);
+            is_there.then(|| self.base.wrapping_add(address as usize))
+        }
+    }
+
+    struct Search {
+        wanted: (u64, u64),
+        found: Option<Loaded>,
+    }
+
+    /// The device and the number of a file, which say whether it is the same under another name.
+    fn identity(path: &Path) -> Option<(u64, u64)> {
+        let facts = fs::metadata(path).ok()?;
+        Some((facts.dev(), facts.ino()))
+    }
+
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        search: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader lends the facts, with a name that ends, and `find` the search.
+        let (info, search, name) = unsafe {
+            let info = &*info;
+            if info.dlpi_name.is_null() {
+                return 0;
+            }
+            (
+                info,
+                &mut *search.cast::<Search>(),
+                CStr::from_ptr(info.dlpi_name),
+            )
+        };
+        if identity(Path::new(OsStr::from_bytes(name.to_bytes()))) != Some(search.wanted) {
+            return 0;
+        }
+        // SAFETY: the loader says how many headers there are.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        search.found = Some(Loaded {
+            base: info.dlpi_addr as usize,
+            parts: headers
+                .iter()
+                .filter(|header| header.p_type == libc::PT_LOAD)
+                .map(|header| {
+                    (
+                        header.p_vaddr..header.p_vaddr + header.p_memsz,
+                        header.p_flags,
+                    )
+                })
+                .collect(),
+        });
+        1
+    }
+}

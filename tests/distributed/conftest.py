@@ -1,0 +1,107 @@
+"""Tests of JAX's own programs over all ranks of an `mpiexec`, with any number of ranks."""
+
+import functools
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from mpi4py import MPI
+
+from mpi4jax import distributed
+
+pytest_plugins = ["ranks", "sample"]
+
+COMM = MPI.COMM_WORLD
+
+distributed.initialize()
+
+
+@pytest.fixture(autouse=True)
+def _start_together():
+    COMM.Barrier()
+
+
+@pytest.fixture(autouse=True)
+def _enable_x64():
+    old = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", old)
+
+
+@pytest.fixture(scope="session")
+def shard_map():
+    """JAX's function of that name, without its checks, which versions call differently."""
+    try:
+        return functools.partial(jax.shard_map, check_vma=False)
+    except AttributeError:  # JAX < 0.6.1
+        from jax.experimental.shard_map import shard_map
+
+        return functools.partial(shard_map, check_rep=False)
+
+
+@pytest.fixture
+def over(mesh, shard_map):
+    """A jitted function of this process's rows, which gives such rows, or the same."""
+
+    def call(body, *out):
+        mapped = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(*out))
+        return jax.jit(mapped)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def rank():
+    return COMM.Get_rank()
+
+
+@pytest.fixture(scope="session")
+def size():
+    return COMM.Get_size()
+
+
+@pytest.fixture(scope="session")
+def mesh():
+    return Mesh(jax.devices(), ("i",))
+
+
+@pytest.fixture
+def grid(size):
+    """A mesh of two axes, the second one with two processes if that is possible."""
+    columns = 2 if size % 2 == 0 else 1
+    devices = np.array(jax.devices()).reshape(size // columns, columns)
+    return Mesh(devices, ("i", "j"))
+
+
+@pytest.fixture(scope="session")
+def spread():
+    """Spreads an array that all ranks have over a mesh."""
+
+    def call(array, mesh, *axes):
+        sharding = NamedSharding(mesh, P(*axes))
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+    return call
+
+
+@pytest.fixture
+def assert_is():
+    """Compares the parts that this process has with those of a whole array."""
+
+    def call(found, expected, **tolerance):
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+        for shard in found.addressable_shards:
+            part = np.asarray(shard.data)
+            if tolerance:
+                np.testing.assert_allclose(part, expected[shard.index], **tolerance)
+            else:
+                np.testing.assert_array_equal(part, expected[shard.index])
+
+    return call
