@@ -96,6 +96,9 @@ class Timeline:
         self._details: dict[tuple[int, ...], str] = {}
         self._calls = 0
         self._messages = 0
+        #: What is in flight, by rank and number: its name, and when it was started.
+        self._flights: dict[tuple[int, int], tuple[str, int]] = {}
+        self._flown = 0
         #: Calls that receive several messages: how many are not matched yet, and of those
         #: that are, the call that was waited for longest.
         self._waits: dict[tuple[int, int, int], tuple[int, Part, Part]] = {}
@@ -207,7 +210,7 @@ class Timeline:
             name = json.dumps(f"{operation}  {line}" if line else operation)
             self._names[site] = name
         # Nearly all calls are equal to others but for their times and numbers.
-        key = process.rank, *call._replace(begin=0, end=0, sequence=0)
+        key = process.rank, *call._replace(begin=0, end=0, sequence=0, in_flight=0)
         details = self._details.get(key)
         if details is None:
             if len(self._details) > _MOST_DETAILS:
@@ -219,6 +222,26 @@ class Timeline:
         end = call.end or call.begin
         self._slice(process, track, name, call.begin, end, f"{details}{number}}}")
         self._calls += 1
+        if call.in_flight:
+            self._write_flight(part, name, end)
+
+    def _write_flight(self, part: Part, name: str, end: int) -> None:
+        """Draw a bar from the start of an operation to the end of the wait for it."""
+        process, call, _ = part
+        flight = process.rank, call.in_flight
+        if process.operations[call.operation] != "wait":
+            self._flights[flight] = name, call.begin
+            return
+        started = self._flights.pop(flight, None)
+        if started is None:
+            return
+        name, begin = started
+        self._flown += 1
+        for phase, time in (("b", begin), ("e", end)):
+            self._emit(
+                f'{{"ph":"{phase}","cat":"in flight","id":{self._flown},"name":{name},'
+                f'"pid":{process.rank + 1},"tid":0,"ts":{self._time(time)}}}'
+            )
 
     def _write_waiting(self, parts: list[Part]) -> None:
         if parts:

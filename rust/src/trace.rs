@@ -78,7 +78,12 @@ impl Entry {
             call_site: call.attribute("call_site").unwrap_or(0),
             sent: count(call.sent),
             received: count(call.received),
-            sequence: call.sequence,
+            // A call that waits has that of the one that it waits for.
+            sequence: if call.operation.is_collective() {
+                call.sequence
+            } else {
+                0
+            },
             in_flight: call.in_flight.into(),
             communicator: call.communicator() as i32,
             op: number("op_number"),

@@ -68,6 +68,8 @@ HANGS = {
     # Neighbors.
     "neighbor_missing": Hang(4, DEADLOCK),
     "exchange_missing": Hang(4, DEADLOCK),
+    # Requests.
+    "request_without_send": Hang(3, DEADLOCK),
     # A rank that has ended.
     "early_end_awaited": Hang(4, DEADLOCK),
     "exception": Hang(3, 1),

@@ -39,6 +39,39 @@ def test_exit_without_waiting(launch, transform):
     assert done.stdout.count("left") == 2
 
 
+LOST = """
+    import sys
+    import jax, jax.numpy as jnp, mpi4jax
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.Get_rank()
+    x = jnp.ones(3)
+    mpi4jax.notoken.barrier()
+    requests = [mpi4jax.isend(x, 1 - rank)]
+    jax.jit(lambda x: mpi4jax.irecv(x, 1 - rank))(x)
+    if rank == 0:
+        never = mpi4jax.irecv(x, 1, tag=9)
+    if {fails}:
+        raise ValueError("an error")
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_requests_that_nobody_waits_for(launch, fails):
+    """They are named, also where an exception has lost them."""
+    done = launch(LOST.format(fails=fails), ranks=2)
+    assert (done.returncode == 0) == (not fails)
+    for text in (
+        "r0 | 3 requests were never waited for",
+        "r1 | 2 requests were never waited for",
+        "  the isend started at ",
+        "  the irecv started at ",
+        ", which is still in flight",
+    ):
+        assert text in done.stderr
+    assert done.stderr.count("which is still in flight") == 1
+
+
 def test_exit_after_an_exception(launch):
     done = launch(
         """

@@ -191,6 +191,43 @@ def test_several_messages(traced):
     }
 
 
+IN_FLIGHT = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    import mpi4jax
+
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    @jax.jit
+    def step(x):
+        request = mpi4jax.isendrecv(x, x, left, right)
+        total = mpi4jax.iallreduce(x, MPI.SUM)
+        return mpi4jax.wait(request), mpi4jax.wait(total)
+
+    jax.block_until_ready(step(jnp.ones(3)))
+"""
+
+
+def test_what_is_in_flight(traced):
+    events, _ = traced(IN_FLIGHT)
+    bars = [event for event in events if event.get("cat") == "in flight"]
+    for rank in range(2):
+        own = [event for event in bars if event["pid"] == rank + 1]
+        assert sorted(event["name"].split()[0] for event in own) == [
+            *["iallreduce"] * 2,
+            *["iexchange"] * 2,
+        ]
+        for name in ("iallreduce", "iexchange"):
+            begin, end = (e for e in own if e["name"].split()[0] == name)
+            assert (begin["ph"], end["ph"]) == ("b", "e")
+            assert begin["id"] == end["id"]
+            assert begin["ts"] < end["ts"]
+    # Each message is an arrow, from the start on one rank to the wait on the other.
+    assert len([event for event in events if event.get("ph") == "s"]) == 2
+
+
 def test_between(traced, tmp_path):
     traced("from mpi4jax import notoken as mpi; mpi.barrier()")
     events, printed = merged(tmp_path / "a/trace", "--between", "1000", "2000")

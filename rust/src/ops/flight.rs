@@ -153,11 +153,6 @@ impl Flight {
             code => Err(code),
         }
     }
-
-    /// The Python line of the call that has begun it, or nothing.
-    fn line(&self) -> String {
-        recorder::call_site(self.call_site).unwrap_or_default()
-    }
 }
 
 /// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
@@ -173,8 +168,31 @@ struct Flights {
     last: u32,
     /// Those that nobody may wait for, the oldest first.
     perhaps_lost: VecDeque<u32>,
-    /// Of numbers that were given out: the number, the operation, and the line.
-    remembered: Vec<(u32, &'static str, String)>,
+    /// What is known of the last numbers.
+    remembered: Vec<Origin>,
+}
+
+/// Where a number comes from.
+#[derive(Clone)]
+struct Origin {
+    number: u32,
+    operation: &'static str,
+    call_site: i64,
+    /// The line of an eager call.
+    line: Option<String>,
+}
+
+impl Origin {
+    /// `the iallreduce started at main.py:5`.
+    fn in_words(&self) -> String {
+        let line = self.line.clone();
+        let line = line.or_else(|| recorder::call_site(self.call_site));
+        let operation = self.operation;
+        match line.filter(|line| !line.is_empty()) {
+            Some(line) => format!("the {operation} started at {line}"),
+            None => format!("the {operation}"),
+        }
+    }
 }
 
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
@@ -224,22 +242,25 @@ impl Flights {
         }
     }
 
-    fn remember(&mut self, number: u32, operation: &'static str, line: String) {
-        let place = number as usize % REMEMBERED;
+    fn remember(&mut self, origin: Origin) {
+        let place = origin.number as usize % REMEMBERED;
         if self.remembered.len() <= place {
-            self.remembered.resize(place + 1, (0, "", String::new()));
+            self.remembered.resize(place + 1, origin.clone());
         }
-        self.remembered[place] = (number, operation, line);
+        self.remembered[place] = origin;
     }
 
-    /// What is known of a number: "the iallreduce started at main.py:5".
-    fn describe(&self, number: u32) -> String {
-        let known = self.remembered.get(number as usize % REMEMBERED);
-        match known.filter(|(known, ..)| *known == number) {
-            Some((_, operation, line)) if line.is_empty() => format!("the {operation}"),
-            Some((_, operation, line)) => format!("the {operation} started at {line}"),
-            None => "an operation started long ago".to_owned(),
-        }
+    /// What is known of a number.
+    fn origin(&mut self, number: u32) -> Option<&mut Origin> {
+        let known = self.remembered.get_mut(number as usize % REMEMBERED);
+        known.filter(|known| known.number == number)
+    }
+
+    fn describe(&mut self, number: u32) -> String {
+        self.origin(number).map_or_else(
+            || "an operation started long ago".to_owned(),
+            |origin| origin.in_words(),
+        )
     }
 }
 
@@ -257,10 +278,14 @@ pub fn process_mark() -> u32 {
 /// Keeps what has begun until it is waited for, and gives its number.
 pub fn keep<A: Abi>(flight: Flight) -> u32 {
     let (is_done, may_be_lost) = (flight.is_done(), flight.may_be_lost);
-    let (operation, line) = (flight.operation, flight.line());
     let mut all = flights();
     let number = all.next_number();
-    all.remember(number, operation, line);
+    all.remember(Origin {
+        number,
+        operation: flight.operation,
+        call_site: flight.call_site,
+        line: None,
+    });
     let flight = Arc::new(Mutex::new(Some(flight)));
     all.by_number.insert(number, flight);
     if may_be_lost {
@@ -287,13 +312,12 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
     }
     let mut all = flights();
     let flight = all.by_number.remove(&number);
-    let gone = || {
-        format!(
-            "wait got a request that was waited for before: {}",
-            all.describe(number)
-        )
+    let Some(flight) = flight else {
+        let what = all.describe(number);
+        return Err(format!(
+            "wait got a request that was waited for before: {what}"
+        ));
     };
-    let flight = flight.ok_or_else(gone)?;
     drop(all);
     lock(&flight)
         .take()
@@ -302,10 +326,8 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
 
 /// Says which line an eager call has that has begun what has this number.
 pub fn set_line(number: u32, line: &str) {
-    let mut all = flights();
-    let place = number as usize % REMEMBERED;
-    if let Some(known) = all.remembered.get_mut(place).filter(|(n, ..)| *n == number) {
-        line.clone_into(&mut known.2);
+    if let Some(origin) = flights().origin(number) {
+        origin.line = Some(line.to_owned());
     }
 }
 
