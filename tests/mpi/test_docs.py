@@ -24,7 +24,8 @@ def run(page, blocks):
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("autodiff.md", 5), ("halo.md", 20), ("trees.md", 3)]
+    ("page", "least"),
+    [("autodiff.md", 5), ("halo.md", 20), ("overlap.md", 4), ("trees.md", 3)],
 )
 def test_examples(page, least):
     blocks = blocks_of((DOCS / page).read_text())
