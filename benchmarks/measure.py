@@ -26,6 +26,8 @@ from mpi4py import MPI
 
 # By its path: the original mpi4jax has no such file.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands"))
+sys.path.append(str(Path(__file__).resolve().parent))
+from overlap import overlap
 from workloads import (
     LATENCY_SIZES,
     LEFT,
@@ -385,7 +387,7 @@ WORKLOADS = {
     f.__name__: f
     for f in (
         *(dispatch, eager, loops, c, latency, psum),
-        *(growth, programs, trees, checks, neighbors, halos),
+        *(growth, programs, trees, checks, neighbors, halos, overlap),
     )
 }
 

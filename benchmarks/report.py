@@ -28,7 +28,7 @@ from mpi4jax._commands.tables import (
     table,
 )
 
-GLOO = "gloo"
+GLOO, OPENMPI = "gloo", "ours, Open MPI"
 LABELS = {
     OURS: "mpi4jax (Rust)",
     UPSTREAM: "mpi4jax 0.9.1",
@@ -219,6 +219,37 @@ def halos(r: Results) -> list[Row]:
     return rows
 
 
+def overlap(r: Results) -> list[Row]:
+    """What is computed beside messages: one after the other, and at once."""
+    labels = {"late": ("one, 50 ms late", "")}
+    for case in r.samples["overlap"][OURS]:
+        size, _, rest = case.partition(", ")
+        if size.isdigit() and rest.endswith(", plain"):
+            factor = rest.removesuffix(", plain")
+            labels[f"{size}, {factor}"] = (size_of(int(size)), size)
+    labels["heat"] = ("ghost cells", "heat")
+    rows: list[Row] = []
+    for peer, mpi in ((OURS, "MPICH"), (OPENMPI, "Open MPI")):
+        for case, (label, alone) in labels.items():
+            computation, plain, parts, at_once = (
+                r("overlap", peer, f"{case}, {name}")
+                for name in ("computation", "plain", "in parts", "overlap")
+            )
+            rows.append(
+                {
+                    "MPI": mpi,
+                    "message": label,
+                    "message alone": r("overlap", peer, f"{alone}, message"),
+                    "computation alone": computation,
+                    "one after the other": plain,
+                    "the same, in two parts": parts,
+                    "overlap": at_once,
+                    "overlap / one after the other": over(at_once, plain),
+                }
+            )
+    return rows
+
+
 def others(r: Results) -> list[Row]:
     times = {}
     for name in r.samples:
@@ -308,6 +339,7 @@ def main() -> None:
         "Trees, µs": trees(r),
         "Neighbors on a graph, µs each": neighbors(r),
         "Ghost cells, µs": halos(r),
+        "Computing beside messages, µs": overlap(r),
         "Everything else": others(r),
     }
     machine = ", ".join(f"{k} {v}" for k, v in r.samples["machine"].items())

@@ -29,10 +29,11 @@ import conformance  # noqa: E402
 import environments  # noqa: E402
 from environments import Environment, mpi_environ  # noqa: E402
 
-OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
+OURS, UPSTREAM, GLOO, OPENMPI = "ours", "upstream", "gloo", "ours, Open MPI"
 ENVIRONMENTS = {
     OURS: Environment(),
     GLOO: Environment(),
+    OPENMPI: Environment(mpi="openmpi"),
     UPSTREAM: environments.UPSTREAM,
 }
 BOTH = (OURS, UPSTREAM)
@@ -51,6 +52,7 @@ PLAN = [
     ("trees", BOTH, (2,), 2),
     ("neighbors", (OURS,), (2, 4), 1),
     ("halos", BOTH, (2, 4), 2),
+    ("overlap", (OURS, OPENMPI), (2,), 1),
 ]
 
 Samples = dict[str, list[float]]
@@ -187,8 +189,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only show that it works")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench")
     args = parser.parse_args()
-    for peer in BOTH:
-        environments.prepare(ENVIRONMENTS[peer])
+    for environment in ENVIRONMENTS.values():
+        environments.prepare(environment)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "results.json"
     results = {

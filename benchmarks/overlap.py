@@ -1,0 +1,209 @@
+"""Computations beside messages: one after the other, and with `mpi4jax.overlap`."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mpi4py import MPI
+from workloads import (
+    LEFT,
+    RANK,
+    RIGHT,
+    SIZE,
+    WORLD,
+    Call,
+    Effort,
+    import_mpi,
+    loop_length,
+    loop_over,
+    take_turns,
+)
+
+#: How late the partner is, and how long there is something to compute.
+LATE = 0.05
+MESSAGES = (8, 1 << 16, 1 << 20, 1 << 24)
+#: How long a computation is, in times of the message beside it.
+LENGTHS = (1, 4)
+#: The cells of a process along each axis.
+CELLS = 64
+
+Body = Callable[[jax.Array], jax.Array]
+Samples = dict[str, list[float]]
+
+
+def overlap(effort: Effort) -> Samples:
+    """A late partner, messages of several sizes, and the ghost cells of a grid."""
+    assert SIZE == 2
+    jax.config.update("jax_enable_x64", True)
+    # Several cases of several steps take turns.
+    effort = effort._replace(loop_time=effort.loop_time / 20)
+    return {**late_partner(effort), **messages(effort), **heat(effort)}
+
+
+def compute(x: jax.Array, rounds: int) -> jax.Array:
+    """What takes the time of its rounds, and no memory."""
+    return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x) * 1.01, x)
+
+
+def numbers() -> jax.Array:
+    return jnp.linspace(0.5, 1, 128, dtype=jnp.float32)
+
+
+def rounds_in(seconds: float, effort: Effort, *, on_all: bool = True) -> int:
+    """How many rounds of `compute` take so long, on all processes or on the first one."""
+    rounds = 2000
+    call = functools.partial(jax.jit(compute, static_argnums=1), numbers(), rounds)
+    taken = take_turns({"": await_on(call, on_all=on_all)}, effort)[""]
+    return max(1, round(rounds * seconds / median(taken)))
+
+
+def await_on(call: Callable[[], Any], *, on_all: bool) -> Call:
+    if on_all or RANK == 0:
+        return lambda: jax.block_until_ready(call())
+    return lambda: None
+
+
+def late_partner(effort: Effort) -> Samples:
+    """A message that comes late, for a process that has something else to do."""
+    mpi, comm = import_mpi(), WORLD.Clone()
+    from mpi4jax import overlap
+
+    x = numbers()
+    rounds = rounds_in(LATE, effort, on_all=False)
+
+    def receive() -> jax.Array:
+        return mpi.recv(jnp.zeros(8), 1, comm=comm)
+
+    def work(x: jax.Array) -> jax.Array:
+        return compute(x, rounds)
+
+    def answered(program: Callable[[jax.Array], Any]) -> Call:
+        def answer() -> None:
+            time.sleep(LATE)
+            comm.Send(np.arange(8.0), 0)
+
+        if RANK == 1:
+            return answer
+        return await_on(functools.partial(jax.jit(program), x), on_all=False)
+
+    programs = {
+        "plain": lambda x: (receive(), work(x)),
+        "overlap": lambda x: overlap(receive, during=lambda: work(x)),
+    }
+    cases = {name: answered(program) for name, program in programs.items()}
+    cases["computation"] = await_on(functools.partial(jax.jit(work), x), on_all=False)
+    return {f"late, {name}": s for name, s in take_turns(cases, effort).items()}
+
+
+def messages(effort: Effort) -> Samples:
+    """Messages in a loop, per step, each beside a computation."""
+    mpi, comm = import_mpi(), WORLD.Clone()
+    from mpi4jax import overlap
+
+    samples: Samples = {}
+
+    def moved(y: jax.Array) -> jax.Array:
+        return mpi.sendrecv(y, y, LEFT, RIGHT, comm=comm)
+
+    for size in MESSAGES:
+        if size > effort.largest:
+            continue
+        start = jnp.ones(size // 8), numbers()
+        length = loop_length(loop_over(moved, start[0], 1), effort)
+        call = loop_over(moved, start[0], length)
+        step = median(take_turns({"": call}, effort)[""]) / length
+        cases: dict[str, Call] = {f"{size}, message": call}
+        for factor in LENGTHS:
+            work = functools.partial(compute, rounds=rounds_in(factor * step, effort))
+
+            def computed(state, work=work):
+                return state[0], work(state[1])
+
+            def plain(state, work=work):
+                return moved(state[0]), work(state[1])
+
+            def overlapped(state, work=work):
+                y, x = state
+                return overlap(lambda: moved(y), during=lambda: work(x))
+
+            bodies = {"computation": computed, "plain": plain, "overlap": overlapped}
+            for name, body in bodies.items():
+                cases[f"{size}, {factor}, {name}"] = loop_over(body, start, length)
+        for case, seconds in take_turns(cases, effort).items():
+            samples[case] = [s / length for s in seconds]
+    return samples
+
+
+# A step of the heat equation, with a stencil of seven points.
+
+
+def heated(u: jax.Array) -> jax.Array:
+    """The new values of all cells but the outermost ones."""
+    inner = u[1:-1, 1:-1, 1:-1]
+    around = (
+        (u[2:, 1:-1, 1:-1] + u[:-2, 1:-1, 1:-1])
+        + (u[1:-1, 2:, 1:-1] + u[1:-1, :-2, 1:-1])
+        + (u[1:-1, 1:-1, 2:] + u[1:-1, 1:-1, :-2])
+    )
+    return inner + 0.1 * (around - 6 * inner)
+
+
+def interior(u: jax.Array) -> jax.Array:
+    """The new field, where it takes no ghost cells."""
+    return jnp.pad(heated(u[1:-1, 1:-1, 1:-1]), 2)
+
+
+def with_faces(u: jax.Array, new: jax.Array) -> jax.Array:
+    """The new field, where it takes ghost cells as well."""
+    for axis in range(3):
+        for layers, cells in (slice(0, 3), slice(1, 2)), (slice(-3, None), slice(-2, -1)):
+            at = [slice(1, -1)] * 3
+            at[axis] = cells
+            new = new.at[tuple(at)].set(heated(u[(slice(None),) * axis + (layers,)]))
+    return new
+
+
+def heat(effort: Effort) -> Samples:
+    """Steps of the heat equation on a periodic grid, per step."""
+    from mpi4jax.halo import Plan
+
+    comm = WORLD.Create_cart(MPI.Compute_dims(SIZE, 3), (True,) * 3)
+    plan = Plan(comm, corners=False)
+
+    def step(u: jax.Array) -> jax.Array:
+        # XLA computes this much faster than an update of `u`.
+        return jnp.pad(heated(u), 1)
+
+    def in_parts(u: jax.Array) -> jax.Array:
+        u = plan.exchange(u)
+        return with_faces(u, interior(u))
+
+    bodies: dict[str, Body] = {
+        "message": plan.exchange,
+        "computation": step,
+        "plain": lambda u: step(plan.exchange(u)),
+        "in parts": in_parts,
+        "overlap": lambda u: with_faces(*plan.exchange(u, during=interior)),
+    }
+    random = np.random.default_rng(RANK)
+    u = jnp.asarray(random.random((CELLS + 2,) * 3))
+
+    def after_steps(body: Body) -> jax.Array:
+        return jax.jit(lambda u: jax.lax.fori_loop(0, 5, lambda _, u: body(u), u))(u)
+
+    expected = after_steps(bodies["plain"])
+    for name in ("in parts", "overlap"):
+        np.testing.assert_array_equal(after_steps(bodies[name]), expected)
+    length = loop_length(loop_over(bodies["plain"], u, 1), effort)
+    cases = {name: loop_over(body, u, length) for name, body in bodies.items()}
+    return {
+        f"heat, {name}": [s / length for s in seconds]
+        for name, seconds in take_turns(cases, effort).items()
+    }
