@@ -173,26 +173,26 @@ def own() -> Iterator[Run]:
     """
     yield Run(MPICH, 2, sample="0/3")
     yield Run(OPENMPI, 2, sample="1/3")
-    yield Run(MPICH, 1, (*CORE, *ALONE), sample="1/4")
-    yield Run(OPENMPI, 1, CORE, sample="2/4")
+    yield Run(MPICH, 1, (*CORE, *ALONE), sample="1/8")
+    yield Run(OPENMPI, 1, CORE, sample="2/8")
     yield Run(MPICH, 3, (*CORE, *GRID, *JACOBIAN), sample="3/12")
     yield Run(MPICH, 4, (*CORE, *JACOBIAN), sample="4/12")
     yield Run(OPENMPI, 4, CORE, sample="5/12")
-    yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),), sample="0/2")
-    yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),), sample="1/2")
+    yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),), sample="0/4")
+    yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),), sample="1/4")
     checked = (*CORE, *under("mpi", "tree"))
     yield Run(MPICH, 2, checked, (("MPI4JAX_CHECK", "1"),), sample="3/12")
     yield Run(MPICH, 0, ("process",))
     yield Run(OPENMPI, 0, LAUNCH, sample="1/2")
     yield Run(NOTOKEN, 0, ("process/test_import.py",), sample="0/2")
-    yield Run(MPICH, 2, DISTRIBUTED, sample="0/3")
-    yield Run(MPICH, 4, DISTRIBUTED, sample="1/6")
-    yield Run(OPENMPI, 2, DISTRIBUTED, sample="2/6")
-    yield Run(OPENMPI, 4, under("distributed", "programs", "mixed"), sample="3/6")
+    yield Run(MPICH, 2, DISTRIBUTED, sample="0/4")
+    yield Run(MPICH, 4, DISTRIBUTED, sample="1/16")
+    yield Run(OPENMPI, 2, DISTRIBUTED, sample="2/8")
+    yield Run(OPENMPI, 4, under("distributed", "programs", "mixed"), sample="3/16")
     yield Run(MPICH, 0, ("hangs",))
-    yield Run(OPENMPI, 0, ("hangs",), sample="1/2")
-    yield Run(MPICH, 2, ("device",), sample="0/2")
-    yield Run(OPENMPI, 2, ("device",), sample="1/2")
+    yield Run(OPENMPI, 0, ("hangs",), sample="1/3")
+    yield Run(MPICH, 2, ("device",), sample="0/3")
+    yield Run(OPENMPI, 2, ("device",), sample="1/4")
     yield Run(MPICH, 3, under("device", "results", "pieces"), sample="2/4")
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),), sample="0/4")
 
@@ -222,9 +222,9 @@ def range_() -> Iterator[Run]:
     for name in MPIS:
         if name not in (MPICH.mpi, OPENMPI.mpi):
             yield Run(Environment(name), 2, MPI, sample="0/2")
-    yield Run(Environment("standard-abi"), 2, DISTRIBUTED, sample="4/6")
+    yield Run(Environment("standard-abi"), 2, DISTRIBUTED, sample="4/16")
     for index, version in enumerate(("0.6", "0.8", "0.12")):
-        yield Run(Environment(jax=version), 2, DISTRIBUTED, sample=f"{index}/6")
+        yield Run(Environment(jax=version), 2, DISTRIBUTED, sample=f"{index}/16")
 
 
 def package() -> Iterator[Run]:

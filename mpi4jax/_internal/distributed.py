@@ -17,7 +17,7 @@ from .jax_compat import JAXLIB_LIBRARY, backends_are_initialized
 from .validation import check
 
 _NAME = "mpi4jax.distributed.initialize"
-#: What names the library of an MPI to the MPItrampoline in jaxlib.
+#: What names the library of an MPI to the MPItrampoline that jaxlib has.
 _LIBRARY = "MPITRAMPOLINE_LIB"
 
 #: What says how many threads XLA makes, if not the number of cores that it may use.

@@ -57,7 +57,7 @@ mod _core {
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("OPERATORS", super::python::operators(module.py())?)?;
-        module.add("NONBLOCKING", crate::recorder::NONBLOCKING)?;
+        module.add("NONBLOCKING", super::python::nonblocking(module.py())?)?;
         module.add("JAX_HANDLES", super::python::jax_handles(module.py())?)
     }
 }

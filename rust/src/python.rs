@@ -197,6 +197,11 @@ pub fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     PyTuple::new(py, PredefinedOp::ALL.iter().map(|op| op.name()))
 }
 
+/// The operations that begin something, each at the place that is its number.
+pub fn nonblocking(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, recorder::NONBLOCKING)
+}
+
 /// Makes `number` stand for the reduction operator with this handle.
 #[pyfunction]
 pub fn set_operator(number: usize, handle: usize) {
