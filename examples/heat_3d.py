@@ -17,14 +17,16 @@ steps down the gradient of
 that JAX takes back through all steps in time, and through the messages. Each process
 gets the part of this gradient that belongs to its own cells, which is all it needs.
 
-Every process also does all of it alone, without MPI, to compare.
+Every process also does all of it alone, without MPI, to compare. With --overlap, the cells
+that need no ghost cells are computed while these travel.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -39,6 +41,7 @@ DT = 0.1  # Euler's scheme is stable up to min(c) / 6
 RATE = 1.0  # heat only spreads: the Hessian of the misfit is about 1 at most
 TOLERANCE = 1e-5
 INNER = np.s_[..., 1:-1, 1:-1, 1:-1]  # without the ghost cells
+Box = tuple[slice, ...]
 
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
@@ -74,21 +77,62 @@ def whole_block(shape: list[int]) -> Block:
     return Block(*(jnp.asarray(field, jnp.float32) for field in fields))
 
 
+def change(block: Block) -> jax.Array:
+    """What a step adds to the temperature of the inner cells."""
+    t = block.temperature
+    laplacian = (
+        (t[2:, 1:-1, 1:-1] + t[:-2, 1:-1, 1:-1])
+        + (t[1:-1, 2:, 1:-1] + t[1:-1, :-2, 1:-1])
+        + (t[1:-1, 1:-1, 2:] + t[1:-1, 1:-1, :-2])
+        - 6 * t[INNER]
+    )
+    return DT * (laplacian + block.source[INNER]) / block.capacity[INNER]
+
+
+def advance(block: Block) -> jax.Array:
+    """The temperature after a step."""
+    return block.temperature.at[INNER].add(change(block))
+
+
+def exchange_and_advance(plan: Plan, block: Block) -> jax.Array:
+    return advance(block._replace(temperature=plan.exchange(block.temperature)))
+
+
+def advance_meanwhile(plan: Plan, block: Block) -> jax.Array:
+    """The same, with most of the cells computed while messages are in flight."""
+
+    def change_inside(temperature: jax.Array) -> jax.Array:
+        return change(part(block._replace(temperature=temperature), INNER))
+
+    t, inside = plan.exchange(block.temperature, during=change_inside)
+    block = block._replace(temperature=t)
+    result = t.at[2:-2, 2:-2, 2:-2].add(inside)
+    for layers, cells in faces():
+        # At the edges of the box, one face after the other sets the same cells.
+        result = result.at[cells].set(t[cells] + change(part(block, layers)))
+    return result
+
+
+def faces() -> Iterator[tuple[Box, Box]]:
+    """The layers from which the cells at a face of a box are computed, and these cells."""
+    for axis in range(3):
+        for layers, layer in (np.s_[:3], np.s_[1:2]), (np.s_[-3:], np.s_[-2:-1]):
+            cells = [np.s_[1:-1]] * 3
+            cells[axis] = layer
+            yield (np.s_[:],) * axis + (layers,), tuple(cells)
+
+
+def part(block: Block, box: Box) -> Block:
+    return Block(*(field[box] for field in block))
+
+
 def make_solver(
-    block: Block, steps: int, with_ghosts: Callable[[jax.Array], jax.Array]
+    block: Block, steps: int, advance: Callable[[Block], jax.Array]
 ) -> Callable[[jax.Array], jax.Array]:
     """A function that takes the temperature from the beginning to the end."""
-    capacity, source = block.capacity[INNER], block.source[INNER]
 
     def step(temperature: jax.Array, _: None) -> tuple[jax.Array, None]:
-        t = with_ghosts(temperature)
-        laplacian = (
-            (t[2:, 1:-1, 1:-1] + t[:-2, 1:-1, 1:-1])
-            + (t[1:-1, 2:, 1:-1] + t[1:-1, :-2, 1:-1])
-            + (t[1:-1, 1:-1, 2:] + t[1:-1, 1:-1, :-2])
-            - 6 * t[INNER]
-        )
-        return t.at[INNER].add(DT * (laplacian + source) / capacity), None
+        return advance(block._replace(temperature=temperature)), None
 
     return lambda temperature: jax.lax.scan(step, temperature, length=steps)[0]
 
@@ -124,6 +168,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=40, help="steps in time")
     parser.add_argument("--descents", type=int, default=20, help="steps downhill")
+    parser.add_argument(
+        "--overlap", action="store_true", help="compute while messages are in flight"
+    )
     return parser.parse_args()
 
 
@@ -132,12 +179,13 @@ def main() -> int:
     dims = MPI.Compute_dims(size, 3)
     boxes = comm.Create_cart(dims, periods=(False, False, False))
     plan = Plan(boxes, shape=args.cells, corners=False)
+    way = advance_meanwhile if args.overlap else exchange_and_advance
 
     @jax.jit
     def divided(block: Block) -> Found:
         # Around the block, ghost cells are the surroundings, and stay 0.
         block = plan.scatter(block)
-        solve = make_solver(block, args.steps, plan.exchange)
+        solve = make_solver(block, args.steps, functools.partial(way, plan))
 
         def total(x: jax.Array) -> jax.Array:
             return mpi.allreduce(x, op=MPI.SUM, comm=comm)
@@ -148,7 +196,7 @@ def main() -> int:
     @jax.jit
     def alone(block: Block) -> Found:
         block = Block(*(jnp.pad(field, 1) for field in block))
-        solve = make_solver(block, args.steps, lambda temperature: temperature)
+        solve = make_solver(block, args.steps, advance)
         misfits, *fields = trace_back(solve, lambda x: x, block.temperature, args.descents)
         return Found(misfits, *(field[INNER] for field in fields))
 
