@@ -37,8 +37,11 @@ elif not _is_for_command:
         from ._tokens import *
     else:
         from .notoken import *
-    from . import halo as halo
     from . import tree as tree
+
+# What is the same in both, and is made of the operations.
+if _typing.TYPE_CHECKING or not _is_for_command:
+    from . import halo as halo
     from ._internal.nonblocking_operations import iallgather as iallgather
     from ._internal.nonblocking_operations import iallreduce as iallreduce
     from ._internal.nonblocking_operations import ialltoall as ialltoall
@@ -50,6 +53,7 @@ elif not _is_for_command:
     from ._internal.overlap import in_order as in_order
     from ._internal.overlap import overlap as overlap
 
+if not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [
         *notoken.__all__,
         "HashableMPIType",

@@ -40,6 +40,10 @@ reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(MPI.SUM)))  # Op
 reveal_type(extend.communicator_number(comm))  # int
 reveal_type(mpi4jax.tree.allreduce({"a": x}, MPI.SUM))  # dict[str, Array]
 reveal_type(notoken.tree.bcast([x], 0))  # list[Array]
+request = mpi4jax.iallreduce(x, MPI.SUM)
+reveal_type(request)  # Request[Array]
+reveal_type(mpi4jax.wait(request))  # Array
+reveal_type(mpi4jax.overlap(lambda: 1, during=lambda: x))  # tuple[int, Array]
 linear = mpi4jax.create_token({"a": x})
 reveal_type(tokens.recv(x, 0, token=linear))  # tuple[Array, AnyToken]
 reveal_type(mpi4jax.tie(x, linear))  # Array
