@@ -83,6 +83,8 @@ pub struct Flight {
     pub sequence: u64,
     /// Whether it may be that nobody waits for it, which is no mistake then.
     pub may_be_lost: bool,
+    /// Whether MPI may have to be called for it to come to its end.
+    pub needs_pushing: bool,
     /// Where MPI reads and writes.
     pub block: Block,
     pub arrivals: Vec<Arrival>,
@@ -100,6 +102,7 @@ impl Flight {
             call_site,
             sequence,
             may_be_lost: false,
+            needs_pushing: true,
             block,
             arrivals: Vec::new(),
             _labels: Vec::new(),
@@ -166,6 +169,8 @@ const REMEMBERED: usize = 4096;
 struct Flights {
     by_number: BTreeMap<u32, Arc<Mutex<Option<Flight>>>>,
     last: u32,
+    /// Whether there is something for the thread that it has not seen.
+    has_begun: bool,
     /// Those that nobody may wait for, the oldest first.
     perhaps_lost: VecDeque<u32>,
     /// What is known of the last numbers.
@@ -198,6 +203,7 @@ impl Origin {
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
     by_number: BTreeMap::new(),
     last: 0,
+    has_begun: false,
     perhaps_lost: VecDeque::new(),
     remembered: Vec::new(),
 });
@@ -277,7 +283,8 @@ pub fn process_mark() -> u32 {
 
 /// Keeps what has begun until it is waited for, and gives its number.
 pub fn keep<A: Abi>(flight: Flight) -> u32 {
-    let (is_done, may_be_lost) = (flight.is_done(), flight.may_be_lost);
+    let needs_pushing = flight.needs_pushing && !flight.is_done();
+    let may_be_lost = flight.may_be_lost;
     let mut all = flights();
     let number = all.next_number();
     all.remember(Origin {
@@ -291,8 +298,9 @@ pub fn keep<A: Abi>(flight: Flight) -> u32 {
     if may_be_lost {
         all.may_lose(number);
     }
+    all.has_begun |= needs_pushing;
     drop(all);
-    if !is_done && IS_PUSHED.load(Ordering::Relaxed) {
+    if needs_pushing && IS_PUSHED.load(Ordering::Relaxed) {
         start_pushing::<A>();
         if IS_ASLEEP.load(Ordering::SeqCst) {
             HAS_BEGUN.notify_one();
@@ -334,9 +342,9 @@ pub fn set_line(number: u32, line: &str) {
 /// Whether a thread is to see to what is in flight.
 static IS_PUSHED: AtomicBool = AtomicBool::new(false);
 /// What is younger is left alone: small messages are there when they are waited for.
-static FIRST_LOOK: Duration = Duration::from_micros(100);
+static FIRST_LOOK: Duration = Duration::from_micros(200);
 /// From one look to the next: so long at first, and in the end.
-static PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+static PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
 /// A look that takes longer has moved something, and there may be more.
 static WORK: Duration = Duration::from_micros(5);
 /// The thread sleeps when there was nothing in flight for so long.
@@ -360,32 +368,35 @@ fn push<A: Abi>() {
     let Some(functions) = A::functions().get() else {
         return;
     };
-    let mut last_seen = Instant::now();
+    let mut last_work = Instant::now();
     loop {
         let mut all = flights();
-        if all.by_number.is_empty() && last_seen.elapsed() > PATIENCE {
+        if last_work.elapsed() > PATIENCE {
             IS_ASLEEP.store(true, Ordering::SeqCst);
-            while all.by_number.is_empty() {
+            while !all.has_begun {
                 all = HAS_BEGUN.wait(all).unwrap_or_else(PoisonError::into_inner);
             }
             IS_ASLEEP.store(false, Ordering::SeqCst);
         }
+        if std::mem::take(&mut all.has_begun) {
+            last_work = Instant::now();
+        }
         let seen: Vec<_> = all.by_number.values().cloned().collect();
         drop(all);
-        if !seen.is_empty() {
-            last_seen = Instant::now();
-        }
         let mut oldest = Duration::ZERO;
         let begin = Instant::now();
         for flight in &seen {
             if let Ok(mut flight) = flight.try_lock()
                 && let Some(flight) = flight.as_mut()
+                && flight.needs_pushing
                 && !flight.is_done()
-                && flight.begin.elapsed() >= FIRST_LOOK
                 && IS_PUSHED.load(Ordering::Relaxed)
             {
-                flight.test(functions);
-                oldest = oldest.max(flight.begin.elapsed());
+                last_work = begin;
+                if flight.begin.elapsed() >= FIRST_LOOK {
+                    flight.test(functions);
+                    oldest = oldest.max(flight.begin.elapsed());
+                }
             }
         }
         if begin.elapsed() > WORK {

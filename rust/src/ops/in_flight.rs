@@ -157,6 +157,9 @@ fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<Buffer<'static>>
     Ok(arrays.collect())
 }
 
+/// Messages of no more bytes than this are sent at once by all MPIs.
+const SENT_AT_ONCE: usize = 4096;
+
 /// MPI-4.1 §3.7.2: begins to send any number of arrays, and to receive any number.
 pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = parcels(call, call.all_operands()?, "dests", "sendtags")?;
@@ -184,6 +187,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     };
     let mut flight = call.new_flight(&room)?;
     flight.operation = name;
+    flight.needs_pushing = places.iter().any(|(_, bytes)| bytes.len() > SENT_AT_ONCE);
     let (outgoing, incoming) = places.split_at(sent.len());
     for (Parcel { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
         call.load(array, &mut flight.block, bytes.clone())?;
