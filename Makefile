@@ -44,7 +44,7 @@ package: ## Look at the wheels, at types, and at the names of the original
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tools/run.py --only conformance
 
-bench: ## Measure against the original mpi4jax and others (15 minutes), into build/bench
+bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
 	$(PYTHON) benchmarks/run.py
 
 bench-quick: ## The same with few and small samples, to see that it works
