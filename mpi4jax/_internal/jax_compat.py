@@ -11,7 +11,6 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -173,16 +172,16 @@ def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
     return result if equation.primitive.multiple_results else [result]
 
 
-def at_its_line(equation: Any) -> AbstractContextManager[Any]:
+@contextlib.contextmanager
+def at_its_line(equation: Any) -> Iterator[None]:
     """Have what is traced come from where an equation comes from."""
     stack = source_info_util.current_name_stack() + equation.source_info.name_stack
-    context = source_info_util.user_context(
-        equation.source_info.traceback, name_stack=stack
-    )
-    with contextlib.ExitStack() as both:
-        both.enter_context(context)
-        both.enter_context(equation.ctx.manager)
-        return both.pop_all()
+    traceback = equation.source_info.traceback
+    with (
+        source_info_util.user_context(traceback, name_stack=stack),
+        equation.ctx.manager,
+    ):
+        yield
 
 
 def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -65,9 +65,10 @@ _wrappers: list[Callable[[Callable[..., Any]], Any]] = []
 
 def makes_eager_calls(cls: type[T]) -> type[T]:
     """Say that the method `_run` of a class makes calls outside of any program."""
-    _makers.append(cls)
+    maker: Any = cls
     for wrapper in _wrappers:
-        _makers[-1]._run = wrapper(_makers[-1]._run)
+        maker._run = wrapper(maker._run)
+    _makers.append(maker)
     return cls
 
 
@@ -140,10 +141,7 @@ class Operation:
         self.primitive.multiple_results = True
         self.primitive.def_impl(self._evaluate)
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
-        register_lowering(self.primitive, self._lower, platform="cpu")
-        for platform in device.PLATFORMS:
-            rule = functools.partial(self._lower_on_device, platform)
-            register_lowering(self.primitive, rule, platform=platform)
+        lower_everywhere(self.primitive, self._lower)
         batching.primitive_batchers[self.primitive] = self._batch
         _operations.setdefault(name, self)
 
@@ -398,12 +396,6 @@ class Operation:
             if name not in self._not_lowered
         }
 
-    def _lower_on_device(
-        self, platform: str, ctx: Any, *operands: Any, **params: Any
-    ) -> Sequence[Any]:
-        device.prepare(platform)
-        return self._lower(ctx, *operands, **params)
-
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
         """One message for the whole batch, which is at the same place on all processes."""
         bind = functools.partial(self.primitive.bind, **params)
@@ -416,6 +408,21 @@ class Operation:
         moved = [batch_at(axis, size, x, n) for x, n in batched]
         results = bind(*moved, *operands[number:])
         return results, [result_axis] * len(results)
+
+
+def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
+    """Register a rule that calls a handler, on all platforms that have handlers."""
+
+    def lower_on_device(
+        platform: str, ctx: Any, *operands: Any, **params: Any
+    ) -> Sequence[Any]:
+        device.prepare(platform)
+        return rule(ctx, *operands, **params)
+
+    register_lowering(primitive, rule, platform="cpu")
+    for platform in device.PLATFORMS:
+        on_device = functools.partial(lower_on_device, platform)
+        register_lowering(primitive, on_device, platform=platform)
 
 
 def call_in_program(
