@@ -17,8 +17,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -28,7 +29,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import device, lines
+from . import lines
 from .dtypes import DATATYPES, SUM, carried, check_dtype, check_reduction
 from .effects import ordered_effect
 from .environment import settings
@@ -40,11 +41,16 @@ from .jax_compat import (
     ad,
     batching,
     convert,
-    register_lowering,
     trace_state_clean,
 )
 from .lines import Halves
-from .operation import batch_at, call_in_program, makes_eager_calls, named
+from .operation import (
+    batch_at,
+    call_in_program,
+    lower_everywhere,
+    makes_eager_calls,
+    named,
+)
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
 from .operations.exchange import (
     Messages,
@@ -89,18 +95,32 @@ class Flight(NamedTuple):
 
     def are_kept(self) -> list[bool]:
         """Which results are arrays that `wait` is given, as nothing comes for them."""
-        return self.kind.are_kept(self, self.received)
+        return self.kind.are_kept(self)
+
+    def with_kept(self, kept: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        """One for each result: the next of `kept` where it is kept, else the other one."""
+        left = iter(kept)
+        pairs = zip(others, self.are_kept(), strict=True)
+        return [next(left) if is_kept else other for other, is_kept in pairs]
+
+    def those_kept(self, leaves: Sequence[Any]) -> list[Any]:
+        """Those of as many leaves as there are results that `wait` is given."""
+        return list(itertools.compress(leaves, self.are_kept()))
 
 
 class Kind:
     """How a kind of operation is started and transformed. This one holds arrays."""
 
-    def start(
-        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
-    ) -> Any:
+    def leaving(
+        self, ctx: Any, operands: Sequence[Any], flight: Flight
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        """What the core is given, and the types of that."""
         avals = list(map(carried, flight.sent))
-        values = list(map(convert, operands, avals))
-        return _call(ctx, "hold", values, attributes, avals, [TICKET])[0]
+        return list(map(convert, operands, avals)), avals
+
+    def attributes(self, flight: Flight) -> dict[str, Any]:
+        """What the core is further told."""
+        return {}
 
     def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
         """The messages of both calls, for reports: what is sent first, and what comes."""
@@ -116,8 +136,8 @@ class Kind:
         """The results of a wait, from what the core has."""
         return list(map(convert, came, flight.received))
 
-    def are_kept(self, flight: Flight, leaves: Types) -> list[bool]:
-        return [False] * len(leaves)
+    def are_kept(self, flight: Flight) -> list[bool]:
+        return [False] * len(flight.received)
 
     def batch_axes(self, flight: Flight) -> tuple[int, int]:
         return 0, 0
@@ -168,20 +188,20 @@ class _Exchange(Kind):
         params = dict(flight.params)
         return params["sent"], params["received"]
 
-    def start(
-        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
-    ) -> Any:
-        sent, received = self._ends(flight)
-        values, avals = pack_messages(ctx, sent, operands)
+    def leaving(
+        self, ctx: Any, operands: Sequence[Any], flight: Flight
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        sent, _ = self._ends(flight)
+        return pack_messages(ctx, sent, operands)
+
+    def attributes(self, flight: Flight) -> dict[str, Any]:
         arrays = [
             number
-            for aval in parcels_of(received, flight.received)
+            for aval in self.arriving(flight)
             for number in (DATATYPES[str(aval.dtype)][0], aval.size)
         ]
-        attributes |= message_attributes(flight.communicator, sent, received)
-        attributes["arrays"] = np.array(arrays, np.int64)
-        of_start, _ = self.halves(flight)
-        return _call(ctx, "iexchange", values, attributes, avals, [TICKET], of_start)[0]
+        found = message_attributes(flight.communicator, *self._ends(flight))
+        return {**found, "arrays": np.array(arrays, np.int64)}
 
     def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
         sent, received = self._ends(flight)
@@ -197,11 +217,10 @@ class _Exchange(Kind):
         self, ctx: Any, came: Sequence[Any], kept: Sequence[Any], flight: Flight
     ) -> list[Any]:
         _, received = self._ends(flight)
-        given = iter(kept)
-        of_all = [next(given) if is_kept else None for is_kept in flight.are_kept()]
+        of_all = flight.with_kept(kept, [None] * len(flight.received))
         return unpack_messages(ctx, received, came, of_all)
 
-    def are_kept(self, flight: Flight, leaves: Types) -> list[bool]:
+    def are_kept(self, flight: Flight) -> list[bool]:
         _, received = self._ends(flight)
         pairs = zip(received.ranks, received.parts, strict=True)
         return [rank == PROC_NULL for rank, parts in pairs for _ in range(parts)]
@@ -242,17 +261,10 @@ class _Collective(Kind):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def start(
-        self, ctx: Any, operands: Sequence[Any], flight: Flight, attributes: dict[str, Any]
-    ) -> Any:
-        aval = carried(flight.sent[0])
-        value = convert(operands[0], aval)
-        attributes |= {
-            name: np.int64(value)
-            for name, value in flight.params
-            if name != "shared"  # only JAX's rules look at that
-        }
-        return _call(ctx, flight.name, [value], attributes, [aval], [TICKET])[0]
+    def attributes(self, flight: Flight) -> dict[str, Any]:
+        # Only JAX's rules look at `shared`.
+        lowered = ((name, value) for name, value in flight.params if name != "shared")
+        return {name: np.int64(value) for name, value in lowered}
 
     def _params(self, flight: Flight) -> dict[str, Any]:
         return {**dict(flight.params), "communicator": flight.communicator}
@@ -305,38 +317,7 @@ def _is_inexact(aval: ShapedArray) -> bool:
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
-def _call(
-    ctx: Any,
-    handler: str,
-    operands: Sequence[Any],
-    attributes: dict[str, Any],
-    avals_in: Sequence[ShapedArray],
-    avals_out: Sequence[ShapedArray],
-    halves: Halves | None = None,
-) -> list[Any]:
-    return call_in_program(
-        ctx,
-        handler,
-        operands,
-        attributes,
-        halves,
-        avals_in=avals_in,
-        avals_out=avals_out,
-    )
-
-
 # The two halves, as JAX knows them.
-
-
-def _register(primitive: Primitive, lower: Callable[..., Any]) -> None:
-    def lower_on_device(platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
-        device.prepare(platform)
-        return lower(ctx, *operands, **params)
-
-    register_lowering(primitive, lower, platform="cpu")
-    for platform in device.PLATFORMS:
-        rule = functools.partial(lower_on_device, platform)
-        register_lowering(primitive, rule, platform=platform)
 
 
 @makes_eager_calls
@@ -380,11 +361,23 @@ def _type_of_start(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
 
 
 def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) -> list[Any]:
+    kind = flight.kind
+    values, avals = kind.leaving(ctx, operands, flight)
     attributes = {
         "comm_number": np.int64(flight.communicator.number),
         "may_be_lost": np.int64(may_be_lost),
+        **kind.attributes(flight),
     }
-    return [flight.kind.start(ctx, operands, flight, attributes)]
+    of_start, _ = kind.halves(flight)
+    return call_in_program(
+        ctx,
+        flight.name,
+        values,
+        attributes,
+        of_start,
+        avals_in=avals,
+        avals_out=[TICKET],
+    )
 
 
 def _push_start(primals: Any, tangents: Any, *, flight: Flight, may_be_lost: bool) -> Any:
@@ -398,11 +391,7 @@ def _transpose_start(
     cotangent: Any, *operands: Any, flight: Flight, may_be_lost: bool
 ) -> list[Any]:
     back = flight.kind.back(flight)
-    kept = [
-        jnp.zeros(x.shape, x.dtype)
-        for x, is_kept in zip(back.received, back.are_kept(), strict=True)
-        if is_kept
-    ]
+    kept = [jnp.zeros(x.shape, x.dtype) for x in back.those_kept(back.received)]
     came = back.wait(ad.instantiate_zeros(cotangent), kept, may_be_zero=True)
     found = flight.kind.pull(flight, came)
     pairs = zip(operands, found, strict=True)
@@ -424,7 +413,7 @@ start_p.def_effectful_abstract_eval(_type_of_start)
 ad.primitive_jvps[start_p] = _push_start
 ad.primitive_transposes[start_p] = _transpose_start
 batching.primitive_batchers[start_p] = _batch_start
-_register(start_p, _lower_start)
+lower_everywhere(start_p, _lower_start)
 
 
 def _type_of_wait(*avals: Any, flight: Flight, may_be_zero: bool) -> Any:
@@ -440,14 +429,15 @@ def _lower_wait(
         "started": np.int64(_core.NONBLOCKING.index(flight.name)),
     }
     kind = flight.kind
-    came = _call(
+    _, of_wait = kind.halves(flight)
+    came = call_in_program(
         ctx,
         "wait",
         [ticket],
         attributes,
-        ctx.avals_in[:1],
-        kind.arriving(flight),
-        kind.halves(flight)[1],
+        of_wait,
+        avals_in=ctx.avals_in[:1],
+        avals_out=kind.arriving(flight),
     )
     return kind.results(ctx, came, kept, flight)
 
@@ -457,32 +447,18 @@ def _push_wait(
 ) -> tuple[Any, Any]:
     results = flight.wait(primals[0], primals[1:], may_be_zero=may_be_zero)
     ticket, *given = tangents
-    are_kept = flight.are_kept()
-    inexact = list(map(_is_inexact, flight.received))
-    kept = [
-        tangent
-        for tangent, x in zip(given, primals[1:], strict=True)
-        if jnp.issubdtype(x.dtype, jnp.inexact)
-    ]
+    of_tangents = flight.kind.of_tangents(flight)
+    pairs = zip(given, primals[1:], strict=True)
+    kept = [tangent for tangent, x in pairs if jnp.issubdtype(x.dtype, jnp.inexact)]
     if type(ticket) is ad.Zero:
-        left = iter(kept)
-        pushed = iter(
-            [
-                next(left) if is_kept else ad.Zero(aval)
-                for aval, is_kept, is_float in zip(
-                    flight.received, are_kept, inexact, strict=True
-                )
-                if is_float
-            ]
-        )
+        found = of_tangents.with_kept(kept, list(map(ad.Zero, of_tangents.received)))
     else:
-        of_tangents = flight.kind.of_tangents(flight)
         kept = list(map(ad.instantiate_zeros, kept))
-        pushed = iter(of_tangents.wait(ticket, kept, may_be_zero=True))
-    nothing = jax.dtypes.float0
+        found = of_tangents.wait(ticket, kept, may_be_zero=True)
+    pushed, nothing = iter(found), jax.dtypes.float0
     return results, [
-        next(pushed) if is_float else ad.Zero(ShapedArray(aval.shape, nothing))
-        for aval, is_float in zip(flight.received, inexact, strict=True)
+        next(pushed) if _is_inexact(aval) else ad.Zero(ShapedArray(aval.shape, nothing))
+        for aval in flight.received
     ]
 
 
@@ -494,15 +470,8 @@ def _transpose_wait(
     # Nobody waits for it if what has started this one was not differentiated.
     is_linear = ad.is_undefined_primal(ticket)
     started = back.start(given, may_be_lost=True) if is_linear else None
-    pairs = zip(given, flight.are_kept(), strict=True)
-    of_kept = [ct for ct, is_kept in pairs if is_kept]
-    return [
-        started,
-        *(
-            ct if ad.is_undefined_primal(x) else None
-            for x, ct in zip(kept, of_kept, strict=True)
-        ),
-    ]
+    pairs = zip(kept, flight.those_kept(given), strict=True)
+    return [started, *(ct if ad.is_undefined_primal(x) else None for x, ct in pairs)]
 
 
 def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) -> Any:
@@ -514,12 +483,8 @@ def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) 
             for x, n in zip(kept, axes[1:], strict=True)
         ]
         results = flight.wait(ticket, members, may_be_zero=may_be_zero)
-        given = iter(zip(kept, axes[1:], strict=True))
-        pairs = [
-            next(given) if is_kept else (result, None)
-            for result, is_kept in zip(results, flight.are_kept(), strict=True)
-        ]
-        return [x for x, _ in pairs], [n for _, n in pairs]
+        given = flight.with_kept(kept, results)
+        return given, flight.with_kept(axes[1:], [None] * len(results))
     size = ticket.shape[axes[0]]
     batched = flight.kind.batched(flight, size)
     _, axis = flight.kind.batch_axes(flight)
@@ -534,7 +499,7 @@ wait_p.def_effectful_abstract_eval(_type_of_wait)
 ad.primitive_jvps[wait_p] = _push_wait
 ad.primitive_transposes[wait_p] = _transpose_wait
 batching.primitive_batchers[wait_p] = _batch_wait
-_register(wait_p, _lower_wait)
+lower_everywhere(wait_p, _lower_wait)
 
 
 # What users see of it.
@@ -589,9 +554,9 @@ def start(
     ticket = flight.start(list(map(jnp.asarray, operands)))
     if is_eager:
         line = lines.described(lines.frames_of(sys._getframe()))
-        _core.set_flight_line(int(ticket[0]), line)
-    pairs = zip(room, flight.are_kept(), strict=False)
-    kept = [jnp.asarray(x) for x, is_kept in pairs if is_kept]
+        # Without a program of JAX's that takes the first element.
+        _core.set_flight_line(int(np.asarray(ticket)[0]), line)
+    kept = list(map(jnp.asarray, flight.those_kept(room)))
     return Request(ticket, kept, (flight, structure))
 
 
@@ -609,6 +574,28 @@ def wait(request: Request[T]) -> T:
     if not isinstance(request, Request):
         reject("wait", "request", (Request,), request)
     return request._wait()
+
+
+def exchange_flight(
+    communicator: Communicator,
+    sent_types: Types,
+    received_types: Types,
+    sent: Messages,
+    received: Messages,
+) -> Flight:
+    """Messages with arrays of such types."""
+    params = (("sent", sent), ("received", received))
+    return Flight("iexchange", communicator, sent_types, received_types, params)
+
+
+def collective_flight(
+    name: str, x: ShapedArray, communicator: Communicator, **params: int
+) -> Flight:
+    """A collective operation on an array of such a type."""
+    received = x
+    if name == "iallgather":
+        received = ShapedArray((communicator.size, *x.shape), x.dtype)
+    return Flight(name, communicator, (x,), (received,), tuple(params.items()))
 
 
 def types_of(leaves: Sequence[Any]) -> Types:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from . import handles
 from .annotations import Array, ArrayLike, Comm, Integer, Op
-from .jax_compat import ShapedArray
-from .nonblocking import Flight, Request, start, types_of
-from .operations._arguments import ANY_TAG, root_rank
-from .operations.exchange import Messages, messages_of
+from .handles import Communicator
+from .nonblocking import Request, collective_flight, exchange_flight, start, types_of
+from .operations._arguments import ANY_TAG, check_first_axis, root_rank
+from .operations.exchange import NO_MESSAGES, Messages, messages_of
 from .packing import Tree
 from .validation import array, integer
 
@@ -22,17 +21,11 @@ _LEAF = jax.tree_util.tree_structure(0)
 
 
 def _collective(
-    name: str,
-    x: Any,
-    comm: handles.Communicator,
-    result: tuple[int, ...] | None = None,
-    **params: int,
+    name: str, x: Any, communicator: Communicator, **params: int
 ) -> Request[Array]:
     x = array(name, "x", x)
-    sent = types_of([x])
-    received = sent if result is None else (ShapedArray(result, sent[0].dtype),)
-    flight = Flight(name, comm, sent, received, tuple(params.items()))
-    return start(flight, [x], _LEAF)
+    (aval,) = types_of([x])
+    return start(collective_flight(name, aval, communicator, **params), [x], _LEAF)
 
 
 def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
@@ -48,8 +41,7 @@ def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
 
     """
     communicator = handles.communicator("iallgather", comm)
-    shape = (communicator.size, *jnp.shape(x))
-    return _collective("iallgather", x, communicator, shape, shared=True)
+    return _collective("iallgather", x, communicator, shared=True)
 
 
 def iallreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
@@ -83,8 +75,7 @@ def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
 
     """
     communicator = handles.communicator("ialltoall", comm)
-    if jnp.shape(x)[:1] != (communicator.size,):
-        raise ValueError("Alltoall input must have shape (nproc, ...)")
+    check_first_axis("alltoall", x, communicator)
     return _collective("ialltoall", x, communicator)
 
 
@@ -112,18 +103,18 @@ def _exchange(
 ) -> Request[Any]:
     communicator = handles.communicator(name, comm)
     leaves, room = sendbuf.arrays(name), recvbuf.arrays(name)
-    params = (("sent", sent), ("received", received))
-    flight = Flight("iexchange", communicator, types_of(leaves), types_of(room), params)
+    types = types_of(leaves), types_of(room)
+    flight = exchange_flight(communicator, *types, sent, received)
     return start(flight, leaves, recvbuf.structure, room)
 
 
 def _message(function: str, argument: str, rank: Any, tag_argument: str, tag: Any) -> Any:
     rank, tag = integer(function, argument, rank), integer(function, tag_argument, tag)
-    return Messages((rank,), (tag,), (1,))
+    return Messages.one(rank, tag)
 
 
-_NOTHING = Tree("x", ())
-_NO_MESSAGES = Messages((), (), ())
+#: A tree without arrays, which is None.
+_NOTHING = Tree("x", None)
 
 
 def _leaf(function: str, argument: str, x: Any) -> Tree:
@@ -147,11 +138,7 @@ def isend(
 
     """
     sent = _message("isend", "dest", dest, "tag", tag)
-    request = _exchange("isend", _leaf("isend", "x", x), _NONE, sent, _NO_MESSAGES, comm)
-    return request
-
-
-_NONE = Tree("x", None)
+    return _exchange("isend", _leaf("isend", "x", x), _NOTHING, sent, NO_MESSAGES, comm)
 
 
 def irecv(
@@ -173,7 +160,7 @@ def irecv(
     """
     received = _message("irecv", "source", source, "tag", tag)
     leaf = _leaf("irecv", "x", x)
-    return _exchange("irecv", _NOTHING, leaf, _NO_MESSAGES, received, comm)
+    return _exchange("irecv", _NOTHING, leaf, NO_MESSAGES, received, comm)
 
 
 def isendrecv(

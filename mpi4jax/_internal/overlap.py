@@ -8,7 +8,6 @@ results are its operands.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import device, handles
+from . import handles
 from .effects import ordered_effect
 from .handles import Communicator
 from .jax_compat import (
@@ -29,11 +28,10 @@ from .jax_compat import (
     batching,
     def_eager,
     eval_equation,
-    register_lowering,
     trace_state_clean,
 )
-from .nonblocking import Flight, Types, prepare
-from .operation import call_in_program, named
+from .nonblocking import Flight, Types, collective_flight, exchange_flight, prepare
+from .operation import call_in_program, lower_everywhere, named
 from .operations.exchange import NO_MESSAGES, Messages
 
 T = TypeVar("T")
@@ -52,13 +50,6 @@ def _lower(ctx: Any, *operands: Any, communicator: Communicator) -> list[Any]:
         {"comm_number": np.int64(communicator.number)},
         aliases={n: n for n in range(len(operands))},
     )
-
-
-def _lower_on_device(
-    platform: str, ctx: Any, *operands: Any, communicator: Communicator
-) -> list[Any]:
-    device.prepare(platform)
-    return _lower(ctx, *operands, communicator=communicator)
 
 
 def _of_some(values: Sequence[Any], communicator: Communicator) -> list[Any]:
@@ -90,11 +81,7 @@ in_order_p.def_effectful_abstract_eval(
 ad.primitive_jvps[in_order_p] = _push
 ad.primitive_transposes[in_order_p] = _transpose
 batching.primitive_batchers[in_order_p] = _batch
-register_lowering(in_order_p, _lower, platform="cpu")
-for _platform in device.PLATFORMS:
-    register_lowering(
-        in_order_p, functools.partial(_lower_on_device, _platform), platform=_platform
-    )
+lower_everywhere(in_order_p, _lower)
 
 
 def in_order(tree: T) -> T:
@@ -143,10 +130,9 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         The results of both functions.
 
     """
-    is_traced = not trace_state_clean()
     first = _Split(communicate)
     first.start()
-    if not is_traced:
+    if trace_state_clean():
         result = during()
         return first.finish(), jax.block_until_ready(result)
     computed = _Traced(during)
@@ -216,11 +202,8 @@ class _Split(_Traced):
                 self._env[variable] = new
 
     def start(self) -> None:
-        self._start(self.jaxpr)
-
-    def _start(self, jaxpr: Any) -> None:
         calls_later = False
-        for equation in jaxpr.eqns:
+        for equation in self.jaxpr.eqns:
             variables = [x for x in equation.invars if not isinstance(x, Literal)]
             calls = ordered_effect in equation.effects
             if not self._missing.isdisjoint(variables) or (calls and calls_later):
@@ -264,18 +247,13 @@ def _flight_of(equation: Any, operands: Sequence[Any]) -> _Started | None:
     prepare()
     avals = [ShapedArray(x.aval.shape, x.aval.dtype) for x in equation.invars]
     flight, number = form(tuple(avals), **equation.params)
-    room = zip(operands[number:], flight.are_kept(), strict=False)
-    return flight, operands[:number], [x for x, is_kept in room if is_kept]
+    return flight, operands[:number], flight.those_kept(operands[number:])
 
 
 def _collective(name: str) -> Callable[..., tuple[Flight, int]]:
     def form(avals: Types, *, communicator: Communicator, **params: Any) -> Any:
-        received = avals
-        if name == "allgather":
-            (x,) = avals
-            received = (ShapedArray((communicator.size, *x.shape), x.dtype),)
-        given = tuple(params.items())
-        return Flight(f"i{name}", communicator, avals, received, given), 1
+        (x,) = avals
+        return collective_flight(f"i{name}", x, communicator, **params), 1
 
     return form
 
@@ -284,11 +262,8 @@ def _exchange(
     avals: Types, *, sent: Messages, received: Messages, communicator: Communicator
 ) -> tuple[Flight, int]:
     number = sum(sent.parts)
-    params = (("sent", sent), ("received", received))
-    return (
-        Flight("iexchange", communicator, avals[:number], avals[number:], params),
-        number,
-    )
+    types = avals[:number], avals[number:]
+    return exchange_flight(communicator, *types, sent, received), number
 
 
 def _sendrecv(
@@ -301,22 +276,21 @@ def _sendrecv(
     communicator: Communicator,
     status_number: int,
 ) -> tuple[Flight, int]:
-    sent = Messages((dest,), (sendtag,), (1,))
-    received = Messages((source,), (recvtag,), (1,))
+    sent, received = Messages.one(dest, sendtag), Messages.one(source, recvtag)
     return _exchange(avals, sent=sent, received=received, communicator=communicator)
 
 
 def _send(
     avals: Types, *, dest: int, tag: int, communicator: Communicator
 ) -> tuple[Flight, int]:
-    sent = Messages((dest,), (tag,), (1,))
+    sent = Messages.one(dest, tag)
     return _exchange(avals, sent=sent, received=NO_MESSAGES, communicator=communicator)
 
 
 def _recv(
     avals: Types, *, source: int, tag: int, communicator: Communicator, status_number: int
 ) -> tuple[Flight, int]:
-    received = Messages((source,), (tag,), (1,))
+    received = Messages.one(source, tag)
     return _exchange(avals, sent=NO_MESSAGES, received=received, communicator=communicator)
 
 

@@ -34,6 +34,11 @@ class Messages(NamedTuple):
     #: How many leaves each of them has.
     parts: tuple[int, ...]
 
+    @classmethod
+    def one(cls, rank: int, tag: int) -> Messages:
+        """One message with one leaf."""
+        return cls((rank,), (tag,), (1,))
+
     def share(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         """The leaves of each message."""
         ends = itertools.accumulate(self.parts)
