@@ -3,6 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 
+DEADLOCK: int
+"""The exit code where no rank's own says more."""
+
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
 

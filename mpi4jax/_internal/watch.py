@@ -167,10 +167,6 @@ def start() -> None:
     )
 
 
-#: The exit code where no rank's own says more, as in the core.
-_DEADLOCK = 86
-
-
 class Meeting:
     """Reports a block that waits for long for all ranks, in a collective call of mpi4py's.
 
@@ -223,13 +219,15 @@ class Meeting:
         self._report()
         can_abort = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         who = "all ranks" if can_abort else "this rank"
-        _print_error(f"MPI4JAX_TIMEOUT is over: ending {who} with exit code {_DEADLOCK}\n")
+        _print_error(
+            f"MPI4JAX_TIMEOUT is over: ending {who} with exit code {_core.DEADLOCK}\n"
+        )
         # Launchers may lose what is written right before the end.
         time.sleep(0.2)
         if can_abort:
-            MPI.COMM_WORLD.Abort(_DEADLOCK)
+            MPI.COMM_WORLD.Abort(_core.DEADLOCK)
         # While another thread is in MPI, no function can run that would do so at exit.
-        os._exit(_DEADLOCK)
+        os._exit(_core.DEADLOCK)
 
 
 def _print_error(text: str) -> None:
