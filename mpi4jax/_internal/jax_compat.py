@@ -81,7 +81,6 @@ __all__ = [
     "register_ffi_target",
     "register_lowering",
     "set_token",
-    "target_of",
     "text_of",
     "token_type",
     "trace_state_clean",
@@ -184,9 +183,11 @@ def at_its_line(equation: Any) -> Iterator[None]:
         yield
 
 
-def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The lowering rule of a primitive with one result that JAX could trace as well."""
-    return mlir.lower_fun(function, multiple_results=False)
+def lower_function(
+    function: Callable[..., Any], *, multiple_results: bool = False
+) -> Callable[..., Any]:
+    """The lowering rule of a primitive that JAX could trace as well."""
+    return mlir.lower_fun(function, multiple_results=multiple_results)
 
 
 def lower_with(
@@ -322,11 +323,6 @@ def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]
         old = found[attribute]
         found[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
-
-
-def target_of(call: Any) -> str:
-    """The name of the handler of a custom call."""
-    return ir.StringAttr(call.attributes["call_target_name"]).value
 
 
 def not_in_place(call: Any) -> None:
