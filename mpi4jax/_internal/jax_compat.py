@@ -72,6 +72,7 @@ __all__ = [
     "ir",
     "is_kept_argument",
     "is_user_file",
+    "lower_at_its_line",
     "lower_function",
     "map_call_attribute",
     "not_in_place",
@@ -190,6 +191,17 @@ def lower_function(
     return mlir.lower_fun(function, multiple_results=multiple_results)
 
 
+def lower_at_its_line(function: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    """The lowering rule of a primitive that stands for calls: these come from its line."""
+    rule = mlir.lower_fun(function, multiple_results=True)
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        with source_info_util.user_context(_traceback_of(ctx)):
+            return rule(ctx, *operands, **params)
+
+    return lower
+
+
 def lower_with(
     ctx: Any,
     function: Callable[..., Sequence[Any]],
@@ -235,9 +247,12 @@ def program_of(ctx: Any) -> Any:
 
 def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
     """The functions that called what is being lowered, with the offsets of instructions."""
+    return zip(*_traceback_of(ctx).raw_frames(), strict=True)
+
+
+def _traceback_of(ctx: Any) -> Any:
     # JAX < 0.8 has it elsewhere.
-    traceback: Any = getattr(ctx, "traceback", None) or source_info_util.current().traceback
-    return zip(*traceback.raw_frames(), strict=True)
+    return getattr(ctx, "traceback", None) or source_info_util.current().traceback
 
 
 _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")

@@ -9,6 +9,7 @@ results are its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -164,11 +165,19 @@ def _eval(equation: Any, env: dict[Any, Any]) -> None:
     env.update(zip(equation.outvars, results, strict=True))
 
 
+#: Whether a function is being traced whose calls are to be started, one by one.
+is_split: ContextVar[bool] = ContextVar("is_split", default=False)
+
+
 class _Split(_Traced):
     """A function that communicates, in two halves."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        super().__init__(function)
+        token = is_split.set(True)
+        try:
+            super().__init__(function)
+        finally:
+            is_split.reset(token)
         self._env: dict[Any, Any] = dict(
             zip(self.jaxpr.constvars, self.consts, strict=True)
         )

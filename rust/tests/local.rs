@@ -58,6 +58,111 @@ fn parts_that_do_not_fit_are_refused() {
     );
 }
 
+/// A copy from one operand to one result: places and starts, and loops of sizes and steps.
+fn copies(numbers: &[&[i64]]) -> Vec<i64> {
+    let copies = numbers.iter().map(|numbers| {
+        let (ends, loops) = numbers.split_at(4);
+        [ends, &[loops.len() as i64 / 3], loops].concat()
+    });
+    copies.flatten().collect()
+}
+
+#[test]
+fn parts_are_copied() {
+    let mut x = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]; // 2 x 3
+    let (mut row, mut columns) = ([0.0; 3], [0.0; 4]);
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[2, 3]))
+        .result(array(&mut row, &[3]))
+        .result(array(&mut columns, &[2, 2]))
+        .ints(&[("updated", 0)]);
+    let numbers = copies(&[
+        &[0, 3, 0, 0, 3, 1, 1],
+        &[0, 0, 1, 0, 2, 3, 1],
+        &[0, 1, 1, 2, 2, 3, 1],
+    ]);
+    let outcome = run("copy", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(row, [3.0, 4.0, 5.0]);
+    assert_eq!(columns, [0.0, 3.0, 1.0, 4.0]);
+}
+
+#[test]
+fn parts_of_operands_are_replaced_in_order() {
+    let (mut x, mut y) = ([0.0; 8], [1.0, 2.0]); // 2 x 2 x 2
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[2, 2, 2]))
+        .operand(array(&mut y, &[2]))
+        .result(array(&mut x, &[2, 2, 2]))
+        .ints(&[("updated", 1)]);
+    let numbers = copies(&[
+        // One element everywhere, a plane of another one, and one element.
+        &[0, 0, 0, 0, 8, 0, 1],
+        &[0, 1, 0, 1, 2, 0, 4, 2, 0, 2],
+        &[0, 0, 0, 7],
+    ]);
+    let outcome = run("copy", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(x, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 1.0]);
+}
+
+#[test]
+fn copies_that_do_not_fit_are_refused() {
+    let outcome = |updated: i64, numbers: &[i64]| {
+        let call = CallFrame::default().operand(floats(IN, &[4]));
+        let call = call
+            .result(floats(OUT, &[2, 2]))
+            .ints(&[("updated", updated)]);
+        refused("copy", call.list("copies", numbers))
+    };
+    let loops = "[[4, 1, 1]] from element 1 are not in an array of shape";
+    for (numbers, text) in [
+        (&[0, 1, 0, 0, 1, 4, 1, 1][..], format!("{loops} [4]")),
+        (&[0, 0, 0, 1, 1, 4, 1, 1], format!("{loops} [2, 2]")),
+        (
+            &[0, -1, 0, 0, 0],
+            "[] from element -1 are not in an array of shape [4]".into(),
+        ),
+        (
+            &[0, 0, 0, 0, 1, 0, 1, 1],
+            "[[0, 1, 1]] from element 0 are not in an array of shape [4]".into(),
+        ),
+        (
+            &[0, 0, 0, 0, 1, i64::MAX, i64::MAX, 1],
+            format!(
+                "[[{0}, {0}, 1]] from element 0 are not in an array of shape [4]",
+                i64::MAX
+            ),
+        ),
+        (&[1, 0, 0, 0, 0], "there is no array 1".into()),
+        (&[0, 0, -1, 0, 0], "there is no array -1".into()),
+        (
+            &[0, 0, 0, 0, 2, 1, 1, 1],
+            "[1, 1, 1] are not the loops of 2 axes".into(),
+        ),
+        (&[0, 0, 0], "[0, 0, 0] are not copies".into()),
+    ] {
+        assert_eq!(outcome(0, numbers), invalid(&text));
+    }
+    assert_eq!(
+        outcome(2, &[]),
+        invalid("2 of 1 operands can't be updated by 1 results")
+    );
+    assert_eq!(
+        outcome(1, &[]),
+        invalid("XLA has given a result memory of its own that is to take its operand's")
+    );
+    let call = CallFrame::default().operand(floats(IN, &[4]));
+    let call = call.result(buffer(BF16, OUT as usize, &[4]));
+    let call = call
+        .ints(&[("updated", 0)])
+        .list("copies", &[0, 0, 0, 0, 0]);
+    assert_eq!(
+        refused("copy", call),
+        invalid("XLA type 11 can't be copied to XLA type 16")
+    );
+}
+
 #[test]
 fn a_result_takes_the_memory_of_its_operand() {
     let call = |result| {
