@@ -47,16 +47,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTOKEN_LINE = b"from .notoken import tree as tree\nfrom .notoken import *\n"
 
 
-def versions() -> dict[str, str]:
-    """The version of each API."""
-    text = (ROOT / "Cargo.toml").read_text()
-    found = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
-    return {"token": found["version"], "notoken": found["notoken-version"]}
-
-
 def version_for(settings: Config) -> str:
     """The version that is asked for: by its API, or by being in a source archive."""
-    known = versions()
+    known = crates.versions()
     api = (settings or {}).get("api")
     archive = ROOT / "PKG-INFO"
     if api is None and archive.exists():
@@ -129,6 +122,7 @@ def rewrite_wheel(
 ) -> None:
     before, after = f"mpi4jax-{old}.dist-info/", f"mpi4jax-{version}.dist-info/"
     texts = [n.removeprefix("licenses/") for n in added if n.startswith("licenses/")]
+    is_notoken = version == crates.versions()["notoken"]
     record = []
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as result:
 
@@ -142,7 +136,7 @@ def rewrite_wheel(
                 info.filename = after + info.filename.removeprefix(before)
             if info.filename == f"{after}METADATA":
                 data = with_licenses(with_version(data, version), texts)
-            elif info.filename == "mpi4jax/_line.pyi" and version == versions()["notoken"]:
+            elif info.filename == "mpi4jax/_line.pyi" and is_notoken:
                 data = NOTOKEN_LINE
             if info.filename != f"{after}RECORD":
                 add(info, data)

@@ -53,6 +53,13 @@ class Core(NamedTuple):
     crates: Sequence[Crate]
 
 
+def versions() -> dict[str, str]:
+    """The version of ours with each API."""
+    text = (ROOT / "Cargo.toml").read_text()
+    found = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
+    return {"token": found["version"], "notoken": found["notoken-version"]}
+
+
 def output_of(*command: str) -> str:
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout

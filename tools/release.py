@@ -28,7 +28,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from build_backend import versions
+from crates import versions
 from environments import (
     FOLDER,
     ROOT,
