@@ -7,6 +7,7 @@ sources, which are compiled then), and QEMU's user mode emulation.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def run(label: str, command: list[str], environ: Mapping[str, str]) -> bool:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    failed = done.returncode != 0 or "warning: " in done.stdout
+    # QEMU lacks instructions that the core does not use, and says so.
+    warnings = re.findall(r"(?m)^warning: ", done.stdout)
+    failed = done.returncode != 0 or bool(warnings)
     if failed:
         print(done.stdout)
     print("FAILED" if failed else "ok", label, flush=True)
