@@ -32,6 +32,7 @@ from environments import (
     add_arguments,
     call,
     mpi_environ,
+    output_of,
     prepare,
     tools,
     wheel,
@@ -290,13 +291,6 @@ def rust() -> list[bool]:
         label = f"referee on the headers of {mpi.name} and {jax.name}"
         results.append(cargo_test(label, [*cargo, *manifest, "--tests"], environ))
     return results
-
-
-def output_of(*command: object) -> str:
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:
