@@ -63,10 +63,16 @@ def answers(folder: Path, *command: object) -> str:
     return done.stdout
 
 
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a daemon. What it has to say is in its log."""
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
 def start_on(host: hosts.Host) -> None:
     """Start Slurm's daemon on a host, and wait until it can be used."""
     conf = host.folder / "slurm.conf"
-    subprocess.Popen(host.command("slurmd", "-D", "-f", conf), stdin=subprocess.DEVNULL)
+    start(host.command("slurmd", "-D", "-f", conf))
     state = ("sinfo", "--noheader", "--nodes", host.name, "--format", "%T")
     hosts.until(lambda: answers(host.folder, *state).strip() == "idle", host.name)
 
@@ -91,10 +97,7 @@ def daemons(folder: Path) -> Iterator[dict[str, str]]:
     )
     munge = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
     munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        for command in (munged, ["slurmctld", "-D", "-f", str(conf)])
-    ]
+    started = [start(command) for command in (munged, ["slurmctld", "-D", "-f", str(conf)])]
     try:
         for host in everywhere:
             start_on(host)
