@@ -41,8 +41,7 @@ SUBNET = "10.77.0"
 #: What starts a host: processes end with the shell, which is the first one of them.
 BOOT = """
 hostname {name}
-mount -t tmpfs tmpfs /dev/shm
-{tmp}
+{mounts}
 mount --bind {folder}/{name}.boot_id /proc/sys/kernel/random/boot_id
 ip link set lo up
 touch {folder}/{name}.up
@@ -74,6 +73,13 @@ def until(is_reached: object, what: str) -> None:
         time.sleep(0.02)
 
 
+def own_folders() -> list[list[str]]:
+    """Commands that give a host the folders that it shares with no other one."""
+    # A checkout in /tmp has to be seen.
+    folders = ["/dev/shm"] if Path("/tmp") in ROOT.parents else ["/dev/shm", "/tmp"]
+    return [["mount", "-t", "tmpfs", "tmpfs", folder] for folder in folders]
+
+
 class Host:
     """One of the hosts, by its number."""
 
@@ -90,14 +96,15 @@ class Host:
         self._file("up").unlink(missing_ok=True)
         # By this number, libraries tell whether two processes share a kernel.
         self._file("boot_id").write_text(f"{uuid.uuid4()}\n")
-        # A checkout in /tmp has to be seen.
-        keeps_tmp = Path("/tmp") in self.folder.parents
-        tmp = "" if keeps_tmp else "mount -t tmpfs tmpfs /tmp"
-        boot = BOOT.format(name=self.name, folder=self.folder, tmp=tmp)
-        unshare = subprocess.Popen(
-            [*NEW, "sh", "-ec", boot],
-            stdin=subprocess.DEVNULL,
-        )
+        mounts = "\n".join(map(" ".join, own_folders()))
+        boot = BOOT.format(name=self.name, folder=self.folder, mounts=mounts)
+        with self._file("log").open("w") as log:
+            unshare = subprocess.Popen(
+                [*NEW, "sh", "-ec", boot],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         until(self._file("up").exists, self.name)
         children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
         pid = int(children.read_text())
@@ -181,6 +188,8 @@ def cluster(size: int) -> Iterator[Path]:
         agent.write_text(AGENT.format(folder=folder, own=" ".join(OWN)))
         agent.chmod(0o755)
         call("hostname", LOGIN)
+        for command in own_folders():
+            call(*command)
         call("ip", "link", "set", "lo", "up")
         call("ip", "link", "add", BRIDGE, "type", "bridge")
         call("ip", "address", "add", f"{addresses[LOGIN]}/24", "dev", BRIDGE)

@@ -83,6 +83,12 @@ def run(start):
 
 
 @pytest.fixture
+def others():
+    """The hosts that stay."""
+    return hosts.hosts_of(FOLDER)[:-1]
+
+
+@pytest.fixture
 def host():
     """The host that goes away, and is there again for the next test."""
     host = hosts.hosts_of(FOLDER)[-1]
