@@ -7,8 +7,8 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 	$(if $(API),--api $(API)) $(if $(OPTIONS),--options="$(OPTIONS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev one check test rust own range package conformance bench bench-quick lint \
-	format wheel portable audit release versions docs clean
+.PHONY: help demo dev one check test rust own range package conformance hosts bench \
+	bench-quick lint format wheel portable audit release versions docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ package: ## Look at the wheels, at types, and at the names of the original
 
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tools/run.py --only conformance
+
+hosts: ## Run tests on several virtual hosts, with mpiexec and srun, as root (20 minutes)
+	$(PYTHON) tools/run.py --only hosts
 
 bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
 	$(PYTHON) benchmarks/run.py

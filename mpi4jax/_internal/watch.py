@@ -159,6 +159,7 @@ def start() -> None:
     _core.start_watching(
         comm.Get_rank(),
         comm.Get_size(),
+        handle(comm),
         handle(MPI.COMM_SELF),
         whereabouts,
         report_after=settings.hang_report or math.inf,
@@ -264,8 +265,9 @@ def _connect() -> bool:
         )
     if thread_level < MPI.THREAD_MULTIPLE:
         return False
+    hosts = world.gather(MPI.Get_processor_name()) or []
     comm = world.Dup()
-    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE))
+    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts)
     return True
 
 

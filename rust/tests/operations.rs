@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use _core::memory::Driver;
+use _core::mpi::set_world;
 use _core::ops;
 use _core::xla::Handler;
 
@@ -484,6 +485,11 @@ fn an_error_of_mpi_ends_all_ranks_otherwise() {
         outcome,
         internal("r1 | MPI_Recv returned error code 6: number 6 is wrong")
     );
+    // MPICH would wait for ranks that are gone if it was told of another communicator.
+    let world = 77;
+    set_world(world);
+    let (_, calls) = failing("MPI_Recv", 6, || run("recv", recv(-1)));
+    assert_eq!(calls[1..], [("MPI_Abort", vec![world, 6])]);
 }
 
 /// What they do with a device is tested elsewhere, with a driver. Where this machine has one, the
