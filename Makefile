@@ -8,7 +8,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust own range package conformance bench bench-quick lint \
-	format wheel docs clean
+	format wheel docs site-check pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ wheel: ## Build the wheels of both versions into dist/: with tokens, and without
 
 docs: ## Build the documentation into build/docs, and that of the core into target/doc
 	$(PYTHON) tools/docs.py
+
+site-check: ## Look at the documentation in Chromium: phone width, light and dark, search, links
+	$(PYTHON) tools/browser.py
+
+pictures: ## Draw the pictures of the documentation from runs of the examples
+	$(PYTHON) tools/pictures.py
 
 clean: ## Remove all that was built or set up
 	rm -rf $(ENVS) target tests/*/target build dist .*_cache mpi4jax/*.so *.egg-info
