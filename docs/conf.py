@@ -4,9 +4,10 @@ import re
 import zlib
 from pathlib import Path
 
-import mpi4jax
 from docutils.nodes import reference
 from sphinx.ext.intersphinx import missing_reference
+
+import mpi4jax
 
 project = "mpi4jax"
 copyright = "the mpi4jax developers"

@@ -16,8 +16,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from environments import FOLDER, ROOT, make
 
@@ -52,7 +53,7 @@ LEAST_CONTRAST = """() => {
         return [255, 255, 255];
     };
     let least = [21, ""];
-    for (const e of document.querySelectorAll("article p, article h1, article h2, article td")) {
+    for (const e of document.querySelectorAll("article :is(p, h1, h2, td)")) {
         const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))];
         const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
         if (contrast < least[0]) least = [contrast, e.textContent.slice(0, 40)];
@@ -100,21 +101,24 @@ def look(chromium: str) -> list[str]:
                 )
                 tab = context.new_page()
                 where = f"{screen}, {scheme}"
-                tab.on("pageerror", lambda e, w=where: wrong.append(f"{w}: {e}"))
-                tab.on(
-                    "response",
-                    lambda r, w=where: (
-                        wrong.append(f"{w}: {r.status} for {r.url}") if r.status > 399 else 0
-                    ),
-                )
+
+                def note(problem: object, where: str = where) -> None:
+                    wrong.append(f"{where}: {problem}")
+
+                def check(response: Any, note: Callable[[object], None] = note) -> None:
+                    if response.status >= 400:
+                        note(f"{response.status} for {response.url}")
+
+                tab.on("pageerror", note)
+                tab.on("response", check)
                 for name in pages:
                     tab.goto(f"{address}/{name}")
                     tab.wait_for_load_state("load")
                     for element in tab.evaluate(TOO_WIDE):
-                        wrong.append(f"{where}: {name} is too wide: {element}")
+                        note(f"{name} is too wide: {element}")
                     contrast, text = tab.evaluate(LEAST_CONTRAST)
                     if contrast < CONTRAST:
-                        wrong.append(f"{where}: {name}: contrast {contrast:.1f} of {text!r}")
+                        note(f"{name}: contrast {contrast:.1f} of {text!r}")
                     stem = name.removesuffix(".html")
                     tab.screenshot(path=SHOTS / f"{stem}-{screen}-{scheme}.png")
                 backgrounds[where] = tab.evaluate(BACKGROUND)
@@ -124,7 +128,7 @@ def look(chromium: str) -> list[str]:
                     "#search-results li a", "links => links.map(link => link.href)"
                 )
                 if not any("/halo.html" in link for link in found):
-                    wrong.append(f"{where}: a search for halo finds {found}")
+                    note(f"a search for halo finds {found}")
                 tab.screenshot(path=SHOTS / f"searched-{screen}-{scheme}.png")
                 context.close()
         browser.close()

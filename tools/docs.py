@@ -46,8 +46,8 @@ def broken_links(folder: Path) -> list[str]:
             place, anchor = urldefrag(unquote(link))
             target = (path.parent / place.partition("?")[0]).resolve() if place else path
             target = target / "index.html" if target.is_dir() else target
-            there = target in pages
-            if not target.exists() or (there and anchor and anchor not in pages[target].anchors):
+            has_anchor = target not in pages or anchor in {"", *pages[target].anchors}
+            if not (target.exists() and has_anchor):
                 broken.append(f"{path.relative_to(folder.resolve())}: {link}")
     return sorted(set(broken))
 

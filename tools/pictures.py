@@ -7,6 +7,7 @@ Writes into docs/pictures. Timelines are drawn from traces (MPI4JAX_TRACE).
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
     if calls is None:
         for rank in ranks:
             calls_of = sorted((e for e in made if e["pid"] == rank), key=lambda e: e["ts"])
-            for start, wait in zip(calls_of, calls_of[1:], strict=False):
+            for start, wait in itertools.pairwise(calls_of):
                 if wait["name"].startswith("wait"):
                     left = start["ts"] + start["dur"]
                     gap = {"pid": rank, "ts": left, "dur": wait["ts"] - left}

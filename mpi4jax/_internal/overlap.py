@@ -116,8 +116,8 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
 
     The operations of ``communicate`` that do not depend on the result of another one are
     started. Then ``during`` is computed. Then the operations are waited for, and the rest
-    of ``communicate`` is done. Operations that have no nonblocking form, and those inside of
-    loops and branches, are done before ``during``.
+    of ``communicate`` is done. Operations that have no nonblocking form, and those inside
+    of loops and branches, are done before ``during``.
 
     Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the operations are
     started, except what does not use the program's arrays.
