@@ -8,7 +8,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust own range package conformance hosts bench \
-	bench-quick lint format wheel portable audit release versions docs clean
+	bench-quick lint format wheel portable audit release versions docs site-check pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ versions: ## Write new version numbers: make versions TOKEN=0.7.4 NOTOKEN=0.9.3
 
 docs: ## Build the documentation into build/docs, and that of the core into target/doc
 	$(PYTHON) tools/docs.py
+
+site-check: ## Look at the documentation in Chromium: phone width, light and dark, search, links
+	$(PYTHON) tools/browser.py
+
+pictures: ## Draw the pictures of the documentation from runs of the examples
+	$(PYTHON) tools/pictures.py
 
 clean: ## Remove all that was built or set up
 	rm -rf $(ENVS) target tests/*/target build dist .*_cache mpi4jax/*.so *.egg-info

@@ -161,6 +161,27 @@ def trace_back(
     return Found(misfits, measured, gradients, beginning)
 
 
+def draw(found: Found, truth: jax.Array, path: str) -> None:
+    """The end, the beginning that was found from it, and the true one, in a slice."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    pictures = {"end": found.end, "beginning, found": found.beginning, "beginning": truth}
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
+    for axis, (name, field) in zip(axes, pictures.items(), strict=True):
+        # The plane through the hotter spot.
+        plane = field[:, field.shape[1] * 2 // 5, :].T
+        image = axis.imshow(plane, origin="lower", cmap="inferno", vmin=0, vmax=1)
+        axis.set_title(name, loc="left")
+        axis.set_xlabel("x")
+    axes[0].set_ylabel("z")
+    figure.colorbar(image, ax=axes, label="temperature", shrink=0.8)
+    figure.savefig(path, dpi=130)
+    print(f"wrote {path}")
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -171,6 +192,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--overlap", action="store_true", help="compute while messages are in flight"
     )
+    parser.add_argument("--output", metavar="PICTURE", help="draw what was found")
     return parser.parse_args()
 
 
@@ -215,6 +237,8 @@ def main() -> int:
         print(f"misfit at first {first:.3g}, in the last step {last:.3g}")
         for name, difference in zip(Found._fields, differences, strict=True):
             print(f"largest difference to one process: {difference:.1e} ({name})")
+        if args.output:
+            draw(found, jax.device_get(block.temperature), args.output)
     return 0 if all(difference <= TOLERANCE for difference in differences) else 1
 
 

@@ -20,7 +20,7 @@ __all__ = ["Call", "Profile", "Row", "profile", "recent", "watch"]
 
 
 class Call(NamedTuple):
-    """A call of an operation that this process has made."""
+    """A call of an operation by this process."""
 
     #: The name of the operation.
     operation: str
@@ -29,16 +29,15 @@ class Call(NamedTuple):
     arguments: tuple[str, ...]
     #: What the communicator is called in reports.
     communicator: str
-    #: For collective operations: the place of the call among those on the communicator,
-    #: from 1.
+    #: For collective operations: the position of the call among those on the
+    #: communicator, from 1.
     number: int | None
-    #: The line of the user's that the call comes from, if it is known. A compiled program
-    #: knows its lines; a call outside of any program is at a line only while it is under
-    #: way.
+    #: The user's line that the call comes from, if it is known. For eager calls, it is
+    #: known only while they are in progress.
     line: str | None
     #: The seconds since the call began, to some milliseconds.
     age: float
-    #: The seconds that it took, to some milliseconds, or None while it is under way.
+    #: The seconds that it took, to some milliseconds, or None while it is in progress.
     duration: float | None
 
     def __str__(self) -> str:
@@ -51,9 +50,8 @@ class Call(NamedTuple):
 def recent() -> list[Call]:
     """The last calls of this process, up to about a thousand, the oldest first.
 
-    They are always recorded, at the cost of some nanoseconds each. It includes calls that
-    are under way, so this also tells a debugger or a signal handler where the process
-    waits.
+    They are always recorded, at the cost of some nanoseconds each. Calls in progress are
+    included, so a debugger or a signal handler can find out where the process waits.
     """
     return [
         Call(operation, tuple(arguments), comm, number or None, line or None, age, duration)
@@ -62,7 +60,7 @@ def recent() -> list[Call]:
 
 
 class Profile:
-    """What a part of a program did. It is filled when that is over, on all processes."""
+    """The profile of a part of a program. It is filled at its end, on all processes."""
 
     def __init__(self) -> None:
         self._result: Result | None = None
@@ -75,7 +73,7 @@ class Profile:
 
     @property
     def elapsed(self) -> float:
-        """The seconds of the whole."""
+        """The duration in seconds."""
         return self._found.elapsed
 
     @property
@@ -85,20 +83,20 @@ class Profile:
 
     @property
     def seconds(self) -> np.ndarray[Any, Any]:
-        """The seconds that each process was in MPI."""
+        """The seconds that each process spent in MPI."""
         return self._found.seconds
 
     @property
     def waiting(self) -> np.ndarray[Any, Any]:
-        """The seconds of it in which each process waited for another to begin its call."""
+        """The part of these in which each process waited for another to begin its call."""
         return self._found.waiting
 
     @property
     def traffic(self) -> np.ndarray[Any, Any]:
         """The bytes of messages from each process (first index) to each other one.
 
-        It has what `send`, `sendrecv`, `exchange` and the operations between neighbors
-        sent. How MPI sends the data of other collective operations is up to MPI.
+        It includes `send`, `sendrecv`, `exchange` and the neighborhood operations. How the
+        data of other collective operations are sent is up to MPI.
         """
         return self._found.traffic
 
@@ -109,10 +107,10 @@ class Profile:
         """Draw the time of each process, and who sends how much to whom.
 
         Arguments:
-            path: A file to save the picture to, which rank 0 does.
+            path: A file to which rank 0 saves the picture.
 
         Returns:
-            A figure of matplotlib's, which has to be installed.
+            A figure of matplotlib, which has to be installed.
 
         """
         figure = draw(self._found)
@@ -123,14 +121,14 @@ class Profile:
 
 @contextmanager
 def profile(*, quiet: bool = False) -> Iterator[Profile]:
-    """Find out what the calls in a `with` block cost, by operation and by line.
+    """Measure what the calls in a `with` block cost, by operation and by line.
 
-    All processes have to enter the block, and to leave it. In the end rank 0 prints what
-    they did. Calls are waited for at the beginning and in the end, so that the block has
-    all calls that are made in it, and no others.
+    All processes have to enter and leave the block. At the end rank 0 prints a summary.
+    The profile waits for pending calls at the beginning and at the end, so that it contains
+    exactly the calls made in the block.
 
     Arguments:
-        quiet: Whether to print nothing.
+        quiet: Print nothing.
 
     """
     found = Profile()
@@ -147,11 +145,11 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
 
 
 def watch() -> None:
-    """Have the processes ask each other what they do, when one waits for long.
+    """Let the processes ask each other what they are doing when one waits for long.
 
-    The first call on the default communicator does so anyway. This is for programs that
-    only use communicators of their own. All processes of ``COMM_WORLD`` have to call it, as
-    it makes a communicator; another call does nothing.
+    The first call on the default communicator enables this anyway. This function is for
+    programs that use only communicators of their own. All processes of ``COMM_WORLD`` have
+    to call it, as it creates a communicator; further calls do nothing.
 
     Raises:
         RuntimeError: if MPI was not initialised with ``MPI.THREAD_MULTIPLE`` everywhere.

@@ -1,4 +1,4 @@
-"""What packages need that call MPI from JAX by handlers of their own.
+"""For packages that call MPI from JAX with handlers of their own.
 
 `docs/extend.md` has an example.
 """
@@ -32,19 +32,19 @@ def call_in_order(
     platform: str = "cpu",
     operand_output_aliases: dict[int, int] | None = None,
 ) -> None:
-    """Have a primitive call a handler, in order with all other calls of MPI.
+    """Make a primitive call a handler, in order with all other calls of MPI.
 
     The primitive's parameters are the handler's attributes. Its abstract evaluation must
-    give :data:`ordered_effect` with the types of the results
-    (``primitive.def_effectful_abstract_eval``). Outside of :func:`jax.jit`, it is compiled
-    and run by itself.
+    return :data:`ordered_effect` with the types of the results
+    (``primitive.def_effectful_abstract_eval``). Outside of :func:`jax.jit`, the primitive
+    is compiled and run by itself.
 
     Arguments:
         primitive (jax.extend.core.Primitive): The primitive.
         target: The name under which the handler was registered, by
             :func:`jax.ffi.register_ffi_target`.
         platform: JAX's platform: ``"cpu"``, ``"cuda"``.
-        operand_output_aliases: The results that take the memory of an operand, by its
+        operand_output_aliases: The results that reuse the memory of an operand, by its
             position.
 
     """
@@ -59,20 +59,20 @@ def call_in_order(
 
 
 def get_token(ctx: Any) -> Any:
-    """The XLA token that a lowering rule takes, as the last operand of a custom call.
+    """The XLA token for a lowering rule: the last operand of its custom call.
 
     Arguments:
-        ctx: The context that JAX hands to the rule.
+        ctx: The context that JAX passes to the rule.
 
     """
     return jax_compat.get_token(ctx, ordered_effect)
 
 
 def set_token(ctx: Any, token: Any) -> None:
-    """Say which token comes after what a lowering rule made: the custom call's last result.
+    """Set the XLA token after a lowering rule: the last result of its custom call.
 
     Arguments:
-        ctx: The context that JAX hands to the rule.
+        ctx: The context that JAX passes to the rule.
         token: The token.
 
     """
@@ -80,10 +80,10 @@ def set_token(ctx: Any, token: Any) -> None:
 
 
 def communicator_number(comm: Comm = None) -> int:
-    """The number that stands for a communicator in compiled programs.
+    """The number that represents a communicator in compiled programs.
 
-    Programs with numbers are the same on all processes and in all runs. A handler gets
-    the communicator from :func:`registry`.
+    Programs with numbers are the same on all processes and in all runs. Handlers look the
+    communicator up in the :func:`registry`.
 
     Arguments:
         comm (mpi4py.MPI.Comm): The communicator (defaults to the one of operations without
@@ -94,7 +94,7 @@ def communicator_number(comm: Comm = None) -> int:
 
 
 def operator_number(op: Op) -> int:
-    """The number that stands for a reduction operator in compiled programs.
+    """The number that represents a reduction operator in compiled programs.
 
     Arguments:
         op (mpi4py.MPI.Op): The operator.
@@ -106,11 +106,11 @@ def operator_number(op: Op) -> int:
 def mpi_handle(obj: Any) -> int:
     """The C handle of an MPI object, as a signed integer of 64 bits.
 
-    It differs from run to run, and from process to process, and with it a program that it
-    stands in. :func:`communicator_number` does not.
+    It differs from run to run and from process to process, and so does a program that
+    contains it. :func:`communicator_number` is always the same.
 
     Arguments:
-        obj: An object of mpi4py's.
+        obj: An object of mpi4py.
 
     """
     number = handle(unpack_hashable(obj))
@@ -118,7 +118,7 @@ def mpi_handle(obj: Any) -> int:
 
 
 def registry() -> object:
-    """The table of C functions that tell what numbers stand for, as a capsule.
+    """The table of C functions that look up what numbers represent, as a capsule.
 
     Its name is ``mpi4jax.registry``.
     """

@@ -73,7 +73,7 @@ UV = "uv==0.13.8"
 TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "libclang")
 
 #: What the documentation is made with.
-DOCS = ("sphinx", "furo", "myst-parser")
+DOCS = ("sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton")
 
 
 class Environment(NamedTuple):

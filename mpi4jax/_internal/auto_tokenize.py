@@ -18,8 +18,8 @@ R = TypeVar("R")
 def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
     """Make the MPI operations of a function run in the order of the program.
 
-    They do so without it: inside of :func:`jax.jit` and other transformations, this
-    changes nothing. Called directly, the function is compiled as a whole.
+    They also do so without it: inside of :func:`jax.jit` and other transformations, it has
+    no effect. Called directly, the function is compiled as a whole.
 
     Arguments:
         function: A function that uses mpi4jax.

@@ -29,21 +29,21 @@ _comm: MPI.Intracomm | None = None
 
 
 def initialize(comm: MPI.Intracomm | None = None) -> None:
-    """Make one JAX of all processes, whose collectives go through MPI.
+    """Connect the JAX of all processes, with collectives that use MPI.
 
-    All processes of the communicator call it, before they use JAX. From then on,
-    ``jax.devices()`` has the devices of all of them, in the order of their ranks, arrays
-    can be spread over them, and what JAX exchanges in its programs (``psum``, resharding,
-    matrix products) goes through the MPI of mpi4py. On GPUs it goes through NCCL, and
-    each process takes one GPU of its node.
+    All processes of the communicator have to call it, before they use JAX. Afterwards,
+    ``jax.devices()`` contains the devices of all processes, in the order of their ranks,
+    arrays can be sharded over them, and JAX's collectives (of ``psum``, resharding, matrix
+    products) use the MPI of mpi4py. On GPUs they use NCCL, and each process takes one GPU
+    of its node.
 
     Arguments:
-        comm: The processes, ``COMM_WORLD`` if it is None. The rank in it is JAX's
-            ``process_index``.
+        comm: The communicator of the processes (defaults to ``COMM_WORLD``). The rank in
+            it is JAX's ``process_index``.
 
     Raises:
-        RuntimeError: if it is called twice, after JAX has made its devices, or with an MPI
-            that was not initialised with ``THREAD_MULTIPLE``. All processes raise it.
+        RuntimeError: if it is called twice, after JAX has created its devices, or with an
+            MPI that was not initialised with ``THREAD_MULTIPLE``. All processes raise it.
 
     """
     global _comm

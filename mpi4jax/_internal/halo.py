@@ -134,28 +134,28 @@ class Plan:
     """How the processes of a Cartesian communicator exchange ghost cells.
 
     Each process has a part of every field, with ghost cells around it: copies of cells of
-    its neighbors. A plan is made once, by any process for itself, and without messages.
+    its neighbors. A plan is created once. This sends no messages.
 
     Arguments:
-        comm (mpi4py.MPI.Cartcomm): The communicator that ``Create_cart`` gave. Its grid
-            of processes has an axis for each one of the arrays that is divided, and says
-            which of these are periodic.
-        width: How many ghost cells there are: a number, or one for each axis, or a pair
-            (before, behind) for each axis.
-        axes (Sequence[int]): Those axes of the arrays, in the order of the communicator's
-            (default: the last ones).
+        comm (mpi4py.MPI.Cartcomm): A communicator made by ``Create_cart``. Its grid
+            of processes has one axis for each axis of the arrays that is divided, and
+            defines which of these are periodic.
+        width: The number of ghost cells: one number, or one for each axis, or a pair
+            (before, after) for each axis.
+        axes (Sequence[int]): The divided axes of the arrays, in the order of the
+            communicator's axes (defaults to the last ones).
         shape (Sequence[int]): The number of cells of the whole grid along these axes,
-            without ghosts. :meth:`gather` needs it, and fields that have more points than
-            cells, as they stand on faces or corners. The processes have parts that differ
-            by one cell at most, the larger ones first.
+            without ghosts. :meth:`gather` needs it, and so do staggered fields, which have
+            points on faces or corners. The parts differ by at most one cell, and the larger
+            ones come first.
         corners (bool): Whether ghost cells at edges and corners of a part, where two axes
-            meet, are exchanged, too. If so, one axis is exchanged after the other, else all
-            of them at once.
+            meet, are exchanged too. If so, the axes are exchanged one after another, else
+            all at once.
 
-    A field may have any type, and further axes. Its size along an axis is that of the own
-    part and of the ghosts. If the plan knows the shape, a field may also have some points
-    more than cells. These, at the ends of a part, are points of the neighbors as well, and
-    are expected to have the same values there.
+    A field may have any type, and additional axes. Its size along a divided axis is the
+    number of own cells plus that of ghost cells. If the plan knows the shape, a field may
+    also be staggered: it has one more point than cells, for example. The points at the ends
+    of a part then also belong to the neighbors, which must have the same values there.
     """
 
     def __init__(
@@ -214,20 +214,20 @@ class Plan:
     def exchange(
         self, fields: T, *, during: Callable[[T], R] | None = None
     ) -> T | tuple[T, R]:
-        """Fill the ghost cells with what the neighbors have there.
+        """Fill the ghost cells with the neighbors' values.
 
-        All fields together are one message for each neighbor. Ghost cells at an edge of the
-        grid that is not periodic stay as they are.
+        All fields together are one message for each neighbor. Ghost cells at a non-periodic
+        edge of the grid are not changed.
 
         Arguments:
             fields: An array, or a tree of arrays.
-            during: A function of the fields, with their old ghost cells, that is computed
-                while messages are in flight: all of them if the plan has no corners, else
-                those along the first axis.
+            during: A function of the fields, with their old ghost cells, to compute while
+                messages are in flight: all messages if the plan has no corners, else those
+                along the first axis.
 
         Returns:
             The fields, with their ghost cells filled; with ``during``, a tuple of these and
-            of what that gives.
+            the result of ``during``.
 
         """
         if during is None:
@@ -236,22 +236,22 @@ class Plan:
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
 
     def accumulate(self, fields: T) -> T:
-        """Add the ghost cells to the cells of the neighbors that they stand for.
+        """Add the ghost cells to the cells of the neighbors that they are copies of.
 
-        Those ghost cells are zero then. This is the transpose of :meth:`exchange`: each of
-        both is what the cotangents of the other need.
+        These ghost cells are then set to zero. This is the transpose of :meth:`exchange`,
+        and the other way round.
 
         Arguments:
             fields: An array, or a tree of arrays.
 
         Returns:
-            The fields, with what the neighbors had in their ghost cells added.
+            The fields, with the neighbors' ghost cells added.
 
         """
         return self._on_leaves("accumulate", self._accumulate, fields)
 
     def inner(self, fields: T) -> T:
-        """Cut off the ghost cells of all fields."""
+        """Remove the ghost cells of all fields."""
 
         names, leaves, structure = _flat(fields)
         found = []
@@ -261,15 +261,14 @@ class Plan:
         return _unflat(structure, found)
 
     def scatter(self, fields: T, *, root: Integer | None = None, edge: Any = 0) -> T:
-        """Cut whole fields into parts with ghost cells, of which this process gets its own.
+        """Divide whole fields into parts with ghost cells, and return that of this process.
 
         Arguments:
             fields: An array of the whole grid, or a tree of them, on all processes.
-            root (int): The one process that has them, if not all do. On the others, shapes
-                and dtypes are all that counts: these may have
-                :class:`jax.ShapeDtypeStruct` in place of arrays.
-            edge: The value of ghost cells for which there are no cells, at an edge that is
-                not periodic.
+            root (int): The one process that has them, if not all do. On the others, only
+                shapes and dtypes are used, so they may pass
+                :class:`jax.ShapeDtypeStruct` instead of arrays.
+            edge: The value of ghost cells at a non-periodic edge of the grid.
 
         """
         if root is not None:
@@ -297,7 +296,7 @@ class Plan:
     def gather(self, fields: T, *, root: Integer) -> T | None: ...
 
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
-        """Put the parts of all processes together, without their ghost cells.
+        """Join the parts of all processes, without their ghost cells.
 
         Arguments:
             fields: An array, or a tree of arrays.
@@ -326,12 +325,12 @@ class Plan:
 
     @property
     def start(self) -> tuple[int, ...]:
-        """The place of the first own cell of this process in the whole grid."""
+        """The index of the first own cell of this process in the whole grid."""
         return tuple(part.start for part in self._parts("start"))
 
     @property
     def size(self) -> tuple[int, ...]:
-        """How many cells this process has of its own along each axis."""
+        """The number of own cells of this process along each axis."""
         return tuple(map(len, self._parts("size")))
 
     def _parts(self, name: str) -> list[range]:

@@ -44,11 +44,11 @@ def wrap_as_hashable(obj: T) -> HashableMPIType[T]: ...
 def wrap_as_hashable(obj: Any) -> HashableMPIType[Any]:
     """Make an MPI object usable as a static argument of :func:`jax.jit`.
 
-    Wrapped objects are equal if they stand for the same communicator, operator or status.
-    All operations take them in place of the objects themselves.
+    Wrapped objects are equal if they contain the same communicator, operator or status.
+    All operations also accept wrapped objects.
 
     Arguments:
-        obj: A communicator, an operator or a status, or one that is wrapped already.
+        obj: A communicator, an operator or a status, or a wrapped one.
 
     """
     return obj if isinstance(obj, HashableMPIType) else HashableMPIType(obj)
@@ -59,10 +59,10 @@ def unpack_hashable(obj: HashableMPIType[T]) -> T: ...
 @overload
 def unpack_hashable(obj: T) -> T: ...
 def unpack_hashable(obj: Any) -> Any:
-    """Give back the MPI object that :func:`wrap_as_hashable` wrapped.
+    """Return the MPI object that :func:`wrap_as_hashable` has wrapped.
 
     Arguments:
-        obj: A wrapped MPI object. Anything else is given back as it is.
+        obj: A wrapped MPI object. Anything else is returned unchanged.
 
     """
     return obj.wrapped if isinstance(obj, HashableMPIType) else obj

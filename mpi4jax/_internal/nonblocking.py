@@ -507,10 +507,10 @@ lower_everywhere(wait_p, _lower_wait)
 
 @jax.tree_util.register_pytree_node_class
 class Request(Generic[T]):
-    """An operation that has been started, and that :func:`wait` waits for, once.
+    """A nonblocking operation that has been started. :func:`wait` completes it.
 
-    A pytree, which goes through jit, loops and branches: a loop may wait for what the turn
-    before has started.
+    A pytree, which can pass through jit, loops and branches: an iteration of a loop may
+    wait for what the previous one started.
     """
 
     def __init__(self, ticket: Any, kept: Sequence[Any], what: tuple[Flight, Any]) -> None:
@@ -561,14 +561,14 @@ def start(
 
 
 def wait(request: Request[T]) -> T:
-    """Wait for an operation, and get its result.
+    """Wait for a nonblocking operation, and return its result.
 
     Arguments:
-        request: What has started it. It can be waited for once, by the process that has
-            started it.
+        request: The request of the operation. The process that started it can wait for it
+            once.
 
     Returns:
-        What the operation without ``i`` in its name returns.
+        The result of the blocking operation, whose name lacks the ``i``.
 
     """
     if not isinstance(request, Request):

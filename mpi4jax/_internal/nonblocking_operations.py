@@ -29,7 +29,7 @@ def _collective(
 
 
 def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
-    """Start to collect an array from every process: :func:`allgather`.
+    """Start collecting an array from every process: :func:`allgather`.
 
     Arguments:
         x: Array or scalar input to send.
@@ -37,7 +37,7 @@ def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     communicator = handles.communicator("iallgather", comm)
@@ -45,7 +45,7 @@ def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
 
 
 def iallreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
-    """Start to reduce an array over all processes: :func:`allreduce`.
+    """Start reducing an array over all processes: :func:`allreduce`.
 
     Arguments:
         x: Array or scalar input.
@@ -54,7 +54,7 @@ def iallreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     communicator = handles.communicator("iallreduce", comm)
@@ -63,7 +63,7 @@ def iallreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
 
 
 def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
-    """Start to exchange slices of an array between all processes: :func:`alltoall`.
+    """Start exchanging slices of an array between all processes: :func:`alltoall`.
 
     Arguments:
         x: Array input to send. The first axis must have size ``nproc``.
@@ -71,7 +71,7 @@ def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     communicator = handles.communicator("ialltoall", comm)
@@ -80,7 +80,7 @@ def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
 
 
 def ibcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
-    """Start to send an array from one process to all others: :func:`bcast`.
+    """Start sending an array from one process to all others: :func:`bcast`.
 
     Arguments:
         x: Array or scalar input. On the other processes this determines the shape and
@@ -90,7 +90,7 @@ def ibcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     communicator = handles.communicator("ibcast", comm)
@@ -124,7 +124,7 @@ def _leaf(function: str, argument: str, x: Any) -> Tree:
 def isend(
     x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None
 ) -> Request[None]:
-    """Start to send an array to another process: :func:`send`.
+    """Start sending an array to another process: :func:`send`.
 
     Arguments:
         x: Array or scalar input to send.
@@ -134,7 +134,7 @@ def isend(
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once. That gives None.
+        A request, to be passed to :func:`wait` once. The result is None.
 
     """
     sent = _message("isend", "dest", dest, "tag", tag)
@@ -144,7 +144,7 @@ def isend(
 def irecv(
     x: ArrayLike, source: Integer, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> Request[Array]:
-    """Start to receive an array from another process: :func:`recv`.
+    """Start receiving an array from another process: :func:`recv`.
 
     Arguments:
         x: Array or scalar input with the correct shape and dtype. This can contain
@@ -155,7 +155,7 @@ def irecv(
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     received = _message("irecv", "source", source, "tag", tag)
@@ -173,7 +173,7 @@ def isendrecv(
     recvtag: Integer = 0,
     comm: Comm = None,
 ) -> Request[Array]:
-    """Start to send an array to one process, and to receive another from a process.
+    """Start sending an array to one process and receiving another from a process.
 
     Arguments:
         sendbuf: Array or scalar input to send.
@@ -187,7 +187,7 @@ def isendrecv(
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     sent = _message("isendrecv", "dest", dest, "sendtag", sendtag)
@@ -207,22 +207,22 @@ def iexchange(
     recvtag: object = 0,
     comm: Comm = None,
 ) -> Request[T]:
-    """Start to send and receive any number of messages: :func:`exchange`.
+    """Start sending and receiving any number of messages: :func:`exchange`.
 
     Arguments:
         sendbuf: A tree of arrays or scalars to send, for example a list.
         recvbuf: A tree of arrays or scalars with the structure, shapes and dtypes of what
             is received. This can contain arbitrary data and will not be overwritten.
-        source: Where the messages come from: a tree of ranks with which the tree
-            ``recvbuf`` begins, or one rank.
-        dest: Where the messages go, in the same way for ``sendbuf``.
+        source: The ranks that send the messages: a tree that is a prefix of the tree
+            ``recvbuf``, or one rank.
+        dest: The ranks that receive the messages, in the same way for ``sendbuf``.
         sendtag: A tag for all messages sent, or a tree of tags like ``dest``.
         recvtag: A tag for all messages received, or a tree of tags like ``source``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 
     Returns:
-        What :func:`wait` takes, once.
+        A request, to be passed to :func:`wait` once.
 
     """
     given, room = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)

@@ -72,17 +72,17 @@ lower_everywhere(in_order_p, _lower)
 
 
 def in_order(tree: T) -> T:
-    """Put arrays into the order of the calls of MPI, which is that of the program.
+    """Put a computation in order with the calls of MPI.
 
-    What is computed from the result is computed after all calls before this one, and what
-    the arrays are computed from before all calls behind it. So a program says what is to be
-    computed while messages are in flight.
+    What depends on the result is computed after all earlier calls of MPI, and what
+    the argument depends on is computed before all later ones. Use it to place a computation
+    between the start of a message and the wait for it.
 
     Arguments:
         tree: A tree of arrays.
 
     Returns:
-        The tree as it is.
+        The tree, unchanged.
 
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
@@ -100,13 +100,13 @@ def _in_order(leaves: Sequence[Any]) -> list[Any]:
 def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:
     """Compute while messages are in flight.
 
-    The operations of ``communicate`` that need nothing that comes with another one are
-    started. Then ``during`` is computed. Then it is waited for what was started, and the
-    rest of ``communicate`` is done. Operations that have no nonblocking form, and those
-    inside of loops and branches, are done before ``during``.
+    The operations of ``communicate`` that do not depend on the result of another one are
+    started. Then ``during`` is computed. Then the operations are waited for, and the rest
+    of ``communicate`` is done. Operations that have no nonblocking form, and those inside
+    of loops and branches, are done before ``during``.
 
-    Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the messages are
-    out, but for what takes none of the program's arrays.
+    Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the operations are
+    started, except what does not use the program's arrays.
 
     Arguments:
         communicate: A function without arguments that calls MPI.

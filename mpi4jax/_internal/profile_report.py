@@ -18,12 +18,11 @@ class Row(NamedTuple):
     line: str
     #: The number of calls, of all processes.
     calls: int
-    #: The bytes that all processes handed over to be sent (or, where there are none, that
-    #: they received).
+    #: The bytes that all processes passed for sending (or, if there are none, received).
     bytes: int
     #: The seconds in these calls, of each process.
     seconds: tuple[float, ...]
-    #: The seconds of it in which each process waited for another one to begin its call.
+    #: The part of these in which each process waited for another one to begin its call.
     waiting: tuple[float, ...]
 
 

@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class Token:
-    """What an operation without a given token returns as one.
+    """The token that an operation returns if none was passed.
 
-    A pytree without leaves: it goes through jit, loops, branches, vmap and grad as it is.
+    A pytree without leaves, which passes through jit, loops, branches, vmap and grad.
     """
 
     def block_until_ready(self) -> Token:
-        """Wait until all operations that were called are done."""
+        """Wait until all operations called so far are done."""
         flush()
         return self
 
@@ -51,7 +51,7 @@ _TOKEN = Token()
 
 @jax.tree_util.register_pytree_node_class
 class LinearToken:
-    """A token that derivatives follow from call to call: see :func:`create_token`.
+    """A token that carries derivatives from call to call: see :func:`create_token`.
 
     A pytree with one leaf, an array without elements. JAX differentiates it like any other.
     """
@@ -60,7 +60,7 @@ class LinearToken:
         self.leaf = leaf
 
     def block_until_ready(self) -> LinearToken:
-        """Wait until all operations that were called are done."""
+        """Wait until all operations called so far are done."""
         flush()
         return self
 
@@ -76,16 +76,16 @@ class LinearToken:
 
 
 def create_token(like: Any = ()) -> LinearToken:
-    """Make a token that lets derivatives follow :func:`send` and :func:`recv`.
+    """Make a token that carries derivatives through :func:`send` and :func:`recv`.
 
     Pass it from call to call, and to :func:`tie` at the end. The derivative of a message
-    then goes the way of the message, backwards in reverse mode, and the messages of the
-    derivative are sent in the order of the tokens.
+    then takes the way of the message, in the opposite direction in reverse mode, and the
+    messages of the derivative are sent in the order of the tokens.
 
     Arguments:
         like: What is differentiated: an array, or a tree of arrays. A process that only
-            receives has to give it, unless it differentiates the array that it lends to
-            ``recv``, or the token itself. The values don't matter.
+            receives has to pass it, unless it differentiates the array that it passes to
+            ``recv``, or the token itself. The values are not used.
 
     """
     leaves = map(jnp.asarray, jax.tree_util.tree_leaves(like))
@@ -104,17 +104,17 @@ def leaf_after(leaf: Any, *arrays: Any) -> Any:
 
 
 def tie(value: T, token: AnyToken) -> T:
-    """Make a value depend on the calls that a token has come from, for derivatives.
+    """Make a value depend on the calls that a token has passed through, for derivatives.
 
-    A process that differentiates a value (its loss) differentiates the calls that this
-    depends on, and no others. One that only sends has to say that it depends on these.
+    When a process differentiates a value (its loss), JAX differentiates only the calls that
+    the value depends on. A process that only sends has to add this dependency.
 
     Arguments:
         value: An array, or a tree of arrays. Those of a float or complex type are tied.
-        token (LinearToken): The token that the last of the calls gave.
+        token (LinearToken): The token that the last of these calls returned.
 
     Returns:
-        The value as it was.
+        The value, unchanged.
 
     """
     check("tie", "token", (LinearToken,), token)

@@ -152,7 +152,7 @@ def gather_with_token(
 def recv(
     tree: T, source: Integer = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> T:
-    """Receive a tree from another process, which sends it by :func:`send`.
+    """Receive a tree from another process, which sends it with :func:`send`.
 
     Arguments:
         tree: A tree of arrays or scalars with the structure, shapes and dtypes of what is
@@ -276,7 +276,7 @@ def scatter_with_token(
 
 @without_tokens
 def send(tree: T, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
-    """Send a tree to another process, which receives it by :func:`recv`.
+    """Send a tree to another process, which receives it with :func:`recv`.
 
     Arguments:
         tree: A tree of arrays or scalars.

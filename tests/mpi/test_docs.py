@@ -25,7 +25,13 @@ def run(page, blocks):
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("autodiff.md", 5), ("halo.md", 20), ("overlap.md", 4), ("trees.md", 3)],
+    [
+        ("autodiff.md", 5),
+        ("halo.md", 20),
+        ("overlap.md", 4),
+        ("trees.md", 3),
+        ("tutorial.md", 6),
+    ],
 )
 def test_examples(page, least):
     blocks = blocks_of((DOCS / page).read_text())

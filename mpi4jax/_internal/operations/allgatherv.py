@@ -59,20 +59,20 @@ def allgatherv(
         x: Array input to send. First axis must have size ``counts[rank]``; the others, and
             the dtype, must be the same on all processes.
         counts (Sequence[int]): The size of the first axis on every process. With a
-            capacity, this is one number, which the program may compute: how many rows
-            this process sends. ``x`` may have more.
-        capacity (int): How many rows the result has, for numbers of rows that only the
-            running program knows. If more rows come, it is an error on all processes, and
+            capacity, this is the number of rows that this process sends, which the program
+            may compute. ``x`` may have more rows.
+        capacity (int): The number of rows of the result, if ``counts`` is computed by the
+            program. If there would be more rows, this is an error on all processes, and
             nothing is sent.
-        fill_value: What the rows of the result are that nobody sends, if it has a
-            capacity: a number, or an array like a row.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 
     Returns:
         The arrays of all processes, one after the other in rank order: shape
-        ``(sum(counts), ...)``. With a capacity, a tuple of these, filled up to the shape
-        ``(capacity, ...)``, and of the number of rows that came from each process.
+        ``(sum(counts), ...)``. With a capacity, a tuple of these, padded to the shape
+        ``(capacity, ...)``, and the number of rows received from each process.
 
     """
     name = "allgatherv"

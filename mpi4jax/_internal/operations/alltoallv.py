@@ -60,20 +60,20 @@ def alltoallv(
             axis. With a capacity, this may be an array that the program computes, and
             ``x`` may have more rows, which are not sent.
         recvcounts (Sequence[int]): The size of the part that comes from each process. It
-            must be what that process has as ``sendcounts[rank]``. With a capacity, it is
-            not given, but found out.
-        capacity (int): How many rows the result has, for counts that only the running
-            program knows. It need not be the same on all processes. If more rows come, it
-            is an error on all of them, and nothing is sent.
-        fill_value: What the rows of the result are that nobody sends, if it has a
-            capacity: a number, or an array like a row.
+            must match ``sendcounts[rank]`` of that process. With a capacity, it is not
+            given; the processes exchange it.
+        capacity (int): The number of rows of the result, for counts that the program
+            computes. It need not be the same on all processes. If there would be more rows,
+            this is an error on all of them, and nothing is sent.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 
     Returns:
         The received parts, one after the other in rank order: shape
-        ``(sum(recvcounts), ...)``. With a capacity, a tuple of these, filled up to the
-        shape ``(capacity, ...)``, and of the number of rows that came from each process.
+        ``(sum(recvcounts), ...)``. With a capacity, a tuple of these, padded to the shape
+        ``(capacity, ...)``, and the number of rows received from each process.
 
     """
     name = "alltoallv"

@@ -16,7 +16,7 @@ operation = Operation("barrier", operands=(), result=lambda **_: None)
 
 @without_tokens
 def barrier(*, comm: Comm = None) -> None:
-    """Wait until every process has come here.
+    """Wait until every process has reached the barrier.
 
     Arguments:
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

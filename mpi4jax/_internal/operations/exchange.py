@@ -277,17 +277,18 @@ def exchange(
 
     All receives are posted, then all sends, and then the call waits for all of them. So
     no order of the messages leads to a deadlock, and all are in flight at the same time.
-    Each rank in ``dest`` and ``source`` is one message. It carries the array in its place
-    in ``sendbuf`` or ``recvbuf``, or all arrays of a tree that is there, of any types.
+    Each rank in ``dest`` and ``source`` stands for one message. It contains the array at
+    the same position in ``sendbuf`` or ``recvbuf``, or the arrays of the tree there, of
+    any types.
 
     Arguments:
         sendbuf: A tree of arrays or scalars to send, for example a list.
         recvbuf: A tree of arrays or scalars with the structure, shapes and dtypes of what
             is received. This can contain arbitrary data and will not be overwritten.
-        source: Where the messages come from: a tree of ranks with which the tree
-            ``recvbuf`` begins, for example a list of as many ranks, or one rank for all of
+        source: The ranks that send the messages: a tree that is a prefix of the tree
+            ``recvbuf``, for example a list of as many ranks, or one rank for all of
             ``recvbuf``.
-        dest: Where the messages go, in the same way for ``sendbuf``.
+        dest: The ranks that receive the messages, in the same way for ``sendbuf``.
         sendtag: A tag for all messages sent, or a tree of tags like ``dest``.
         recvtag: A tag for all messages received, or a tree of tags like ``source``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

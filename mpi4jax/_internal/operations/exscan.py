@@ -55,7 +55,7 @@ def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
 
     Returns:
         The reduction over the ranks from 0 to the one before that of this process. On
-        rank 0, where MPI leaves it undefined, what a reduction of nothing gives: 0 for
+        rank 0, where MPI leaves it undefined, the neutral element: 0 for
         :obj:`mpi4py.MPI.SUM`, 1 for ``PROD``, the lowest number for ``MAX``, and so on; 0
         for user-made operators.
 

@@ -33,9 +33,9 @@ operation = Operation(
 def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
     """Send an array to every neighbor, and receive those of the neighbors.
 
-    Neighbors are those that the topology of the communicator says, in MPI's order. On a
-    Cartesian one these are, for each axis, the process before this one and the one behind.
-    On a graph, a process is a neighbor as often as there are edges to it.
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
 
     .. warning::
 
@@ -43,8 +43,8 @@ def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) 
 
     Arguments:
         x: Array or scalar input to send.
-        edge: What is received where there is no process, at the edge of a grid that is not
-            periodic: a number, or an array like ``x``.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like ``x``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 

@@ -44,18 +44,18 @@ def neighbor_allgatherv(
 ) -> Array:
     """Send an array to every neighbor, and receive theirs, which may differ in size.
 
-    Neighbors are those that the topology of the communicator says, in MPI's order. On a
-    Cartesian one these are, for each axis, the process before this one and the one behind.
-    On a graph, a process is a neighbor as often as there are edges to it.
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
 
     Arguments:
         x: Array input to send. All processes must have the same shape apart from the first
             axis.
         counts (Sequence[int]): The size of the first axis on each neighbor that sends to
-            this process. Where there is no process, so many rows have the value of
+            this process. Where there is no process, as many rows are filled with
             ``edge``.
-        edge: What is received where there is no process, at the edge of a grid that is not
-            periodic: a number, or an array like a row.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 

@@ -41,15 +41,15 @@ operation = Operation(
 def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
     """Send a slice of an array to every neighbor, and receive one from each.
 
-    Neighbors are those that the topology of the communicator says, in MPI's order. On a
-    Cartesian one these are, for each axis, the process before this one and the one behind.
-    On a graph, a process is a neighbor as often as there are edges to it.
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
 
     Arguments:
         x: Array input to send: a slice for each neighbor that this process sends to, with
             shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
-        edge: What is received where there is no process, at the edge of a grid that is not
-            periodic: a number, or an array like a slice.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like a slice.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 

@@ -1,0 +1,283 @@
+"""Draws the pictures of the documentation, from runs of the examples on 2 processes.
+
+    python tools/pictures.py [name ...]
+
+Writes into docs/pictures. Timelines are drawn from traces (MPI4JAX_TRACE).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from environments import ROOT, Environment, call, mpi_environ, prepare
+
+FOLDER = ROOT / "docs" / "pictures"
+
+#: What is in flight in the picture for docs/overlap.md. Rank 1 is late.
+FLIGHT = """
+import jax, jax.numpy as jnp, mpi4jax
+from mpi4py import MPI
+from mpi4jax import notoken as mpi
+
+rank = MPI.COMM_WORLD.Get_rank()
+other = 1 - rank
+
+
+def work(z, times):
+    return jax.lax.fori_loop(0, times, lambda _, z: jnp.tanh(z @ z), z)
+
+
+@jax.jit
+def steps(x, z):
+    def step(_, state):
+        x, z = state
+        z = mpi4jax.in_order(work(z, 8 * rank))
+        return mpi4jax.overlap(
+            lambda: mpi.sendrecv(x, x, other, other), during=lambda: work(z, 24 - 8 * rank)
+        )
+
+    return jax.lax.fori_loop(0, 60, step, (x, z))
+
+
+jax.block_until_ready(steps(jnp.ones(1 << 16), jnp.ones((192, 192)) / 192))
+"""
+
+
+def run(*program: str, ranks: int = 2, trace: Path | None = None) -> None:
+    path = prepare(Environment())
+    environ = mpi_environ(path) | ({"MPI4JAX_TRACE": str(trace)} if trace else {})
+    # XLA's threads would take turns with the other rank on a small machine.
+    environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    mpiexec, python = path / "bin" / "mpiexec", path / "bin" / "python"
+    call("timeout", 300, mpiexec, "-n", ranks, python, *program, **environ)
+
+
+def events_of(*program: str) -> list[dict]:
+    """The events of the timeline of a run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(*program, trace=folder)
+        timeline = folder / "trace.json"
+        python = prepare(Environment()) / "bin" / "python"
+        call(python, "-P", "-m", "mpi4jax", "trace", folder, "--output", timeline)
+        return json.loads(timeline.read_text())["traceEvents"]
+
+
+def smaller(path: Path) -> None:
+    """Fewer colours, and so a third of the size."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(128).save(path, optimize=True)
+
+
+def shallow_water() -> None:
+    path = FOLDER / "shallow_water.png"
+    run("examples/shallow_water.py", "--output", str(path))
+    smaller(path)
+    draw("shallow_water", events_of("examples/shallow_water.py", "--benchmark"), 12)
+
+
+def heat_3d() -> None:
+    path = FOLDER / "heat_3d.png"
+    run("examples/heat_3d.py", "--output", str(path))
+    smaller(path)
+    draw("heat_3d", events_of("examples/heat_3d.py"), 14)
+
+
+def data_parallel() -> None:
+    draw("data_parallel", events_of("examples/data_parallel.py"), 8)
+
+
+def sharded() -> None:
+    draw("sharded", events_of("examples/sharded.py"), 16)
+
+
+def flight() -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+        program.write(FLIGHT)
+        program.flush()
+        draw("flight", events_of(program.name), None)
+
+
+def tutorial() -> None:
+    """The program of the tutorial, and its picture."""
+    import re
+
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    path = FOLDER / "tutorial.png"
+    plot = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tools")!r})
+end = plan.gather(wave)
+if rank == 0:
+    from pictures import panels
+    names = "the drop", "the wave at the end", "the drop found from it"
+    panels({str(path)!r}, dict(zip(names, (whole_drop, end, found_drop))), "RdBu_r")
+"""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+        program.write("\n".join(blocks) + plot)
+        program.flush()
+        run(program.name)
+
+
+#: Readable on white and on black.
+GRAY = "#7f868d"
+COLORS = ("#1f77b4", "#e8833a", "#4f9d69", "#9467bd", "#c44e52")
+
+
+def panels(path: str, fields: dict, colors: str) -> None:
+    """Fields beside each other, each with colours of its own range."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    figure, axes = plt.subplots(1, len(fields), figsize=(9, 2.6), layout="constrained")
+    for axis, (name, field) in zip(axes, fields.items(), strict=True):
+        largest = np.abs(field).max()
+        axis.imshow(np.asarray(field).T, cmap=colors, vmin=-largest, vmax=largest)
+        axis.set_title(name, fontsize=10, color=GRAY)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.savefig(path, dpi=110, transparent=True)
+
+
+def flights_of(events: list[dict]) -> list[dict]:
+    """What was in flight: from the start of an operation to the end of its wait."""
+    begun: dict[int, float] = {}
+    flights = []
+    for event in sorted(events, key=lambda e: e.get("ts", 0)):
+        if event["ph"] == "b":
+            begun[event["id"]] = event["ts"]
+        elif event["ph"] == "e":
+            start = begun.pop(event["id"])
+            flight = {"pid": event["pid"], "ts": start, "dur": event["ts"] - start}
+            flights.append(flight)
+    return flights
+
+
+def undisturbed(flights: list[dict]) -> tuple[float, float]:
+    """The step of two ranks that took least time: other programs use the cores, too."""
+    of_rank = [[f for f in flights if f["pid"] == pid] for pid in (1, 2)]
+    steps = [
+        (min(a["ts"], b["ts"]), max(a["ts"] + a["dur"], b["ts"] + b["dur"]))
+        for a, b in zip(*of_rank, strict=True)
+    ]
+    begin, end = min(steps[1:], key=lambda step: step[1] - step[0])
+    return begin - 0.05 * (end - begin), end + 0.05 * (end - begin)
+
+
+def draw(name: str, events: list[dict], calls: int | None) -> None:
+    """A part of a timeline: as many calls of rank 0, from the second half of the run.
+
+    Without a number, what is computed while a message is in flight.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    tracks = {
+        event["tid"]
+        for event in events
+        if event["ph"] == "M" and event["args"]["name"].startswith("MPI")
+    }
+    slices = [e for e in events if e["ph"] == "X" and e["tid"] in tracks]
+    waits = [e for e in slices if e["name"].startswith("waits for")]
+    made = [e for e in slices if not e["name"].startswith("waits for")]
+    ranks = sorted({e["pid"] for e in made})
+    flights = flights_of(events)
+    if calls is None:
+        # It only holds computations in their place.
+        made = [e for e in made if not e["name"].startswith("in_order")]
+        begin, end = undisturbed(flights)
+    else:
+        first = sorted((e for e in made if e["pid"] == ranks[0]), key=lambda e: e["ts"])
+        middle = int(len(first) * 0.6)
+        shown = first[middle : middle + calls + 1]
+        begin, end = shown[0]["ts"], shown[-1]["ts"]
+        begin, end = begin - 0.02 * (end - begin), end - 0.005 * (end - begin)
+
+    figure, axis = plt.subplots(
+        figsize=(9, 0.75 + 0.62 * len(ranks)), layout="constrained", facecolor="none"
+    )
+    labels: dict[str, str] = {}
+
+    def bar(event: dict, low: float, height: float, **style: object) -> None:
+        left = max(event["ts"], begin)
+        width = min(event["ts"] + event["dur"], end) - left
+        if width > 0:
+            row = ranks.index(event["pid"])
+            axis.broken_barh([(left - begin, width)], (row + low, height), **style)
+
+    for event in made:
+        operation = event["name"].split()[0]
+        if event["ts"] < end and event["ts"] + event["dur"] > begin:
+            labels.setdefault(operation, COLORS[len(labels) % len(COLORS)])
+            bar(event, 0.15, 0.55, color=labels[operation], label=operation)
+    for event in waits:
+        bar(event, 0.15, 0.55, color="white", alpha=0.55, linewidth=0)
+    for flight in flights:
+        bar(flight, 0.78, 0.07, color=GRAY, label="in flight")
+    if calls is None:
+        for rank in ranks:
+            calls_of = sorted((e for e in made if e["pid"] == rank), key=lambda e: e["ts"])
+            for start, wait in itertools.pairwise(calls_of):
+                if wait["name"].startswith("wait"):
+                    left = start["ts"] + start["dur"]
+                    gap = {"pid": rank, "ts": left, "dur": wait["ts"] - left}
+                    bar(gap, 0.15, 0.55, color="#9fc5a8", alpha=0.6, label="computes")
+
+    unit, name_of_unit = (1e3, "ms") if end - begin > 2e3 else (1, "µs")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g}")
+    axis.set_xlabel(f"time ({name_of_unit})", color=GRAY)
+    axis.set_xlim(0, end - begin)
+    axis.set_ylim(len(ranks), 0)
+    axis.set_yticks([r + 0.42 for r in range(len(ranks))])
+    axis.set_yticklabels([f"rank {pid - 1}" for pid in ranks])
+    axis.set_facecolor("none")
+    axis.tick_params(colors=GRAY)
+    for side in axis.spines.values():
+        side.set_color(GRAY)
+    handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+        labelcolor=GRAY,
+        fontsize=9,
+    )
+    suffix = "" if calls is None else "_timeline"
+    figure.savefig(FOLDER / f"{name}{suffix}.png", dpi=110, transparent=True)
+
+
+PICTURES: dict[str, Callable[[], None]] = {
+    made.__name__: made
+    for made in (shallow_water, heat_3d, data_parallel, sharded, flight, tutorial)
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    python = prepare(Environment()) / "bin" / "python"
+    if Path(sys.prefix) != python.parent.parent:
+        # matplotlib is there.
+        sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+    for name in sys.argv[1:] or PICTURES:
+        PICTURES[name]()
+        print(f"drew {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
