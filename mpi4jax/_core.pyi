@@ -91,8 +91,8 @@ def start_watching(
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `world` and `own` are the handles of `MPI_COMM_WORLD` and `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
-    line.
+    `world` and `own` are the handles of `MPI_COMM_WORLD` and `MPI_COMM_SELF`. `whereabouts`
+    gives what Python does, and its line.
     """
 
 def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:

@@ -227,7 +227,9 @@ def main() -> int:
     given = parser.parse_args()
     if not given.inside:
         if not is_possible():
-            print("hosts: this takes Linux, util-linux, iproute2, and root", file=sys.stderr)
+            print(
+                "hosts: this takes Linux, util-linux, iproute2, and root", file=sys.stderr
+            )
             return 1
         again = [*namespaces(), sys.executable, __file__, "--inside", *sys.argv[1:]]
         os.execvp(again[0], again)

@@ -24,11 +24,11 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     start: int
     #: The part, a range of each axis.
-    index: tuple[slice, ...]
+    parts: tuple[slice, ...]
 
     @property
     def sizes(self) -> list[int]:
-        return [part.stop - part.start for part in self.index]
+        return [part.stop - part.start for part in self.parts]
 
     @property
     def strides(self) -> list[int]:
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
     @property
     def offset(self) -> int:
-        steps = (p.start * n for p, n in zip(self.index, self.strides, strict=True))
+        steps = (p.start * n for p, n in zip(self.parts, self.strides, strict=True))
         return self.start + sum(steps)
 
 

@@ -463,8 +463,8 @@ class Plan:
         came: list[Any] = []
         for n, (group, layout) in enumerate(zip(groups, layouts, strict=True)):
             room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
-            shares = (layout.by_direction(arrays) for arrays in (sent[n], room))
-            arrived = list(itertools.chain(*self._travel(*shares, group)))
+            ends = layout.by_direction(sent[n]), layout.by_direction(room)
+            arrived = list(itertools.chain(*self._travel(*ends, group)))
             came += arrived
             for later in range(n + 1, len(groups)):
                 copies = layout.passed_on(layouts[later])
@@ -811,9 +811,9 @@ class _Layout:
                     (source, further, _owned),
                     (result, direction, _ghosts),
                 ):
-                    index = list(slab.index)
+                    index = list(slab.parts)
                     index[axes[other.axis].place] = part(of_leaf[other.axis], other)
-                    ends.append(slab._replace(index=tuple(index)))
+                    ends.append(slab._replace(parts=tuple(index)))
                 found.append(Copy(*ends))
         return found
 

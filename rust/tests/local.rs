@@ -115,7 +115,7 @@ fn copies_that_do_not_fit_are_refused() {
             .ints(&[("updated", updated)]);
         refused("copy", call.list("copies", numbers))
     };
-    let loops = "[[4, 1, 1]] from element 1 are not in an array of shape";
+    let loops = "[4, 1, 1] from element 1 are not in an array of shape";
     for (numbers, text) in [
         (&[0, 1, 0, 0, 1, 4, 1, 1][..], format!("{loops} [4]")),
         (&[0, 0, 0, 1, 1, 4, 1, 1], format!("{loops} [2, 2]")),
@@ -125,12 +125,12 @@ fn copies_that_do_not_fit_are_refused() {
         ),
         (
             &[0, 0, 0, 0, 1, 0, 1, 1],
-            "[[0, 1, 1]] from element 0 are not in an array of shape [4]".into(),
+            "[0, 1, 1] from element 0 are not in an array of shape [4]".into(),
         ),
         (
             &[0, 0, 0, 0, 1, i64::MAX, i64::MAX, 1],
             format!(
-                "[[{0}, {0}, 1]] from element 0 are not in an array of shape [4]",
+                "[{0}, {0}, 1] from element 0 are not in an array of shape [4]",
                 i64::MAX
             ),
         ),

@@ -77,37 +77,23 @@ fn copy(frame: &Frame) -> Result<()> {
     check_same_memory(old, &results)?;
     let numbers = frame.ints_attribute("copies")?;
     let mut rest = &numbers[..];
-    while let [
-        source,
-        source_start,
-        result,
-        result_start,
-        number,
-        tail @ ..,
-    ] = rest
-    {
-        let (loops, _) = tail.as_chunks();
-        let number = usize::try_from(*number).unwrap_or(usize::MAX);
-        let Some((loops, _)) = loops.split_at_checked(number) else {
+    while let [source, from, result, to, number, tail @ ..] = rest {
+        let length = usize::try_from(*number).map(|number| number.saturating_mul(3));
+        let Some((loops, tail)) = tail.split_at_checked(length.unwrap_or(usize::MAX)) else {
             return Err(Error::invalid(format!(
                 "{tail:?} are not the loops of {number} axes"
             )));
         };
-        let from = Part::new(sources, *source, *source_start, loops, |[_, step, _]| *step)?;
-        let to = Part::new(&results, *result, *result_start, loops, |[_, _, step]| {
-            *step
-        })?;
+        let from = Part::new(sources, *source, *from, loops, 1)?;
+        let to = Part::new(&results, *result, *to, loops, 2)?;
         copy_part(&from, &to, loops)?;
-        rest = &tail[3 * number..];
+        rest = tail;
     }
     if rest.is_empty() {
         return Ok(());
     }
     Err(Error::invalid(format!("{rest:?} are not copies")))
 }
-
-/// How often, and by how many elements from one to the next, of the source and of the result.
-type Loop = [i64; 3];
 
 /// A part of an array.
 struct Part {
@@ -118,18 +104,14 @@ struct Part {
 }
 
 impl Part {
-    /// A part of one of the arrays, which is checked to be in there.
-    fn new(
-        arrays: &[Buffer],
-        place: i64,
-        start: i64,
-        loops: &[Loop],
-        step: impl Fn(&Loop) -> i64,
-    ) -> Result<Self> {
+    /// A part of one of the arrays, which is checked to be in there. A loop is three numbers: how
+    /// often, and by how many elements from one to the next, of the source and of the result. `step`
+    /// is the place of the one that counts.
+    fn new(arrays: &[Buffer], place: i64, start: i64, loops: &[i64], step: usize) -> Result<Self> {
         let array = usize::try_from(place).ok().and_then(|n| arrays.get(n));
         let array = array.ok_or_else(|| Error::invalid(format!("there is no array {place}")))?;
-        let last = loops.iter().try_fold(start, |last, numbers| {
-            let (size, step) = (numbers[0], step(numbers));
+        let last = loops.chunks_exact(3).try_fold(start, |last, numbers| {
+            let (size, step) = (numbers[0], numbers[step]);
             let is_loop = size > 0 && step >= 0;
             is_loop.then(|| last.saturating_add((size - 1).saturating_mul(step)))
         });
@@ -149,7 +131,7 @@ impl Part {
     }
 }
 
-fn copy_part(from: &Part, to: &Part, loops: &[Loop]) -> Result<()> {
+fn copy_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
     if from.dtype != to.dtype {
         return Err(Error::invalid(format!(
             "XLA type {} can't be copied to XLA type {}",
@@ -174,8 +156,8 @@ fn copy_part(from: &Part, to: &Part, loops: &[Loop]) -> Result<()> {
 ///
 /// # Safety
 /// All of them are there, on both sides.
-unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[Loop]) {
-    let [[size, source, result], inner @ ..] = loops else {
+unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[i64]) {
+    let [size, source, result, inner @ ..] = loops else {
         // SAFETY: the caller's promise.
         unsafe { to.write(from.read()) };
         return;
