@@ -95,8 +95,16 @@ def daemons(folder: Path) -> Iterator[dict[str, str]]:
             cpus=os.cpu_count(),
         )
     )
-    munge = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
-    munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge]
+    munge = [
+        f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")
+    ]
+    munged = [
+        "munged",
+        "--foreground",
+        "--force",
+        f"--socket={folder}/munge.socket",
+        *munge,
+    ]
     started = [start(command) for command in (munged, ["slurmctld", "-D", "-f", str(conf)])]
     try:
         for host in everywhere:

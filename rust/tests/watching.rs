@@ -709,7 +709,10 @@ fn hosts_are_named_of_which_no_rank_answers() {
     for (stopped, line) in [
         (vec![1], None),
         (vec![1, 2], Some("no rank on there answers.")),
-        (vec![1, 2, 3], Some("no rank on elsewhere or there answers.")),
+        (
+            vec![1, 2, 3],
+            Some("no rank on elsewhere or there answers."),
+        ),
     ] {
         let mut world = World::new(4, SETTINGS);
         world.watchers[0].set_hosts(hosts.to_vec());
@@ -718,7 +721,11 @@ fn hosts_are_named_of_which_no_rank_answers() {
         world.run(70.0);
         let (_, _, report) = world.printed.last().expect("a report");
         let last = report.lines().last();
-        assert_eq!(last.filter(|last| last.starts_with("no rank")), line, "{report}");
+        assert_eq!(
+            last.filter(|last| last.starts_with("no rank")),
+            line,
+            "{report}"
+        );
     }
 }
 

@@ -415,7 +415,8 @@ fn lost_hosts(notes: &[Note], hosts: &[String]) -> Option<String> {
     }
     let mut lost: Vec<String> = answers
         .into_iter()
-        .filter_map(|(host, answers)| (!answers).then(|| host.to_owned()))
+        .filter(|(_, answers)| !answers)
+        .map(|(host, _)| host.to_owned())
         .collect();
     let more = lost.len().saturating_sub(MOST_HOSTS);
     lost.truncate(MOST_HOSTS);
