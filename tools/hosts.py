@@ -69,7 +69,7 @@ def until(is_reached: object, what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not is_reached():  # type: ignore[operator]
         if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not start within {PATIENCE} s")
+            raise TimeoutError(f"{what} did not come within {PATIENCE} s")
         time.sleep(0.02)
 
 
