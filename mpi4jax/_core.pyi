@@ -78,10 +78,12 @@ def describe_communicator(
     `creation` is the number that Fortran has for it.
     """
 
+def set_world(comm: int) -> None:
+    """Say what the handle of `MPI_COMM_WORLD` is, by which all ranks are ended."""
+
 def start_watching(
     rank: int,
     size: int,
-    world: int,
     own: int,
     whereabouts: Callable[[], tuple[str, str]],
     *,
@@ -91,8 +93,8 @@ def start_watching(
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `world` and `own` are the handles of `MPI_COMM_WORLD` and `MPI_COMM_SELF`. `whereabouts`
-    gives what Python does, and its line.
+    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
+    line.
     """
 
 def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:

@@ -69,7 +69,7 @@ def until(is_reached: object, what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not is_reached():  # type: ignore[operator]
         if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not start within {PATIENCE} s")
+            raise TimeoutError(f"{what} did not come within {PATIENCE} s")
         time.sleep(0.02)
 
 
@@ -109,6 +109,8 @@ class Host:
         children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
         pid = int(children.read_text())
         self._file("pid").write_text(str(pid))
+        # The kernel takes its time with that of a host that has ended.
+        subprocess.run(["ip", "link", "delete", self.link], capture_output=True)
         call(
             *("ip", "link", "add", self.link, "type", "veth"),
             *("peer", "name", "eth0", "netns", pid),
@@ -130,8 +132,11 @@ class Host:
         call(*self.command(*command))
 
     def kill(self) -> None:
-        """End all of its processes at once, and its network with them."""
+        """End all of its processes at once. Their connections are closed."""
+        if not self._file("pid").exists():
+            return
         pid = self.pid
+        self._file("pid").unlink()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{pid}/ns/net").exists(), f"the end of {self.name}")
 

@@ -121,7 +121,12 @@ class Run(NamedTuple):
         command += ["-p", "no:cacheprovider", "--rootdir", TESTS / self.folder, *options]
         command += [TESTS / test for test in self.tests]
         if self.ranks:
-            command = [path / "bin" / "mpiexec", "-n", self.ranks, *command]
+            mpiexec = [path / "bin" / "mpiexec"]
+            if self.cluster and "openmpi" in self.environment.mpi:
+                # Other hosts get no others.
+                for name in ("TEST_SAMPLE", *CACHE):
+                    mpiexec += ["-x", name]
+            command = [*mpiexec, "-n", self.ranks, *command]
         return [*self.cluster, *map(str, command)]
 
     def settings(self) -> dict[str, str]:

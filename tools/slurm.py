@@ -79,7 +79,7 @@ def start_on(host: hosts.Host) -> None:
 
 @contextmanager
 def daemons(folder: Path) -> Iterator[dict[str, str]]:
-    """Slurm, on the hosts of a cluster. Gives the variables that `srun` has to find."""
+    """Slurm, on the hosts of a cluster. Gives the environment that `srun` needs."""
     everywhere = hosts.hosts_of(folder)
     (folder / "state").mkdir()
     key = folder / "munge.key"
@@ -95,16 +95,9 @@ def daemons(folder: Path) -> Iterator[dict[str, str]]:
             cpus=os.cpu_count(),
         )
     )
-    munge = [
-        f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")
-    ]
-    munged = [
-        "munged",
-        "--foreground",
-        "--force",
-        f"--socket={folder}/munge.socket",
-        *munge,
-    ]
+    kinds = ("key", "pid", "log", "seed")
+    munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket"]
+    munged += [f"--{kind}-file={folder}/munge.{kind}" for kind in kinds]
     started = [start(command) for command in (munged, ["slurmctld", "-D", "-f", str(conf)])]
     try:
         for host in everywhere:

@@ -156,10 +156,10 @@ _ending = _Ending()
 def start() -> None:
     """Start to watch. MPI is initialised by now."""
     comm = MPI.COMM_WORLD
+    _core.set_world(handle(comm))
     _core.start_watching(
         comm.Get_rank(),
         comm.Get_size(),
-        handle(comm),
         handle(MPI.COMM_SELF),
         whereabouts,
         report_after=settings.hang_report or math.inf,

@@ -50,8 +50,8 @@ mod _core {
         mpi_takes_device_memory, recent_calls, registry, serve_jax, set_call_site, set_check,
         set_communicator, set_count_limit, set_datatype, set_direct, set_eager_line,
         set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing,
-        set_raise_on_error, set_staging_limit, set_status, start_trampoline, start_watching,
-        status_ignore, why_no_device,
+        set_raise_on_error, set_staging_limit, set_status, set_world, start_trampoline,
+        start_watching, status_ignore, why_no_device,
     };
 
     #[pymodule_init]

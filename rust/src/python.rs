@@ -360,23 +360,25 @@ pub fn start_trampoline(path: PathBuf) -> PyResult<()> {
     trampoline::start(&path).map_err(PyRuntimeError::new_err)
 }
 
+/// Says what the handle of `MPI_COMM_WORLD` is, by which all ranks are ended.
+#[pyfunction]
+pub fn set_world(comm: usize) {
+    mpi::set_world(comm);
+}
+
 /// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `own` is the
 /// handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its line.
 #[pyfunction]
-#[pyo3(signature = (
-    rank, size, world, own, whereabouts, *, report_after, timeout, end_deadlocks
-))]
+#[pyo3(signature = (rank, size, own, whereabouts, *, report_after, timeout, end_deadlocks))]
 pub fn start_watching(
     rank: i32,
     size: i32,
-    world: usize,
     own: usize,
     whereabouts: Py<PyAny>,
     report_after: f64,
     timeout: Option<f64>,
     end_deadlocks: bool,
 ) {
-    mpi::set_world(world);
     // The thread that asks is none of Python's.
     watch::set_whereabouts(Box::new(move || {
         Python::try_attach(|py| whereabouts.call0(py).ok()?.extract(py).ok())?

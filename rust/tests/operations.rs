@@ -486,8 +486,8 @@ fn an_error_of_mpi_ends_all_ranks_otherwise() {
         internal("r1 | MPI_Recv returned error code 6: number 6 is wrong")
     );
     // MPICH would wait for ranks that are gone if it was told of another communicator.
-    let world = 77;
-    set_world(world);
+    let world = 77_i64;
+    set_world(world as usize);
     let (_, calls) = failing("MPI_Recv", 6, || run("recv", recv(-1)));
     assert_eq!(calls[1..], [("MPI_Abort", vec![world, 6])]);
 }
