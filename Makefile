@@ -7,8 +7,8 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 	$(if $(API),--api $(API)) $(if $(OPTIONS),--options="$(OPTIONS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev one check test rust own range package conformance bench bench-quick lint \
-	format wheel docs site-check pictures clean
+.PHONY: help demo dev one check test rust own range package conformance hosts bench \
+	bench-quick lint format wheel portable audit release versions docs site-check pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ package: ## Look at the wheels, at types, and at the names of the original
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tools/run.py --only conformance
 
+hosts: ## Run tests on several virtual hosts, with mpiexec and srun, as root (20 minutes)
+	$(PYTHON) tools/run.py --only hosts
+
 bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
 	$(PYTHON) benchmarks/run.py
 
@@ -58,6 +61,18 @@ format: ## Format the sources
 
 wheel: ## Build the wheels of both versions into dist/: with tokens, and without
 	$(PYTHON) tools/environments.py --wheels dist
+
+portable: ## Check that the core compiles for other systems and runs on older processors
+	$(PYTHON) tools/portable.py
+
+audit: ## Look for known holes in the crates, and at their licenses (with cargo-deny)
+	cargo deny --locked check
+
+release: ## Build a release into dist/: wheels for old and new Linux, and check them
+	$(PYTHON) tools/release.py
+
+versions: ## Write new version numbers: make versions TOKEN=0.7.4 NOTOKEN=0.9.3
+	$(PYTHON) tools/release.py --versions $(TOKEN) $(NOTOKEN)
 
 docs: ## Build the documentation into build/docs, and that of the core into target/doc
 	$(PYTHON) tools/docs.py

@@ -27,6 +27,7 @@ from mpi4py import MPI
 # By its path: the original mpi4jax has no such file.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands"))
 sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from overlap import overlap
 from workloads import (
     LATENCY_SIZES,

@@ -227,7 +227,8 @@ def overlap(r: Results) -> list[Row]:
         if size.isdigit() and rest.endswith(", plain"):
             factor = rest.removesuffix(", plain")
             labels[f"{size}, {factor}"] = (size_of(int(size)), size)
-    labels["heat"] = ("ghost cells", "heat")
+    labels["heat"] = ("ghost cells, heat", "heat")
+    labels["shallow water"] = ("ghost cells, shallow water", "shallow water")
     rows: list[Row] = []
     for peer, mpi in ((OURS, "MPICH"), (OPENMPI, "Open MPI")):
         for case, (label, alone) in labels.items():

@@ -105,19 +105,22 @@ def laplacian(grid: Grid, f: jax.Array) -> jax.Array:
     ) / grid.dy**2
 
 
-def tendencies(grid: Grid, fields: jax.Array) -> jax.Array:
-    """The time derivatives inside of the ghost cells.
+def tendencies(grid: Grid, fields: jax.Array, first_row: int = 0) -> jax.Array:
+    """The time derivatives of all cells but the outermost ones.
 
-    u stands on the eastern faces of the cells and v on the northern ones. Intermediate
-    arrays lack the row or the column in which they have no value.
+    These are the ghost cells, or those around a part of the grid whose rows begin at
+    `first_row` of this process. u stands on the eastern faces of the cells and v on the
+    northern ones. Intermediate arrays lack the row or the column in which they have no
+    value.
     """
     dx, dy = grid.dx, grid.dy
+    rows = fields.shape[1] - 2
     eta, u, v = fields
     h = DEPTH + eta
     flux_x = u[:, :-1] * (h[:, :-1] + h[:, 1:]) / 2
     flux_y = v[:-1, :] * (h[:-1, :] + h[1:, :]) / 2
 
-    corner_y = (grid.plan.start[0] + np.arange(grid.plan.size[0] + 1)) * dy - WIDTH / 2
+    corner_y = (grid.plan.start[0] + first_row + np.arange(rows + 1)) * dy - WIDTH / 2
     coriolis = jnp.asarray(CORIOLIS + BETA * corner_y[:, None], jnp.float32)
     h_corner = (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:]) / 4
     q = (coriolis + vorticity(grid, u, v)) / h_corner
@@ -141,7 +144,8 @@ def tendencies(grid: Grid, fields: jax.Array) -> jax.Array:
         - (bernoulli[1:, :-1] - bernoulli[:-1, :-1]) / dy
         + grid.viscosity * laplacian(grid, v)
     )
-    if grid.at_north:  # the last faces are in the wall
+    if grid.at_north and first_row + rows == grid.plan.size[0]:
+        # The last faces are in the wall.
         d_v = d_v.at[-1, :].set(0.0)
     return jnp.stack([d_eta, d_u, d_v])
 

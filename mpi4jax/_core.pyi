@@ -3,6 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 
+DEADLOCK: int
+"""The exit code where no rank's own says more."""
+
 OPERATORS: tuple[str, ...]
 """The names of MPI's own reduction operators, in the order of their numbers."""
 
@@ -78,6 +81,7 @@ def describe_communicator(
 def start_watching(
     rank: int,
     size: int,
+    world: int,
     own: int,
     whereabouts: Callable[[], tuple[str, str]],
     *,
@@ -87,14 +91,15 @@ def start_watching(
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
+    `world` and `own` are the handles of `MPI_COMM_WORLD` and `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
     line.
     """
 
-def connect_watchers(comm: int, byte: int, any_source: int) -> None:
+def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:
     """Give the watchers of all processes a communicator to talk on, by its handle.
 
-    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`.
+    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on
+    rank 0.
     """
 
 def end_with(code: int, reason: str) -> None:

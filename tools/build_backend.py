@@ -8,7 +8,8 @@ written for by the version of mpi4jax: with tokens (0.7), or without (0.9).
 
 Both numbers stand in Cargo.toml. The packages have the same content, but for the number
 and for what type checkers see at the top level of mpi4jax (`_line.pyi`). A source archive
-is built as the version that it is.
+is built as the version that it is. Wheels also get an SBOM and the licenses of the crates
+in them (crates.py).
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import crates
 import maturin
 from maturin import (
     get_requires_for_build_editable as get_requires_for_build_editable,
@@ -45,16 +47,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTOKEN_LINE = b"from .notoken import tree as tree\nfrom .notoken import *\n"
 
 
-def versions() -> dict[str, str]:
-    """The version of each API."""
-    text = (ROOT / "Cargo.toml").read_text()
-    found = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
-    return {"token": found["version"], "notoken": found["notoken-version"]}
-
-
 def version_for(settings: Config) -> str:
     """The version that is asked for: by its API, or by being in a source archive."""
-    known = versions()
+    known = crates.versions()
     api = (settings or {}).get("api")
     archive = ROOT / "PKG-INFO"
     if api is None and archive.exists():
@@ -70,32 +65,43 @@ def build_wheel(
     wheel_directory: str, config_settings: Config = None, metadata_directory: Any = None
 ) -> str:
     build = partial(maturin.build_wheel, config_settings=config_settings)
-    return built(build, wheel_directory, version_for(config_settings))
+    version, core = version_for(config_settings), crates.resolve()
+    added = {
+        "licenses/THIRD-PARTY.txt": crates.licenses(core),
+        "sboms/mpi4jax.cyclonedx.json": crates.sbom(core, version),
+    }
+    return built(build, wheel_directory, version, added)
 
 
 def build_editable(
     wheel_directory: str, config_settings: Config = None, metadata_directory: Any = None
 ) -> str:
     build = partial(maturin.build_editable, config_settings=config_settings)
-    return built(build, wheel_directory, version_for(config_settings))
+    return built(build, wheel_directory, version_for(config_settings), {})
 
 
 def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
     build = partial(maturin.build_sdist, config_settings=config_settings)
-    return built(build, sdist_directory, version_for(config_settings))
+    return built(build, sdist_directory, version_for(config_settings), {})
 
 
-def built(build: Callable[[str], str], directory: str, version: str) -> str:
-    """Put what a function builds into a directory, as the version that it is to be."""
+def built(
+    build: Callable[[str], str], directory: str, version: str, added: Mapping[str, bytes]
+) -> str:
+    """Put what a function builds into a directory, as the version that it is to be.
+
+    A wheel gets more files, by their names in its `.dist-info`.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, build(scratch))
-        relabel = relabel_wheel if file.suffix == ".whl" else relabel_archive
         name, old, rest = re.fullmatch(r"(.+?)-(\d+(?:\.\d+)*)(.*)", file.name).groups()
         target = Path(directory, f"{name}-{version}{rest}")
-        if version == old:
+        if file.suffix == ".whl":
+            rewrite_wheel(file, target, old, version, added)
+        elif version == old:
             shutil.copy(file, target)
         else:
-            relabel(file, target, f"{name}-{old}", f"{name}-{version}", version)
+            relabel_archive(file, target, f"{name}-{old}", f"{name}-{version}", version)
     return target.name
 
 
@@ -103,22 +109,45 @@ def with_version(metadata: bytes, version: str) -> bytes:
     return re.sub(rb"(?m)^Version: .*$", f"Version: {version}".encode(), metadata, count=1)
 
 
-def relabel_wheel(wheel: Path, target: Path, old: str, new: str, version: str) -> None:
-    before, after, record = f"{old}.dist-info/", f"{new}.dist-info/", []
+def with_licenses(metadata: bytes, names: list[str]) -> bytes:
+    """Metadata that list more files with licenses."""
+    own = b"License-File: LICENSE\n"
+    assert own in metadata
+    more = "".join(f"License-File: {name}\n" for name in names).encode()
+    return metadata.replace(own, own + more, 1)
+
+
+def rewrite_wheel(
+    wheel: Path, target: Path, old: str, version: str, added: Mapping[str, bytes]
+) -> None:
+    before, after = f"mpi4jax-{old}.dist-info/", f"mpi4jax-{version}.dist-info/"
+    texts = [n.removeprefix("licenses/") for n in added if n.startswith("licenses/")]
+    is_notoken = version == crates.versions()["notoken"]
+    record = []
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as result:
+
+        def add(info: zipfile.ZipInfo, data: bytes) -> None:
+            record.append(f"{info.filename},sha256={digest(data)},{len(data)}")
+            result.writestr(info, data, zipfile.ZIP_DEFLATED)
+
         for info in source.infolist():
             data = source.read(info)
             if info.filename.startswith(before):
                 info.filename = after + info.filename.removeprefix(before)
             if info.filename == f"{after}METADATA":
-                data = with_version(data, version)
-            elif info.filename == "mpi4jax/_line.pyi":
+                data = with_licenses(with_version(data, version), texts)
+            elif info.filename == "mpi4jax/_line.pyi" and is_notoken:
                 data = NOTOKEN_LINE
-            if info.filename == f"{after}RECORD":  # the last one
-                data = "\n".join([*record, f"{info.filename},,", ""]).encode()
-            else:
-                record.append(f"{info.filename},sha256={digest(data)},{len(data)}")
-            result.writestr(info, data, zipfile.ZIP_DEFLATED)
+            if info.filename != f"{after}RECORD":
+                add(info, data)
+        for name, data in added.items():
+            info = zipfile.ZipInfo(after + name)
+            info.external_attr = 0o100644 << 16
+            add(info, data)
+        info = zipfile.ZipInfo(f"{after}RECORD")
+        info.external_attr = 0o100644 << 16
+        lines = "\n".join([*record, f"{info.filename},,", ""])
+        result.writestr(info, lines, zipfile.ZIP_DEFLATED)
 
 
 def digest(data: bytes) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from environments import FOLDER, Environment, mpi_environ, prepare
+from environments import FOLDER, Environment, mpi_environ, prepare, uv
 
 HERE = Path(__file__).parent
 ARCHIVES = FOLDER / "archives"
@@ -53,7 +52,7 @@ def fetch(version: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(
         [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+            *(uv().with_name("pip"), "download", "--quiet", "--no-deps"),
             *("--no-binary", "mpi4jax", "--dest", str(folder), f"mpi4jax=={version}"),
         ],
         check=True,
@@ -64,7 +63,9 @@ def fetch(version: str, folder: Path) -> Path:
             for member in archive.getmembers()
             if member.name.split("/")[1:2] in (["tests"], ["examples"])
         ]
-        archive.extractall(folder, wanted, filter="data")
+        # Debian's Python 3.11 has no such filter yet.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder, wanted)
     return target
 
 

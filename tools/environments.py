@@ -122,16 +122,31 @@ def call(*command: object, **environ: str) -> None:
     )
 
 
+def output_of(*command: object, given: str | None = None) -> str:
+    """What a command prints, without the end of the line."""
+    words = [str(part) for part in command]
+    done = subprocess.run(
+        words, check=True, cwd=ROOT, input=given, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout.strip()
+
+
 @cache
 def python(oldest: tuple[int, int]) -> str | None:
     """A Python that is at least this old, the running one if it is."""
     if sys.version_info >= oldest:
         return sys.executable
-    names = [f"python3.{minor}" for minor in range(oldest[1], 15)]
-    candidates = [shutil.which(name) for name in names]
+    found = (interpreter(minor) for minor in range(oldest[1], 15))
+    return next(filter(None, found), None)
+
+
+def interpreter(minor: int) -> str | None:
+    """Python 3.`minor`, if this machine has it."""
+    if sys.version_info[:2] == (3, minor):
+        return sys.executable
+    name = f"python3.{minor}"
     versions = Path.home() / ".pyenv" / "versions"
-    for name in names:
-        candidates += sorted(map(str, versions.glob(f"*/bin/{name}")))
+    candidates = [shutil.which(name), *sorted(map(str, versions.glob(f"*/bin/{name}")))]
     for candidate in filter(None, candidates):
         if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
             return candidate
@@ -198,7 +213,8 @@ def search_path(*folders: Path) -> str:
 def wheel(api: str = APIS[0]) -> Path:
     """The wheel of this checkout, built if its sources have changed."""
     sources = hashlib.sha256(api.encode())
-    packed = "rust mpi4jax tools/build_backend.py README.md LICENSE *.toml Cargo.lock"
+    packed = "rust mpi4jax tools/build_backend.py tools/crates.py README.md LICENSE"
+    packed += " pyproject.toml Cargo.toml Cargo.lock"
     tracked = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", *packed.split()],
         cwd=ROOT,
@@ -219,7 +235,12 @@ def wheel(api: str = APIS[0]) -> Path:
 
 
 def build_wheel(folder: Path, api: str) -> None:
-    call(uv(), "build", "--quiet", "--wheel", "--out-dir", folder, "-C", f"api={api}", ROOT)
+    pack("--wheel", folder, api)
+
+
+def pack(kind: str, folder: Path, api: str) -> None:
+    """Build a wheel (`--wheel`) or a source archive (`--sdist`) of this checkout."""
+    call(uv(), "build", "--quiet", kind, "--out-dir", folder, "-C", f"api={api}", ROOT)
 
 
 @cache

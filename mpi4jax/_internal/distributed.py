@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import jax
@@ -107,13 +108,20 @@ def serve_jax(comm: MPI.Intracomm) -> None:
         del os.environ[_LIBRARY]
 
 
+def _cores() -> int:
+    """How many cores this process may run on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def connect(comm: MPI.Intracomm, collectives: str) -> None:
     """Have JAX's processes find each other, and exchange what they compute in this way."""
     # XLA runs programs that exchange data one after another, and other programs, with our
     # operations, as well. Bound to one core, it would have one thread for both, and a
     # program that waits for other processes would keep the one from running that they are
     # waiting for.
-    if len(os.sched_getaffinity(0)) < 2 and not any(map(os.environ.get, _THREADS)):
+    if _cores() < 2 and not any(map(os.environ.get, _THREADS)):
         os.environ[_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)

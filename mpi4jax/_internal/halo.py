@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 import jax
@@ -13,13 +14,25 @@ from mpi4py import MPI
 
 from . import lines
 from .annotations import Integer
-from .jax_compat import trace_state_clean
+from .copies import Copy, View, put, taken
+from .dtypes import carried
+from .effects import ordered_effect
+from .jax_compat import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    def_eager,
+    lower_at_its_line,
+    register_lowering,
+    trace_state_clean,
+)
 from .operations._arguments import PROC_NULL
 from .operations.allgather import allgather
 from .operations.exchange import exchange
 from .operations.gather import gather
 from .operations.scatter import scatter
-from .overlap import overlap
+from .overlap import is_split, overlap
 from .packing import Tree
 from .validation import integer, reject
 
@@ -425,6 +438,46 @@ class Plan:
         return [list(group) for _, group in groups]
 
     def _exchange(
+        self, leaves: list[Any], extents: tuple[tuple[Extent, ...], ...]
+    ) -> list[Any]:
+        if not leaves or not self._directions or is_split.get():
+            return self._exchange_slabs(leaves, extents)
+        found: list[Any] = exchange_p.bind(*leaves, plan=self, extents=extents)
+        return found
+
+    def _exchange_in_place(
+        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
+    ) -> list[Any]:
+        """The same by few copies of the core's, which writes ghost cells where they are."""
+        groups = self._groups()
+        layouts = [_Layout(self, group, leaves, extents) for group in groups]
+        first = list(itertools.accumulate((len(x.types) for x in layouts), initial=0))
+        types = list(itertools.chain(*(layout.types for layout in layouts)))
+        copies = [
+            copy
+            for layout, start in zip(layouts, first[:-1], strict=True)
+            for copy in layout.copies(_owned, lambda d: d.dest, start, is_taken=True)
+        ]
+        found = taken(leaves, types, sorted(copies, key=lambda copy: copy.source.place))
+        sent = [found[start:end] for start, end in itertools.pairwise(first)]
+        came: list[Any] = []
+        for n, (group, layout) in enumerate(zip(groups, layouts, strict=True)):
+            room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
+            shares = (layout.by_direction(arrays) for arrays in (sent[n], room))
+            arrived = list(itertools.chain(*self._travel(*shares, group)))
+            came += arrived
+            for later in range(n + 1, len(groups)):
+                copies = layout.passed_on(layouts[later])
+                if copies:
+                    sent[later] = put(sent[later], arrived, copies)
+        copies = [
+            copy
+            for layout, start in zip(layouts, first[:-1], strict=True)
+            for copy in layout.copies(_ghosts, lambda d: d.source, start, is_taken=False)
+        ]
+        return put(leaves, came, sorted(copies, key=lambda copy: copy.result.place))
+
+    def _exchange_slabs(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
     ) -> list[Any]:
         # All slabs are read before any ghost cell is written: to have some read afterwards,
@@ -680,6 +733,160 @@ class Plan:
             order.append(number + place)
             shape.append(size)
         return x.transpose(order).reshape(shape)
+
+
+class _Layout:
+    """Where the slabs of all fields are in the messages of a group of directions.
+
+    There is a message for each direction and each type of array, one behind the other.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: Sequence[Direction],
+        leaves: Sequence[Any],
+        extents: Sequence[Sequence[Extent]],
+    ) -> None:
+        self._plan, self._group = plan, group
+        self._leaves, self._extents = leaves, extents
+        self._dtypes = list(dict.fromkeys(x.dtype for x in leaves))
+        self.types: list[ShapedArray] = []
+        self._slabs: dict[tuple[Direction, int], View] = {}
+        for direction in group:
+            for dtype in self._dtypes:
+                size = 0
+                for n, x in enumerate(leaves):
+                    if x.dtype == dtype:
+                        part = self._in_field(n, direction, _owned)
+                        view = View(
+                            len(self.types), tuple(part.sizes), size, _all(part.sizes)
+                        )
+                        self._slabs[direction, n] = view
+                        size += math.prod(part.sizes)
+                self.types.append(ShapedArray((size,), dtype))
+
+    def by_direction(self, messages: Sequence[Any]) -> list[list[Any]]:
+        number = len(self._dtypes)
+        starts = range(0, len(messages), number)
+        return [list(messages[start : start + number]) for start in starts]
+
+    def _in_field(
+        self, n: int, direction: Direction, part: Callable[[Extent, Direction], slice]
+    ) -> View:
+        x, of_leaf = self._leaves[n], self._extents[n]
+        where = part(of_leaf[direction.axis], direction)
+        return View(n, x.shape, 0, self._plan._slab(x, of_leaf, direction.axis, where))
+
+    def copies(
+        self,
+        part: Callable[[Extent, Direction], slice],
+        process: Callable[[Direction], int],
+        first: int,
+        *,
+        is_taken: bool,
+    ) -> Iterator[Copy]:
+        """The copies between fields and messages, for all directions with a process there.
+
+        The messages of the group begin at the place `first` among all.
+        """
+        for (direction, n), slab in self._slabs.items():
+            if process(direction) != PROC_NULL:
+                ends = [
+                    self._in_field(n, direction, part),
+                    slab._replace(place=first + slab.place),
+                ]
+                yield Copy(*(ends if is_taken else reversed(ends)))
+
+    def passed_on(self, later: _Layout) -> list[Copy]:
+        """The copies of what has come to the messages of a later group, at the corners."""
+        found = []
+        for (direction, n), source in self._slabs.items():
+            for (further, m), result in later._slabs.items():
+                if n != m or PROC_NULL in (direction.source, further.dest):
+                    continue
+                of_leaf, axes = self._extents[n], self._plan.axes
+                ends = []
+                for slab, other, part in (
+                    (source, further, _owned),
+                    (result, direction, _ghosts),
+                ):
+                    index = list(slab.index)
+                    index[axes[other.axis].place] = part(of_leaf[other.axis], other)
+                    ends.append(slab._replace(index=tuple(index)))
+                found.append(Copy(*ends))
+        return found
+
+
+def _all(sizes: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(0, size) for size in sizes)
+
+
+# The exchange as a primitive, as what is done depends on the platform.
+
+exchange_p = Primitive("halo_exchange_mpi")
+exchange_p.multiple_results = True
+def_eager(exchange_p)
+
+Extents = tuple[tuple[Extent, ...], ...]
+
+
+@exchange_p.def_effectful_abstract_eval
+def _types(*avals: Any, plan: Plan, extents: Extents) -> Any:
+    return [ShapedArray(x.shape, x.dtype) for x in avals], {ordered_effect}
+
+
+def _by_slabs(*leaves: Any, plan: Plan, extents: Extents) -> list[Any]:
+    return plan._exchange_slabs(list(leaves), extents)
+
+
+def _on_cpu(*leaves: Any, plan: Plan, extents: Extents) -> list[Any]:
+    avals = [ShapedArray(x.shape, x.dtype) for x in leaves]
+    if any(carried(aval).dtype != aval.dtype for aval in avals):
+        return plan._exchange_slabs(list(leaves), extents)
+    return plan._exchange_in_place(list(leaves), extents)
+
+
+def _push(primals: Any, tangents: Any, *, plan: Plan, extents: Extents) -> Any:
+    results = exchange_p.bind(*primals, plan=plan, extents=extents)
+    is_float = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
+    given = [ad.instantiate_zeros(t) for t in itertools.compress(tangents, is_float)]
+    of_given = tuple(itertools.compress(extents, is_float))
+    pushed = iter(exchange_p.bind(*given, plan=plan, extents=of_given) if given else ())
+    nothing = jax.dtypes.float0
+    return results, [
+        next(pushed) if n else ad.Zero(ShapedArray(x.shape, nothing))
+        for x, n in zip(results, is_float, strict=True)
+    ]
+
+
+def _transpose(cotangents: Any, *operands: Any, **params: Any) -> list[Any]:
+    is_linear = list(map(ad.is_undefined_primal, operands))
+
+    def function(*linear: Any) -> list[Any]:
+        given = iter(linear)
+        pairs = zip(operands, is_linear, strict=True)
+        return _by_slabs(*(next(given) if n else x for x, n in pairs), **params)
+
+    avals = [x.aval for x in itertools.compress(operands, is_linear)]
+    arrived = list(map(ad.instantiate_zeros, cotangents))
+    found = iter(jax.linear_transpose(function, *avals)(arrived))
+    return [next(found) if n else None for n in is_linear]
+
+
+def _batch(operands: Any, axes: Any, **params: Any) -> Any:
+    def function(*leaves: Any) -> list[Any]:
+        return _by_slabs(*leaves, **params)
+
+    results = jax.vmap(function, in_axes=tuple(axes))(*operands)
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[exchange_p] = _push
+ad.primitive_transposes[exchange_p] = _transpose
+batching.primitive_batchers[exchange_p] = _batch
+register_lowering(exchange_p, lower_at_its_line(_by_slabs))
+register_lowering(exchange_p, lower_at_its_line(_on_cpu), platform="cpu")
 
 
 def _flat(fields: Any) -> tuple[list[str], list[Any], Any]:

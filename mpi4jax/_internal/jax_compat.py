@@ -72,6 +72,7 @@ __all__ = [
     "ir",
     "is_kept_argument",
     "is_user_file",
+    "lower_at_its_line",
     "lower_function",
     "map_call_attribute",
     "not_in_place",
@@ -81,7 +82,6 @@ __all__ = [
     "register_ffi_target",
     "register_lowering",
     "set_token",
-    "target_of",
     "text_of",
     "token_type",
     "trace_state_clean",
@@ -184,9 +184,22 @@ def at_its_line(equation: Any) -> Iterator[None]:
         yield
 
 
-def lower_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The lowering rule of a primitive with one result that JAX could trace as well."""
-    return mlir.lower_fun(function, multiple_results=False)
+def lower_function(
+    function: Callable[..., Any], *, multiple_results: bool = False
+) -> Callable[..., Any]:
+    """The lowering rule of a primitive that JAX could trace as well."""
+    return mlir.lower_fun(function, multiple_results=multiple_results)
+
+
+def lower_at_its_line(function: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    """The lowering rule of a primitive that stands for calls: these come from its line."""
+    rule = mlir.lower_fun(function, multiple_results=True)
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        with source_info_util.user_context(_traceback_of(ctx)):
+            return rule(ctx, *operands, **params)
+
+    return lower
 
 
 def lower_with(
@@ -234,9 +247,12 @@ def program_of(ctx: Any) -> Any:
 
 def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
     """The functions that called what is being lowered, with the offsets of instructions."""
+    return zip(*_traceback_of(ctx).raw_frames(), strict=True)
+
+
+def _traceback_of(ctx: Any) -> Any:
     # JAX < 0.8 has it elsewhere.
-    traceback: Any = getattr(ctx, "traceback", None) or source_info_util.current().traceback
-    return zip(*traceback.raw_frames(), strict=True)
+    return getattr(ctx, "traceback", None) or source_info_util.current().traceback
 
 
 _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
@@ -322,11 +338,6 @@ def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]
         old = found[attribute]
         found[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
-
-
-def target_of(call: Any) -> str:
-    """The name of the handler of a custom call."""
-    return ir.StringAttr(call.attributes["call_target_name"]).value
 
 
 def not_in_place(call: Any) -> None:

@@ -36,7 +36,6 @@ from .jax_compat import (
     not_in_place,
     on_lowering,
     register_lowering,
-    target_of,
     trace_state_clean,
 )
 from .packing import Tree, packed, parcels, unpacked
@@ -477,10 +476,6 @@ def one_by_one(
 lines.is_eager_call(Operation._run)
 
 
-#: The handler whose results are its operands, wherever these are.
-_IN_ORDER = custom_call_target("in_order")
-
-
 def _finish(program: LoweredProgram) -> None:
     """See to what is known of the calls of a program when all of it is lowered."""
     if not lines.is_noted(program):
@@ -490,8 +485,6 @@ def _finish(program: LoweredProgram) -> None:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
-        if target_of(call) == _IN_ORDER:
-            continue
         if call.operands and len(list(call.operands[0].uses)) > 1:
             not_in_place(call)
     lines.tell(program, calls)

@@ -9,14 +9,15 @@ results are its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from . import handles
-from .effects import ordered_effect
+from .bridge import custom_call_target
+from .effects import lower_in_order, ordered_effect
 from .handles import Communicator
 from .jax_compat import (
     Literal,
@@ -31,7 +32,7 @@ from .jax_compat import (
     trace_state_clean,
 )
 from .nonblocking import Flight, Types, collective_flight, exchange_flight, prepare
-from .operation import call_in_program, lower_everywhere, named
+from .operation import lower_everywhere, named
 from .operations.exchange import NO_MESSAGES, Messages
 
 T = TypeVar("T")
@@ -42,45 +43,31 @@ in_order_p.multiple_results = True
 def_eager(in_order_p)
 
 
-def _lower(ctx: Any, *operands: Any, communicator: Communicator) -> list[Any]:
-    return call_in_program(
-        ctx,
-        "in_order",
-        operands,
-        {"comm_number": np.int64(communicator.number)},
-        aliases={n: n for n in range(len(operands))},
-    )
+def _lower(ctx: Any, *operands: Any) -> list[Any]:
+    target = custom_call_target("in_order")
+    aliases = {n: n for n in range(len(operands))}
+    return lower_in_order(ctx, target, operands, {}, aliases=aliases)
 
 
-def _of_some(values: Sequence[Any], communicator: Communicator) -> list[Any]:
+def _of_some(values: Sequence[Any]) -> list[Any]:
     """The tangents or cotangents of some arrays, in order: of those that are not zero."""
     given = [x for x in values if type(x) is not ad.Zero]
-    found = iter(in_order_p.bind(*given, communicator=communicator) if given else ())
+    found = iter(in_order_p.bind(*given) if given else ())
     return [x if type(x) is ad.Zero else next(found) for x in values]
 
 
-def _push(primals: Any, tangents: Any, *, communicator: Communicator) -> Any:
-    results = in_order_p.bind(*primals, communicator=communicator)
-    return results, _of_some(tangents, communicator)
-
-
-def _transpose(cotangents: Any, *_: Any, communicator: Communicator) -> list[Any]:
-    return _of_some(cotangents, communicator)
-
-
-def _batch(operands: Any, axes: Any, *, communicator: Communicator) -> Any:
-    return in_order_p.bind(*operands, communicator=communicator), axes
-
-
 in_order_p.def_effectful_abstract_eval(
-    lambda *avals, **_: (
-        [ShapedArray(x.shape, x.dtype) for x in avals],
-        {ordered_effect},
-    )
+    lambda *avals: ([ShapedArray(x.shape, x.dtype) for x in avals], {ordered_effect})
 )
-ad.primitive_jvps[in_order_p] = _push
-ad.primitive_transposes[in_order_p] = _transpose
-batching.primitive_batchers[in_order_p] = _batch
+ad.primitive_jvps[in_order_p] = lambda primals, tangents: (
+    in_order_p.bind(*primals),
+    _of_some(tangents),
+)
+ad.primitive_transposes[in_order_p] = lambda cotangents, *_: _of_some(cotangents)
+batching.primitive_batchers[in_order_p] = lambda operands, axes: (
+    in_order_p.bind(*operands),
+    axes,
+)
 lower_everywhere(in_order_p, _lower)
 
 
@@ -101,13 +88,12 @@ def in_order(tree: T) -> T:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if trace_state_clean() or not leaves:
         return tree  # Eager calls are made one after the other anyway.
-    found = _in_order(leaves, handles.communicator("in_order", None))
-    result: T = jax.tree_util.tree_unflatten(structure, found)
+    result: T = jax.tree_util.tree_unflatten(structure, _in_order(leaves))
     return result
 
 
-def _in_order(leaves: Sequence[Any], communicator: Communicator) -> list[Any]:
-    found: list[Any] = in_order_p.bind(*map(jnp.asarray, leaves), communicator=communicator)
+def _in_order(leaves: Sequence[Any]) -> list[Any]:
+    found: list[Any] = in_order_p.bind(*map(jnp.asarray, leaves))
     return found
 
 
@@ -136,17 +122,16 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         result = during()
         return first.finish(), jax.block_until_ready(result)
     computed = _Traced(during)
-    communicator = first.communicator or handles.communicator("overlap", None)
     places = [n for n, x in enumerate(computed.consts) if isinstance(x, Tracer)]
     if places:
         # What `communicate` goes on with is this, too: XLA copies nothing then.
         given = [computed.consts[n] for n in places]
-        for n, old, new in zip(places, given, _in_order(given, communicator), strict=True):
+        for n, old, new in zip(places, given, _in_order(given), strict=True):
             computed.consts[n] = new
             first.replace(old, new)
     results = computed()
     if results:
-        results = _in_order(results, communicator)
+        results = _in_order(results)
     return first.finish(), computed.tree(results)
 
 
@@ -180,11 +165,19 @@ def _eval(equation: Any, env: dict[Any, Any]) -> None:
     env.update(zip(equation.outvars, results, strict=True))
 
 
+#: Whether a function is being traced whose calls are to be started, one by one.
+is_split: ContextVar[bool] = ContextVar("is_split", default=False)
+
+
 class _Split(_Traced):
     """A function that communicates, in two halves."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        super().__init__(function)
+        token = is_split.set(True)
+        try:
+            super().__init__(function)
+        finally:
+            is_split.reset(token)
         self._env: dict[Any, Any] = dict(
             zip(self.jaxpr.constvars, self.consts, strict=True)
         )
@@ -192,8 +185,6 @@ class _Split(_Traced):
         self._missing: set[Any] = set()
         self._later: list[Any] = []
         self._started: list[tuple[Any, Flight, Any, list[Any]]] = []
-        #: That of the first operation.
-        self.communicator: Communicator | None = None
 
     def replace(self, old: Any, new: Any) -> None:
         """Take another array from outside in place of one, from now on."""
@@ -218,7 +209,6 @@ class _Split(_Traced):
                 _eval(equation, self._env)
                 continue
             flight, sent, kept = started
-            self.communicator = self.communicator or flight.communicator
             with at_its_line(equation):
                 ticket = flight.start(sent)
             self._started.append((equation, flight, ticket, kept))

@@ -9,7 +9,6 @@ copies that this takes.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .concatenation import concatenate, split
 from .validation import PLAIN_TYPES, array
 
 #: Leaves of more bytes than this travel by themselves. To pack an array and to unpack it
@@ -92,7 +92,7 @@ def packed(leaves: Sequence[Any], axis: int) -> Any:
     """One array of several: flattened, one behind the other."""
     if len(leaves) == 1:
         return leaves[0]
-    return jnp.concatenate([x.reshape(*x.shape[:axis], -1) for x in leaves], axis)
+    return concatenate([x.reshape(*x.shape[:axis], -1) for x in leaves])
 
 
 def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:
@@ -100,13 +100,9 @@ def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) ->
     if len(leaves) == 1:
         return [result]
     shapes = [leaf.shape[axis:] for leaf in leaves]
-    ends = list(itertools.accumulate(map(math.prod, shapes)))
-    return [
-        jax.lax.slice_in_dim(result, end - math.prod(shape), end, axis=result_axis).reshape(
-            *result.shape[:result_axis], *shape
-        )
-        for shape, end in zip(shapes, ends, strict=True)
-    ]
+    parts = split(result, list(map(math.prod, shapes)))
+    rows = result.shape[:result_axis]
+    return [part.reshape(*rows, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def word_of(dtypes: Sequence[Any]) -> np.dtype[Any]:

@@ -159,16 +159,13 @@ def start() -> None:
     _core.start_watching(
         comm.Get_rank(),
         comm.Get_size(),
+        handle(comm),
         handle(MPI.COMM_SELF),
         whereabouts,
         report_after=settings.hang_report or math.inf,
         timeout=settings.timeout,
         end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,
     )
-
-
-#: The exit code where no rank's own says more, as in the core.
-_DEADLOCK = 86
 
 
 class Meeting:
@@ -223,13 +220,15 @@ class Meeting:
         self._report()
         can_abort = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         who = "all ranks" if can_abort else "this rank"
-        _print_error(f"MPI4JAX_TIMEOUT is over: ending {who} with exit code {_DEADLOCK}\n")
+        _print_error(
+            f"MPI4JAX_TIMEOUT is over: ending {who} with exit code {_core.DEADLOCK}\n"
+        )
         # Launchers may lose what is written right before the end.
         time.sleep(0.2)
         if can_abort:
-            MPI.COMM_WORLD.Abort(_DEADLOCK)
+            MPI.COMM_WORLD.Abort(_core.DEADLOCK)
         # While another thread is in MPI, no function can run that would do so at exit.
-        os._exit(_DEADLOCK)
+        os._exit(_core.DEADLOCK)
 
 
 def _print_error(text: str) -> None:
@@ -266,8 +265,9 @@ def _connect() -> bool:
         )
     if thread_level < MPI.THREAD_MULTIPLE:
         return False
+    hosts = world.gather(MPI.Get_processor_name()) or []
     comm = world.Dup()
-    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE))
+    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts)
     return True
 
 

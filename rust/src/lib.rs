@@ -56,6 +56,7 @@ mod _core {
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("DEADLOCK", crate::diagnosis::DEADLOCK)?;
         module.add("OPERATORS", super::python::operators(module.py())?)?;
         module.add("NONBLOCKING", super::python::nonblocking(module.py())?)?;
         module.add("JAX_HANDLES", super::python::jax_handles(module.py())?)

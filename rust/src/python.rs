@@ -21,7 +21,7 @@ use crate::ops::Left;
 use crate::recorder::CommunicatorFacts;
 use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
-use crate::{log, ops, recorder, trace, trampoline, watch};
+use crate::{log, mpi, ops, recorder, trace, trampoline, watch};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -363,16 +363,20 @@ pub fn start_trampoline(path: PathBuf) -> PyResult<()> {
 /// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `own` is the
 /// handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its line.
 #[pyfunction]
-#[pyo3(signature = (rank, size, own, whereabouts, *, report_after, timeout, end_deadlocks))]
+#[pyo3(signature = (
+    rank, size, world, own, whereabouts, *, report_after, timeout, end_deadlocks
+))]
 pub fn start_watching(
     rank: i32,
     size: i32,
+    world: usize,
     own: usize,
     whereabouts: Py<PyAny>,
     report_after: f64,
     timeout: Option<f64>,
     end_deadlocks: bool,
 ) {
+    mpi::set_world(world);
     // The thread that asks is none of Python's.
     watch::set_whereabouts(Box::new(move || {
         Python::try_attach(|py| whereabouts.call0(py).ok()?.extract(py).ok())?
@@ -395,14 +399,15 @@ pub fn start_watching(
 static START_WATCHING: OnceLock<fn(Start, usize)> = OnceLock::new();
 
 /// Gives the watchers of all processes a communicator to talk on, by its handle. The others are
-/// `MPI_BYTE` and `MPI_ANY_SOURCE`.
+/// `MPI_BYTE` and `MPI_ANY_SOURCE`. Rank 0 knows the host of each rank.
 #[pyfunction]
-pub fn connect_watchers(comm: usize, byte: usize, any_source: i32) {
-    watch::connect(Objects {
+pub fn connect_watchers(comm: usize, byte: usize, any_source: i32, hosts: Vec<String>) {
+    let objects = Objects {
         comm,
         byte,
         any_source,
-    });
+    };
+    watch::connect(objects, hosts);
 }
 
 /// Says how this process ends: its exit code, and the reason in words.

@@ -267,22 +267,6 @@ fn an_error_at_the_start_leaves_nothing_in_flight() {
 }
 
 #[test]
-fn a_result_takes_the_memory_of_its_operand() {
-    let _alone = with_nothing_in_flight();
-    let same = on(RANK_0)
-        .operand(floats(IN, &[3]))
-        .result(floats(IN, &[3]));
-    assert_eq!(run("in_order", same), (Ok(()), vec![]));
-    let moved = on(RANK_0)
-        .operand(floats(IN, &[3]))
-        .result(floats(OUT, &[3]));
-    assert_eq!(
-        refused("in_order", moved),
-        invalid("XLA has given a result memory of its own that is to take its operand's")
-    );
-}
-
-#[test]
 fn what_is_left_at_the_end_is_named() {
     let _alone = with_nothing_in_flight();
     let arrays = Arrays::new();

@@ -704,6 +704,25 @@ fn an_alarm_during_another_round_is_not_lost() {
 }
 
 #[test]
+fn hosts_are_named_of_which_no_rank_answers() {
+    let hosts = ["here", "there", "there", "elsewhere"].map(str::to_owned);
+    for (stopped, line) in [
+        (vec![1], None),
+        (vec![1, 2], Some("no rank on there answers.")),
+        (vec![1, 2, 3], Some("no rank on elsewhere or there answers.")),
+    ] {
+        let mut world = World::new(4, SETTINGS);
+        world.watchers[0].set_hosts(hosts.to_vec());
+        world.stopped = stopped;
+        world.barrier(0);
+        world.run(70.0);
+        let (_, _, report) = world.printed.last().expect("a report");
+        let last = report.lines().last();
+        assert_eq!(last.filter(|last| last.starts_with("no rank")), line, "{report}");
+    }
+}
+
+#[test]
 fn a_timeout_ends_what_could_go_on() {
     let settings = Settings {
         timeout: Some(90.0),

@@ -68,7 +68,9 @@ def test_every_handler_has_a_call():
     for case in OPERATIONS.values():
         if case.least_size > c.size:
             called.update(case.operations)
-    assert called == set(frames.ON_DEVICE) == set(frames.ON_HOST)
+    assert called == set(frames.ON_DEVICE)
+    # Elsewhere, XLA does that by itself.
+    assert set(frames.ON_HOST) - called == {"concatenate", "copy", "split"}
 
 
 @pytest.mark.parametrize("name", ["exscan", "scan"])

@@ -1,6 +1,9 @@
 """Halo exchange: on every grid of processes as on one process."""
 
 import functools
+import inspect
+import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,8 @@ import pytest
 from mpi4py import MPI
 
 import mpi4jax
+from mpi4jax import diagnostics
+from mpi4jax._internal import device
 from mpi4jax.halo import Plan
 
 world = MPI.COMM_WORLD
@@ -104,6 +109,51 @@ def test_ghost_cells_are_those_of_the_whole_field(periods, width):
     cleared = without_ghosts(plan, parts)
     assert_equal(jax.jit(plan.exchange)(cleared), parts)
     assert_equal(plan.exchange(cleared), parts)
+
+
+@on_every_grid
+@pytest.mark.parametrize("corners", [True, False])
+def test_both_ways_give_the_same(periods, width, corners):
+    """The core's copies, and XLA's: on other platforms, and where messages are started."""
+    plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
+    fields = plan.scatter(whole_fields(periods))
+
+    def by_xla(fields):
+        return mpi4jax.overlap(lambda: plan.exchange(fields), during=lambda: 0)[0]
+
+    assert_equal(jax.jit(plan.exchange)(fields), jax.jit(by_xla)(fields))
+
+
+def test_who_copies(monkeypatch):
+    monkeypatch.setattr(device, "prepare", lambda _: None)  # there may be none
+    plan = Plan(grid((True, True)))
+
+    def handlers(platform, dtype):
+        traced = jax.jit(plan.exchange).trace([jnp.ones((5, 6), dtype)] * 3)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        return re.findall(r"mpi_(\w+)_ffi", text)
+
+    by_core = ["copy", "exchange", "copy", "exchange", "copy"]
+    assert handlers("cpu", "float32") == by_core
+    assert handlers("cpu", "int4") == handlers("cuda", "float32") == ["exchange"] * 2
+
+
+def test_calls_have_the_line_of_the_user():
+    plan = Plan(grid((True, True)))
+    exchange = jax.jit(lambda x: plan.exchange(x))  # this line
+    jax.block_until_ready(exchange(jnp.ones((5, 6))))
+    lines = inspect.getsource(sys.modules[__name__]).splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "# this line" in line)
+    last = diagnostics.recent()[-1]
+    assert last.operation == "exchange"
+    assert f"test_halo.py:{number} in" in last.line
+
+
+def test_some_fields_are_linear():
+    plan = Plan(grid((True, False)))
+    x, constant = jnp.arange(30.0).reshape(5, 6) + RANK, jnp.ones((5, 6))
+    (back,) = jax.linear_transpose(lambda x: plan.exchange([x, constant])[0], x)(x)
+    assert_equal(back, plan.accumulate(x))
 
 
 def test_edges_that_are_not_periodic_stay():

@@ -1,6 +1,7 @@
 """Operations in two halves, and what is computed in between."""
 
 import random
+import re
 import types
 
 import jax
@@ -509,6 +510,11 @@ def calls_of(function, *args):
     return names[len(names) - names[::-1].index("barrier") :]
 
 
+def handlers_in(function, *args):
+    """The handlers that a compiled function calls, in order."""
+    return re.findall(r"mpi_(\w+)_ffi", function.lower(*args).as_text())
+
+
 def handler(form):
     """The operation of the core that starts a form."""
     return "iexchange" if "isend" in form else form.partition("-")[0]
@@ -545,7 +551,7 @@ def test_overlap_keeps_the_order_of_calls():
 
         return mpi4jax.overlap(communicate, during=lambda: x @ x)
 
-    assert calls_of(call, jnp.arange(3.0)) == [
+    assert handlers_in(call, jnp.arange(3.0)) == [
         "iallreduce",
         "scan",
         "iallgather",
@@ -565,7 +571,8 @@ def test_overlap_of_every_form(form):
     found, computed = call(x)
     assert_close(found, blocking(x))
     assert_close(computed, x + 1)
-    assert calls_of(call, x) == [handler(form), "in_order", "in_order", "wait"]
+    assert handlers_in(call, x) == [handler(form), "in_order", "in_order", "wait"]
+    assert calls_of(call, x) == [handler(form), "wait"]
 
 
 def test_derivatives_overlap_as_well():
@@ -585,7 +592,7 @@ def test_derivatives_overlap_as_well():
         (jax.grad(loss), (x,)),
         (lambda x, t: jax.jvp(loss, (x,), (t,)), (x, x)),
     ):
-        names = calls_of(jax.jit(derivative), *given)
+        names = handlers_in(jax.jit(derivative), *given)
         assert sorted(names) == sorted(half + half)
         # JAX 0.6 puts the calls of cotangents into another order, the same everywhere.
         if jax.__version_info__ >= (0, 7) and len(given) == 1:

@@ -48,6 +48,7 @@ impl Memory for Host {
 /// From here on the kernel is asked for huge pages, as NumPy does.
 const LARGE: usize = 4 << 20;
 
+#[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Has the kernel map a large result in huge pages, if it is new memory.
@@ -61,13 +62,17 @@ pub(super) fn ask_for_huge_pages(address: *mut c_void, bytes: usize) {
     }
 }
 
+#[cfg(target_os = "linux")]
 fn ask(address: *mut c_void, bytes: usize) {
     let start = (address as usize).next_multiple_of(HUGE_PAGE);
     let end = (address as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
-    #[cfg(target_os = "linux")]
     if start < end {
         // SAFETY: the range lies within the result. The advice changes no content, and whether
         // it is taken makes no difference but to speed.
         unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_HUGEPAGE) };
     }
 }
+
+/// Other systems can't be asked.
+#[cfg(not(target_os = "linux"))]
+fn ask(_: *mut c_void, _: usize) {}

@@ -396,6 +396,15 @@ mod tests {
         }
     }
 
+    /// `reduce` asks the processor at run time only for what the compiler may not take for granted.
+    /// With `-C target-cpu=native`, say, it would not ask, and older processors would stop there.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn no_instructions_are_taken_for_granted() {
+        let assumed = [cfg!(target_feature = "avx2"), cfg!(target_feature = "f16c")];
+        assert_eq!(assumed, [false, false]);
+    }
+
     /// Every float with another one, as here and as on a processor without special instructions.
     #[test]
     fn processors_reduce_alike() {

@@ -1,6 +1,7 @@
 //! The MPI of this process: its functions, its ABI, and the objects that calls refer to.
 
 mod abi;
+mod abort;
 pub mod functions;
 mod growing_list;
 pub mod half_float;
@@ -11,6 +12,7 @@ mod status;
 mod types;
 
 pub use abi::{Abi, Mpich, OpenMpi, Standard};
+pub use abort::{abort, set_world};
 pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };

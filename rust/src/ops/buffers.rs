@@ -114,6 +114,18 @@ pub(super) fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
     }
 }
 
+/// The elements of a block of an array whose first axis has a block for each rank.
+pub fn block_for_each(array: &Buffer, size: c_int) -> Result<i64> {
+    if array.dims.first() == Some(&i64::from(size)) {
+        return Ok(array.count / i64::from(size));
+    }
+    Err(Error::invalid(format!(
+        "an array of shape {:?} can't be sent to {size} ranks: its first axis must have size \
+         {size}",
+        array.dims
+    )))
+}
+
 /// Checks that `whole` holds `blocks` times what `block` does, which is what keeps MPI from
 /// writing past the end of a result.
 pub fn check_blocks(whole: &Buffer, block: &Buffer, blocks: c_int) -> Result<()> {

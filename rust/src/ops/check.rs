@@ -8,7 +8,7 @@ use crate::diagnosis::DEADLOCK;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, REGISTRY};
+use crate::mpi::{Abi, Datatype, REGISTRY, abort};
 use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
 
@@ -69,13 +69,11 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 log::print_error(&report.join("\n"));
             }
             let comm = self.communicator.handle::<A>();
-            // SAFETY: communicators that are valid, of the same ranks.
-            unsafe {
-                if let Some(together) = together {
-                    (self.functions.barrier)(together);
-                }
-                (self.functions.abort)(comm, DEADLOCK);
+            if let Some(together) = together {
+                // SAFETY: a communicator that is valid, of the same ranks.
+                unsafe { (self.functions.barrier)(together) };
             }
+            abort(self.functions, comm, DEADLOCK);
         }
         Error::invalid(report.join("\n"))
     }

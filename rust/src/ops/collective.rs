@@ -1,11 +1,11 @@
 //! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
-use super::buffers::{MpiBuffer, check_blocks};
+use super::buffers::{MpiBuffer, block_for_each, check_blocks};
 use super::call::Call;
 use super::counts::invoke;
 use super::log_text::{items, items_and_root};
 use super::pieces::pieces;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Access, Memory};
 use crate::mpi::Abi;
 
@@ -40,16 +40,8 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     check_blocks(&result, &operand, 1)?;
-    let size = call.communicator.size;
-    if operand.dims.first() != Some(&i64::from(size)) {
-        return Err(Error::invalid(format!(
-            "an array of shape {:?} can't be sent to {size} ranks: its first axis must have \
-             size {size}",
-            operand.dims
-        )));
-    }
+    let count = block_for_each(&operand, call.communicator.size)?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let count = send.count / i64::from(size);
     let block = call.typed_count(count, send.datatype)?;
     call.counted(
         "MPI_Alltoall",

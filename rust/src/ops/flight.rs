@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -73,7 +74,7 @@ pub struct Arrival {
     pub label: Option<(usize, Box<Label>)>,
 }
 
-/// What one call has begun.
+/// What one call has begun. What MPI may still read or write outlives it.
 pub struct Flight {
     /// The name of the operation.
     pub operation: &'static str,
@@ -86,11 +87,11 @@ pub struct Flight {
     /// Whether MPI may have to be called for it to come to its end.
     pub needs_pushing: bool,
     /// Where MPI reads and writes.
-    pub block: Block,
+    pub block: ManuallyDrop<Block>,
     pub arrivals: Vec<Arrival>,
     /// The labels of what is sent.
     #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
-    _labels: Vec<Box<Label>>,
+    labels: Vec<Box<Label>>,
     pending: Vec<Pending>,
     begin: Instant,
 }
@@ -103,9 +104,9 @@ impl Flight {
             sequence,
             may_be_lost: false,
             needs_pushing: true,
-            block,
+            block: ManuallyDrop::new(block),
             arrivals: Vec::new(),
-            _labels: Vec::new(),
+            labels: Vec::new(),
             pending: Vec::new(),
             begin: Instant::now(),
         }
@@ -121,7 +122,7 @@ impl Flight {
             code: 0,
         });
         self.pending.extend(pending);
-        self._labels = labels;
+        self.labels = labels;
     }
 
     fn is_done(&self) -> bool {
@@ -154,6 +155,18 @@ impl Flight {
         match pending.code {
             0 => Ok(pending.status.address::<A>()),
             code => Err(code),
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.is_done() {
+            // SAFETY: nobody uses the block after this.
+            unsafe { ManuallyDrop::drop(&mut self.block) };
+        } else {
+            mem::forget(mem::take(&mut self.arrivals)); // they have labels
+            mem::forget(mem::take(&mut self.labels));
         }
     }
 }
@@ -342,13 +355,13 @@ pub fn set_line(number: u32, line: &str) {
 /// Whether a thread is to see to what is in flight.
 static IS_PUSHED: AtomicBool = AtomicBool::new(false);
 /// What is younger is left alone: small messages are there when they are waited for.
-static FIRST_LOOK: Duration = Duration::from_micros(200);
+const FIRST_LOOK: Duration = Duration::from_micros(200);
 /// From one look to the next: so long at first, and in the end.
-static PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
+const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
 /// A look that takes longer has moved something, and there may be more.
-static WORK: Duration = Duration::from_micros(5);
+const WORK: Duration = Duration::from_micros(5);
 /// The thread sleeps when there was nothing in flight for so long.
-static PATIENCE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Has a thread see to what is in flight, or not: MPI has to allow calls from several threads.
 pub fn set_pushing(is_pushed: bool) {
@@ -378,7 +391,7 @@ fn push<A: Abi>() {
             }
             IS_ASLEEP.store(false, Ordering::SeqCst);
         }
-        if std::mem::take(&mut all.has_begun) {
+        if mem::take(&mut all.has_begun) {
             last_work = Instant::now();
         }
         let seen: Vec<_> = all.by_number.values().cloned().collect();
@@ -424,7 +437,7 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
     };
     let begin = Instant::now();
     let mut left = Vec::new();
-    let found = std::mem::take(&mut flights().by_number);
+    let found = mem::take(&mut flights().by_number);
     for (number, flight) in found {
         let Some(mut flight) = lock(&flight).take() else {
             continue;
@@ -440,10 +453,6 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
                 is_done: flight.is_done(),
             });
         }
-        if !flight.is_done() {
-            // MPI may still write there.
-            std::mem::forget(flight);
-        }
     }
     left
 }
@@ -451,4 +460,24 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
 /// How many operations are in flight.
 pub fn count() -> usize {
     flights().by_number.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mpi::Mpich;
+
+    #[test]
+    fn memory_that_mpi_may_write_is_not_used_again() {
+        const BYTES: usize = 5 << 20; // no other test has such a block
+        let flight = || Flight::new("isend", 0, 0, Block::take(BYTES));
+        let mut over = flight();
+        let address = over.block.address(0) as usize;
+        drop(over);
+        let mut pending = flight();
+        assert_eq!(pending.block.address(0) as usize, address);
+        pending.has_begun::<Mpich>(vec![Handle::from_raw(1)], Vec::new());
+        drop(pending);
+        assert_ne!(Block::take(BYTES).address(0) as usize, address);
+    }
 }

@@ -3,8 +3,8 @@
 use super::call::Call;
 use super::check::check_is_enabled;
 use super::{
-    collective, exchange, in_flight, neighborhood, nonblocking_collective, point_to_point, ragged,
-    reduction, vector,
+    collective, exchange, in_flight, local, neighborhood, nonblocking_collective, point_to_point,
+    ragged, reduction, vector,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
@@ -48,7 +48,11 @@ macro_rules! handlers {
                     }
                 }
             )*
-            vec![$((stringify!($name), $name::<A> as Handler)),*]
+            [$((stringify!($name), $name::<A> as Handler)),*]
+                .into_iter()
+                .chain(local::ANYWHERE)
+                .chain(local::ON_HOST)
+                .collect()
         }
 
         /// The handlers for device memory, by the name of their operation.
@@ -70,7 +74,10 @@ macro_rules! handlers {
                     }
                 }
             )*
-            vec![$((stringify!($name), $name::<A> as Handler)),*]
+            [$((stringify!($name), $name::<A> as Handler)),*]
+                .into_iter()
+                .chain(local::ANYWHERE)
+                .collect()
         }
     };
 }
@@ -115,7 +122,6 @@ handlers! {
     exchange::exchange,
     in_flight::hold,
     in_flight::iexchange,
-    in_flight::in_order,
     in_flight::wait,
     neighborhood::neighbor_allgather,
     neighborhood::neighbor_allgatherv,

@@ -9,14 +9,14 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::buffers::{check_blocks, measure};
+use super::buffers::measure;
 use super::call::Call;
 use super::check::byte_type;
 use super::checked_message::Label;
 use super::exchange::{Parcel, in_words, parcels};
 use super::flight::{self, Arrival, Flight};
 use super::messages::{Message, Requests};
-use super::pieces::piece_at;
+use super::pieces::pieces_to_the_end;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory, Room};
 use crate::mpi::{Abi, Datatype, Neighbor};
@@ -116,8 +116,7 @@ impl Elements {
         })
     }
 
-    /// The messages in which they travel, from or to a place in a block. The last one is shorter
-    /// than the others, so that it is known for the last.
+    /// The messages in which they travel, from or to a place in a block.
     fn messages<'c, A: Abi, M: Memory>(
         &self,
         call: &'c Call<'c, A, M>,
@@ -134,15 +133,6 @@ impl Elements {
         }
         Ok(messages)
     }
-}
-
-/// The pieces in which a message travels. The last one is shorter than `length`.
-fn pieces_to_the_end(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
-    let first = Some(piece_at(0, count, length));
-    std::iter::successors(first, move |piece| {
-        let is_last = piece.end - piece.start < length;
-        (!is_last).then(|| piece_at(piece.end, count, length))
-    })
 }
 
 /// What is to be received: arrays that are nowhere yet, each by its type and its size.
@@ -217,13 +207,9 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     for (Parcel { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
         if let Some(label) = call.label(*peer, array.into()) {
-            labels.push(Box::new(label));
-            sends.extend(
-                labels
-                    .last()
-                    .map(|label| label.message(call, *peer))
-                    .transpose()?,
-            );
+            let label = Box::new(label);
+            sends.push(label.message(call, *peer)?);
+            labels.push(label);
         }
         let elements = Elements::of(call, array.count, *datatype);
         sends.extend(elements.messages(call, &mut flight.block, bytes.start, *peer)?);
@@ -311,11 +297,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             flight.wait(functions)
         },
     )?;
-    if let Err(error) = fits {
-        // What was to come behind may still come.
-        std::mem::forget(flight);
-        return Err(error);
-    }
+    fits?;
     for (result, arrival) in results.iter().zip(&flight.arrivals) {
         let bytes = flight.block.part(arrival.bytes.clone());
         call.in_memory(call.memory.store(result, bytes))?;
@@ -365,27 +347,6 @@ fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Re
                     "a message is shorter than the {array} that a nonblocking receive expects"
                 )));
             }
-        }
-    }
-    Ok(())
-}
-
-/// Gives its operands as they are: in order with all calls before and after it.
-pub fn in_order<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let (operands, results) = (call.all_operands()?, call.all_results()?);
-    if operands.len() != results.len() {
-        return Err(Error::invalid(format!(
-            "{} results for {} operands",
-            results.len(),
-            operands.len()
-        )));
-    }
-    for (operand, result) in operands.iter().zip(&results) {
-        check_blocks(result, operand, 1)?;
-        if operand.address != result.address {
-            return Err(Error::invalid(
-                "XLA has given a result memory of its own that is to take its operand's",
-            ));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! To add one: declare its MPI function in `mpi/functions.rs`, write it in `collective.rs`,
 //! `exchange.rs`, `in_flight.rs`, `neighborhood.rs`, `nonblocking_collective.rs`,
 //! `point_to_point.rs`, `ragged.rs`, `reduction.rs` or `vector.rs`, and name it in `handlers.rs`.
+//! What calls no MPI is in `local.rs`.
 
 mod buffers;
 mod call;
@@ -17,6 +18,7 @@ mod exchange;
 mod flight;
 mod handlers;
 mod in_flight;
+mod local;
 mod log_text;
 mod messages;
 mod neighborhood;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::buffers::measure;
+use super::buffers::{block_for_each, measure};
 use super::call::Call;
 use super::counts::{Count, Form, invoke};
 use super::flight::Arrival;
@@ -10,26 +10,57 @@ use super::in_flight::depart;
 use super::log_text::{items, items_and_root};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Room};
-use crate::mpi::{Abi, Handle};
+use crate::mpi::{Abi, Handle, Types};
 use crate::recorder::Array;
+use crate::xla::Buffer;
 
-/// Begins a collective operation whose operand and result are in a block. `body` gets their
-/// addresses.
+/// The arrays of a collective operation.
+struct Arrays {
+    /// How many elements one call of MPI counts: those of a block, where it has several.
+    count: i64,
+    /// How many times the operand the result is.
+    blocks: usize,
+    /// The place of the operand in the result, if it has one there.
+    operand_block: Option<usize>,
+}
+
+impl Arrays {
+    /// One array, in which the result replaces the operand.
+    fn in_place(operand: &Buffer) -> Self {
+        Self {
+            count: operand.count,
+            blocks: 1,
+            operand_block: Some(0),
+        }
+    }
+}
+
+/// What MPI gets: arrays that stay where they are until all is done.
+struct Given<A: Types> {
+    send: *const c_void,
+    recv: *mut c_void,
+    count: Count,
+    datatype: A::Datatype,
+    comm: A::Comm,
+    request: *mut A::Request,
+}
+
+/// Begins a collective operation on copies of its arrays.
 fn begin_collective<A: Abi, M: Memory>(
     call: &Call<A, M>,
     function: &'static str,
     details: impl FnOnce() -> String,
-    largest: i64,
+    operand: &Buffer,
     arrays: Arrays,
-    body: impl FnOnce(Form<A>, *mut c_void, *mut c_void, A::Comm, *mut A::Request) -> c_int,
+    body: impl FnOnce(Form<A>, Given<A>) -> c_int,
 ) -> Result<()> {
-    if !call.counting.takes(largest) {
+    if !call.counting.takes(arrays.count) {
         return Err(Error::invalid(format!(
-            "{function} of {largest} elements is more than this MPI counts in one call"
+            "{function} of {} elements is more than this MPI counts in one call",
+            arrays.count
         )));
     }
-    let [operand] = call.operands()?;
-    let (datatype, size) = measure(&operand)?;
+    let (datatype, size) = measure(operand)?;
     let mut room = Room::default();
     let whole = room.add(size * arrays.blocks);
     // Where the operand is a part of the result, it is there already.
@@ -38,13 +69,21 @@ fn begin_collective<A: Abi, M: Memory>(
         None => room.add(size),
     };
     let mut flight = call.new_flight(&room)?;
-    call.load(&operand, &mut flight.block, operand_at.clone())?;
-    let send = flight.block.address(operand_at.start).cast();
+    call.load(operand, &mut flight.block, operand_at.clone())?;
+    let send = flight.block.address(operand_at.start).cast_const().cast();
     let recv = flight.block.address(whole.start).cast();
+    let count = Count(arrays.count);
     let mut request = A::Request::from_raw(0);
-    let form = call.counting.form(Count(largest));
     call.mpi(function, details, |_, comm| {
-        body(form, send, recv, comm, &raw mut request)
+        let given = Given {
+            send,
+            recv,
+            count,
+            datatype: datatype.handle::<A>(),
+            comm,
+            request: &raw mut request,
+        };
+        body(call.counting.form(count), given)
     })?;
     flight.has_begun::<A>(vec![request], Vec::new());
     flight.arrivals.push(Arrival {
@@ -61,35 +100,22 @@ fn begin_collective<A: Abi, M: Memory>(
     depart(call, flight)
 }
 
-/// The arrays of a collective operation.
-struct Arrays {
-    /// How many times the operand the result is.
-    blocks: usize,
-    /// The place of the operand in the result, if it has one there.
-    operand_block: Option<usize>,
-}
-
-const IN_PLACE: Arrays = Arrays {
-    blocks: 1,
-    operand_block: Some(0),
-};
-
 /// MPI-4.1 §6.12.8: begins a reduction over all ranks, on every rank.
 pub fn iallreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let op = call.operator(operand.dtype)?;
-    let (datatype, _) = measure(&operand)?;
-    let (datatype, count) = (datatype.handle::<A>(), Count(operand.count));
     begin_collective(
         call,
         "MPI_Iallreduce",
         || format!("with {} items", operand.count),
-        operand.count,
-        IN_PLACE,
-        // SAFETY: the block has `count` elements there until all is done.
-        |mpi, _, recv, comm, request| unsafe {
+        &operand,
+        Arrays::in_place(&operand),
+        // SAFETY: there are so many elements.
+        |mpi, x| unsafe {
             let in_place = A::IN_PLACE as *const c_void;
-            invoke!(mpi.iallreduce(in_place, recv, count, datatype, op.handle, comm, request))
+            invoke!(mpi.iallreduce(
+                in_place, x.recv, x.count, x.datatype, op.handle, x.comm, x.request
+            ))
         },
     )
 }
@@ -98,17 +124,15 @@ pub fn iallreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn ibcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
-    let (datatype, _) = measure(&operand)?;
-    let (datatype, count) = (datatype.handle::<A>(), Count(operand.count));
     begin_collective(
         call,
         "MPI_Ibcast",
         || items_and_root(operand.count, root),
-        operand.count,
-        IN_PLACE,
-        // SAFETY: the block has `count` elements there until all is done.
-        |mpi, _, recv, comm, request| unsafe {
-            invoke!(mpi.ibcast(recv, count, datatype, root, comm, request))
+        &operand,
+        Arrays::in_place(&operand),
+        // SAFETY: there are so many elements.
+        |mpi, x| unsafe {
+            invoke!(mpi.ibcast(x.recv, x.count, x.datatype, root, x.comm, x.request))
         },
     )
 }
@@ -116,10 +140,9 @@ pub fn ibcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// MPI-4.1 §6.12.5: begins to bring everyone's operand, in rank order, to every rank.
 pub fn iallgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
-    let (datatype, _) = measure(&operand)?;
-    let (datatype, count) = (datatype.handle::<A>(), Count(operand.count));
     let communicator = &call.communicator;
     let arrays = Arrays {
+        count: operand.count,
         blocks: communicator.size as usize,
         operand_block: Some(communicator.rank as usize),
     };
@@ -127,13 +150,13 @@ pub fn iallgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         call,
         "MPI_Iallgather",
         || items(operand.count),
-        operand.count,
+        &operand,
         arrays,
-        // SAFETY: the block has `count` elements for every rank there until all is done.
-        |mpi, _, recv, comm, request| unsafe {
+        // SAFETY: there are so many elements for every rank.
+        |mpi, x| unsafe {
             let in_place = A::IN_PLACE as *const c_void;
             invoke!(mpi.iallgather(
-                in_place, count, datatype, recv, count, datatype, comm, request
+                in_place, x.count, x.datatype, x.recv, x.count, x.datatype, x.comm, x.request
             ))
         },
     )
@@ -142,38 +165,22 @@ pub fn iallgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// MPI-4.1 §6.12.6: begins to bring block i to rank i, and block j from rank j.
 pub fn ialltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
-    let size = call.communicator.size;
-    if operand.dims.first() != Some(&i64::from(size)) {
-        return Err(Error::invalid(format!(
-            "an array of shape {:?} can't be sent to {size} ranks: its first axis must have \
-             size {size}",
-            operand.dims
-        )));
-    }
-    let (datatype, _) = measure(&operand)?;
-    let block = operand.count / i64::from(size);
-    let (datatype, count) = (datatype.handle::<A>(), Count(block));
+    let count = block_for_each(&operand, call.communicator.size)?;
     let arrays = Arrays {
+        count,
         blocks: 1,
         operand_block: None,
     };
     begin_collective(
         call,
         "MPI_Ialltoall",
-        || items(block),
-        block,
+        || items(count),
+        &operand,
         arrays,
-        // SAFETY: the block has `count` elements for every rank in both places until all is done.
-        |mpi, send, recv, comm, request| unsafe {
+        // SAFETY: there are so many elements for every rank, in both places.
+        |mpi, x| unsafe {
             invoke!(mpi.ialltoall(
-                send.cast_const(),
-                count,
-                datatype,
-                recv,
-                count,
-                datatype,
-                comm,
-                request
+                x.send, x.count, x.datatype, x.recv, x.count, x.datatype, x.comm, x.request
             ))
         },
     )

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Failure};
 use crate::log;
-use crate::mpi::{Abi, Communicator, Functions};
+use crate::mpi::{Abi, Communicator, Functions, abort};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
 
@@ -18,7 +18,7 @@ pub fn raises() -> bool {
     RAISE_ON_ERROR.load(Ordering::Relaxed)
 }
 
-/// Ends all ranks of the communicator with a line on stderr, or makes an error of the failure.
+/// Ends all ranks with a line on stderr, or makes an error of the failure.
 #[cold]
 pub fn failed<A: Abi>(
     functions: &Functions<A>,
@@ -28,8 +28,7 @@ pub fn failed<A: Abi>(
     let message = format!("r{} | {failure}", communicator.rank);
     if !raises() {
         log::print_error(&format!("{message} - aborting\n"));
-        // SAFETY: a communicator that the registry holds is valid.
-        unsafe { (functions.abort)(communicator.handle::<A>(), failure.code) };
+        abort(functions, communicator.handle::<A>(), failure.code);
     }
     Error::internal(message)
 }

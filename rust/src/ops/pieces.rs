@@ -16,20 +16,39 @@ pub fn pieces(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
     })
 }
 
+/// The same for who does not know how many there are: the last one is always shorter than `length`.
+pub fn pieces_to_the_end(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
+    let first = Some(piece_at(0, count, length));
+    std::iter::successors(first, move |piece| {
+        let is_last = piece.end - piece.start < length;
+        (!is_last).then(|| piece_at(piece.end, count, length))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ends(pieces: impl Iterator<Item = Range<i64>>) -> Vec<(i64, i64)> {
+        pieces.map(|piece| (piece.start, piece.end)).collect()
+    }
+
     #[test]
     fn pieces_have_one_length_but_the_last() {
-        let of = |count, length| {
-            let piece = |piece: Range<i64>| (piece.start, piece.end);
-            pieces(count, length).map(piece).collect::<Vec<_>>()
-        };
+        let of = |count, length| ends(pieces(count, length));
         assert_eq!(of(10, 4), [(0, 4), (4, 8), (8, 10)]);
         assert_eq!(of(8, 4), [(0, 4), (4, 8)]);
         assert_eq!(of(3, 4), [(0, 3)]);
         assert_eq!(of(0, 4), [(0, 0)]);
         assert_eq!(of(5, i64::MAX), [(0, 5)]);
+    }
+
+    #[test]
+    fn the_last_piece_is_short_where_it_tells_the_end() {
+        let of = |count, length| ends(pieces_to_the_end(count, length));
+        assert_eq!(of(10, 4), [(0, 4), (4, 8), (8, 10)]);
+        assert_eq!(of(8, 4), [(0, 4), (4, 8), (8, 8)]);
+        assert_eq!(of(3, 4), [(0, 3)]);
+        assert_eq!(of(0, 4), [(0, 0)]);
     }
 }

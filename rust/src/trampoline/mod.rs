@@ -12,6 +12,7 @@
 
 mod calls;
 mod communicators;
+#[cfg(target_os = "linux")]
 mod elf;
 mod records;
 mod start;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::table::{HANDLES, place};
 use crate::mpi::PredefinedOp;
 use crate::recorder::{self, Call, Scope};
+use crate::xla::raw::*;
 
 /// An operation of JAX's, with the function of MPI's that it calls.
 pub struct Operation {
@@ -28,24 +29,24 @@ pub static REDUCE_SCATTER: Operation =
 pub static SEND: Operation = operation("send", Scope::Message, "MPI_Isend");
 pub static SENDRECV: Operation = operation("sendrecv", Scope::Message, "MPI_Sendrecv");
 
-/// The types of MPI's that XLA sends, and XLA's numbers for what they hold (XLA_FFI_DataType).
-const DATA_TYPES: &[(usize, i32)] = &[
-    (place(HANDLES, "INT8_T"), 2),
-    (place(HANDLES, "INT16_T"), 3),
-    (place(HANDLES, "INT32_T"), 4),
-    (place(HANDLES, "INT64_T"), 5),
-    (place(HANDLES, "UINT8_T"), 6),
-    (place(HANDLES, "BYTE"), 6),
-    (place(HANDLES, "UINT16_T"), 7),
-    (place(HANDLES, "UINT32_T"), 8),
-    (place(HANDLES, "UINT64_T"), 9),
-    (place(HANDLES, "FLOAT"), 11),
-    (place(HANDLES, "DOUBLE"), 12),
-    (place(HANDLES, "C_COMPLEX"), 15),
-    (place(HANDLES, "C_DOUBLE_COMPLEX"), 18),
+/// The types of MPI's that XLA sends, and what they hold.
+const DATA_TYPES: &[(usize, XLA_FFI_DataType)] = &[
+    (place(HANDLES, "INT8_T"), XLA_FFI_DataType_S8),
+    (place(HANDLES, "INT16_T"), XLA_FFI_DataType_S16),
+    (place(HANDLES, "INT32_T"), XLA_FFI_DataType_S32),
+    (place(HANDLES, "INT64_T"), XLA_FFI_DataType_S64),
+    (place(HANDLES, "UINT8_T"), XLA_FFI_DataType_U8),
+    (place(HANDLES, "BYTE"), XLA_FFI_DataType_U8),
+    (place(HANDLES, "UINT16_T"), XLA_FFI_DataType_U16),
+    (place(HANDLES, "UINT32_T"), XLA_FFI_DataType_U32),
+    (place(HANDLES, "UINT64_T"), XLA_FFI_DataType_U64),
+    (place(HANDLES, "FLOAT"), XLA_FFI_DataType_F32),
+    (place(HANDLES, "DOUBLE"), XLA_FFI_DataType_F64),
+    (place(HANDLES, "C_COMPLEX"), XLA_FFI_DataType_C64),
+    (place(HANDLES, "C_DOUBLE_COMPLEX"), XLA_FFI_DataType_C128),
 ];
 
-fn array(datatype: usize, count: c_int) -> Option<(i32, i64)> {
+fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
     let (_, dtype) = DATA_TYPES.iter().find(|(handle, _)| *handle == datatype)?;
     Some((*dtype, count.into()))
 }
@@ -62,8 +63,8 @@ fn operator(op: usize) -> i64 {
 /// What there is to say of a call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Facts {
-    sent: Option<(i32, i64)>,
-    received: Option<(i32, i64)>,
+    sent: Option<(XLA_FFI_DataType, i64)>,
+    received: Option<(XLA_FFI_DataType, i64)>,
     op: Option<i64>,
     to: Option<(i64, i64)>,
     from: Option<(i64, i64)>,
@@ -121,7 +122,7 @@ impl Facts {
 
     /// The call for the debug lines.
     pub fn in_words(&self) -> String {
-        let items = |array: Option<(i32, i64)>| array.map_or(0, |(_, count)| count);
+        let items = |array: Option<(XLA_FFI_DataType, i64)>| array.map_or(0, |(_, count)| count);
         let mut words = Vec::new();
         if let Some((rank, tag)) = self.from {
             let items = items(self.received);
@@ -141,11 +142,11 @@ impl Facts {
 pub struct OnCommunicator<'a>(pub &'a Facts, pub i64);
 
 impl Call for OnCommunicator<'_> {
-    fn sent(&self) -> Option<(i32, i64)> {
+    fn sent(&self) -> Option<(XLA_FFI_DataType, i64)> {
         self.0.sent
     }
 
-    fn received(&self) -> Option<(i32, i64)> {
+    fn received(&self) -> Option<(XLA_FFI_DataType, i64)> {
         self.0.received
     }
 

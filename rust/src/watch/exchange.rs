@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::watcher::Message;
-use crate::mpi::{Abi, Functions, Handle, Status, source_and_tag};
+use crate::mpi::{Abi, Functions, Handle, Status, abort, source_and_tag};
 
 /// What the exchange gets from mpi4py.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +145,6 @@ impl<A: Abi> Exchange<A> {
 
     /// Ends all ranks.
     pub fn abort(&self, code: i32) {
-        // SAFETY: a communicator of this process's.
-        unsafe { (self.functions.abort)(self.comm(), code) };
+        abort(self.functions, self.comm(), code);
     }
 }

@@ -33,6 +33,8 @@ pub struct Start {
 static WHEREABOUTS: OnceLock<Whereabouts> = OnceLock::new();
 static END: Mutex<Option<End>> = Mutex::new(None);
 static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
+/// On rank 0: the host of each rank.
+static HOSTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// When the process was interrupted first, or 0.
@@ -68,8 +70,10 @@ fn wake() {
     }
 }
 
-/// Gives the watchers of all processes a communicator to talk on.
-pub fn connect(objects: Objects) {
+/// Gives the watchers of all processes a communicator to talk on, and that of rank 0 the host of
+/// each rank.
+pub fn connect(objects: Objects, hosts: Vec<String>) {
+    *locked(&HOSTS) = hosts;
     *locked(&OBJECTS) = Some(objects);
 }
 
@@ -284,6 +288,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
         if exchange.is_none() {
             exchange = locked(&OBJECTS).map(|objects| Exchange::new(functions, objects));
+            watcher.set_hosts(std::mem::take(&mut *locked(&HOSTS)));
         }
         let mut is_busy = false;
         if let Some(exchange) = &mut exchange {

@@ -79,6 +79,9 @@ const HEARING: f64 = 3.0 * PATIENCE;
 const FIRST_PAUSE: f64 = 1.2;
 const LONGEST_PAUSE: f64 = 10.0;
 
+/// More hosts are not named.
+const MOST_HOSTS: usize = 8;
+
 /// An asking under way, on rank 0.
 struct Round {
     number: u64,
@@ -110,6 +113,8 @@ pub struct Watcher {
     next_look: Option<(f64, f64)>,
     /// On rank 0: the messages of the ranks that have ended.
     traffic: BTreeMap<i32, Option<Traffic>>,
+    /// On rank 0: the host of each rank.
+    hosts: Vec<String>,
 }
 
 impl Watcher {
@@ -129,7 +134,13 @@ impl Watcher {
             told: HashSet::new(),
             next_look: None,
             traffic: BTreeMap::new(),
+            hosts: Vec::new(),
         }
+    }
+
+    /// Says where each rank runs.
+    pub fn set_hosts(&mut self, hosts: Vec<String>) {
+        self.hosts = hosts;
     }
 
     /// This rank has ended with these messages.
@@ -328,6 +339,9 @@ impl Watcher {
             .filter(|note| diagnosis.stuck.contains(note.rank));
         self.told.extend(stuck.filter_map(call));
         let mut text = report(&notes, &diagnosis);
+        if let Some(lost) = lost_hosts(&notes, &self.hosts) {
+            text += &lost;
+        }
         let code = match round.reason {
             _ if is_over => Some(diagnosis.exit_code),
             Alarm::Timeout => Some(DEADLOCK),
@@ -391,6 +405,33 @@ pub fn alone(note: Note, why: &str) -> String {
     let mut diagnosis = diagnose(std::slice::from_ref(&note), SETTLED);
     diagnosis.findings = vec![format!("what other ranks do is not known: {why}")];
     report(&[note], &diagnosis)
+}
+
+/// The hosts of which no rank answers, in a line.
+fn lost_hosts(notes: &[Note], hosts: &[String]) -> Option<String> {
+    let mut answers: BTreeMap<&str, bool> = BTreeMap::new();
+    for (note, host) in notes.iter().zip(hosts) {
+        *answers.entry(host).or_default() |= note.state != State::Silent;
+    }
+    let mut lost: Vec<String> = answers
+        .into_iter()
+        .filter_map(|(host, answers)| (!answers).then(|| host.to_owned()))
+        .collect();
+    let more = lost.len().saturating_sub(MOST_HOSTS);
+    lost.truncate(MOST_HOSTS);
+    if more > 0 {
+        lost.push(format!("{more} other hosts"));
+    }
+    (!lost.is_empty()).then(|| format!("no rank on {} answers.\n", listed_or(&lost)))
+}
+
+/// "a, b or c".
+fn listed_or(words: &[String]) -> String {
+    match words {
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+        [] => String::new(),
+    }
 }
 
 /// Whether a rank gives no reason to look again.

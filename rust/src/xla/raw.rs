@@ -68,13 +68,21 @@ pub type XLA_FFI_Stream_Get =
     unsafe extern "C" fn(*mut XLA_FFI_Stream_Get_Args) -> *mut XLA_FFI_Error;
 
 pub type XLA_FFI_DataType = c_int;
+pub const XLA_FFI_DataType_S8: XLA_FFI_DataType = 2;
+pub const XLA_FFI_DataType_S16: XLA_FFI_DataType = 3;
 pub const XLA_FFI_DataType_S32: XLA_FFI_DataType = 4;
 pub const XLA_FFI_DataType_S64: XLA_FFI_DataType = 5;
 pub const XLA_FFI_DataType_U8: XLA_FFI_DataType = 6;
+pub const XLA_FFI_DataType_U16: XLA_FFI_DataType = 7;
+pub const XLA_FFI_DataType_U32: XLA_FFI_DataType = 8;
+pub const XLA_FFI_DataType_U64: XLA_FFI_DataType = 9;
 pub const XLA_FFI_DataType_F16: XLA_FFI_DataType = 10;
 pub const XLA_FFI_DataType_F32: XLA_FFI_DataType = 11;
+pub const XLA_FFI_DataType_F64: XLA_FFI_DataType = 12;
+pub const XLA_FFI_DataType_C64: XLA_FFI_DataType = 15;
 pub const XLA_FFI_DataType_BF16: XLA_FFI_DataType = 16;
 pub const XLA_FFI_DataType_TOKEN: XLA_FFI_DataType = 17;
+pub const XLA_FFI_DataType_C128: XLA_FFI_DataType = 18;
 
 #[repr(C)]
 pub struct XLA_FFI_Buffer {

@@ -125,13 +125,21 @@ fn constants_are_those_of_the_header() {
         XLA_FFI_Error_Code_INVALID_ARGUMENT
         XLA_FFI_Error_Code_FAILED_PRECONDITION
         XLA_FFI_Error_Code_INTERNAL
+        XLA_FFI_DataType_S8
+        XLA_FFI_DataType_S16
         XLA_FFI_DataType_S32
         XLA_FFI_DataType_S64
         XLA_FFI_DataType_U8
+        XLA_FFI_DataType_U16
+        XLA_FFI_DataType_U32
+        XLA_FFI_DataType_U64
         XLA_FFI_DataType_F16
         XLA_FFI_DataType_F32
+        XLA_FFI_DataType_F64
+        XLA_FFI_DataType_C64
         XLA_FFI_DataType_BF16
         XLA_FFI_DataType_TOKEN
+        XLA_FFI_DataType_C128
         XLA_FFI_ArgType_BUFFER
         XLA_FFI_RetType_BUFFER
         XLA_FFI_AttrType_ARRAY

@@ -1,0 +1,27 @@
+//! The end of all ranks.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+use super::abi::Abi;
+use super::functions::Functions;
+use super::types::Handle;
+
+static WORLD: OnceLock<usize> = OnceLock::new();
+
+/// Says what mpi4py's number for the handle of `MPI_COMM_WORLD` is.
+pub fn set_world(handle: usize) {
+    let _ = WORLD.set(handle);
+}
+
+/// Ends all ranks: those of `MPI_COMM_WORLD`, or of `comm` as long as that is not known.
+///
+/// The launcher does the first. For any other communicator, MPICH sends a message to each rank
+/// and waits until it has arrived, for ever if a host is gone.
+pub fn abort<A: Abi>(functions: &Functions<A>, comm: A::Comm, code: c_int) {
+    let comm = WORLD
+        .get()
+        .map_or(comm, |handle| A::Comm::from_raw(*handle));
+    // SAFETY: a valid communicator of this process's.
+    unsafe { (functions.abort)(comm, code) };
+}

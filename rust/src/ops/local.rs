@@ -1,0 +1,268 @@
+//! Handlers that call no MPI: they are the same for all MPIs.
+
+use std::ptr;
+
+use super::buffers::{check_blocks, measure};
+use crate::error::{Error, Result};
+use crate::xla::raw::XLA_FFI_DataType;
+use crate::xla::{Buffer, Frame, Handler};
+
+/// Makes XLA handlers of functions of a frame.
+macro_rules! handlers {
+    ($($name:ident),*) => {
+        mod handler {
+            use crate::xla;
+
+            $(
+                pub unsafe extern "C" fn $name(
+                    frame: *mut xla::raw::XLA_FFI_CallFrame,
+                ) -> *mut xla::raw::XLA_FFI_Error {
+                    // SAFETY: XLA calls the handler with a frame that it lends.
+                    unsafe { xla::enter(frame, super::$name) }
+                }
+            )*
+        }
+    };
+}
+
+handlers!(concatenate, copy, in_order, split);
+
+/// Those for arrays anywhere.
+pub const ANYWHERE: [(&str, Handler); 1] = [("in_order", handler::in_order)];
+/// Those for arrays in host memory.
+pub const ON_HOST: [(&str, Handler); 3] = [
+    ("concatenate", handler::concatenate),
+    ("copy", handler::copy),
+    ("split", handler::split),
+];
+
+/// Gives its operands as they are, in order with all calls before and after it.
+fn in_order(frame: &Frame) -> Result<()> {
+    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    if operands.len() != results.len() {
+        return Err(Error::invalid(format!(
+            "{} results for {} operands",
+            results.len(),
+            operands.len()
+        )));
+    }
+    check_same_memory(&operands, &results)
+}
+
+fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
+    for (operand, result) in operands.iter().zip(results) {
+        check_blocks(result, operand, 1)?;
+        if operand.address != result.address {
+            return Err(Error::invalid(
+                "XLA has given a result memory of its own that is to take its operand's",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Copies parts of arrays to parts of results. The first operands may be what the results have in
+/// all other parts.
+fn copy(frame: &Frame) -> Result<()> {
+    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    let updated = frame.attribute("updated")? as usize;
+    if updated > operands.len() || (updated != 0 && updated != results.len()) {
+        return Err(Error::invalid(format!(
+            "{updated} of {} operands can't be updated by {} results",
+            operands.len(),
+            results.len()
+        )));
+    }
+    let (old, sources) = operands.split_at(updated);
+    check_same_memory(old, &results)?;
+    let numbers = frame.ints_attribute("copies")?;
+    let mut rest = &numbers[..];
+    while let [
+        source,
+        source_start,
+        result,
+        result_start,
+        number,
+        tail @ ..,
+    ] = rest
+    {
+        let (loops, _) = tail.as_chunks();
+        let number = usize::try_from(*number).unwrap_or(usize::MAX);
+        let Some((loops, _)) = loops.split_at_checked(number) else {
+            return Err(Error::invalid(format!(
+                "{tail:?} are not the loops of {number} axes"
+            )));
+        };
+        let from = Part::new(sources, *source, *source_start, loops, |[_, step, _]| *step)?;
+        let to = Part::new(&results, *result, *result_start, loops, |[_, _, step]| {
+            *step
+        })?;
+        copy_part(&from, &to, loops)?;
+        rest = &tail[3 * number..];
+    }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{rest:?} are not copies")))
+}
+
+/// How often, and by how many elements from one to the next, of the source and of the result.
+type Loop = [i64; 3];
+
+/// A part of an array.
+struct Part {
+    dtype: XLA_FFI_DataType,
+    bytes_of_element: usize,
+    /// Where its first element is.
+    address: *mut u8,
+}
+
+impl Part {
+    /// A part of one of the arrays, which is checked to be in there.
+    fn new(
+        arrays: &[Buffer],
+        place: i64,
+        start: i64,
+        loops: &[Loop],
+        step: impl Fn(&Loop) -> i64,
+    ) -> Result<Self> {
+        let array = usize::try_from(place).ok().and_then(|n| arrays.get(n));
+        let array = array.ok_or_else(|| Error::invalid(format!("there is no array {place}")))?;
+        let last = loops.iter().try_fold(start, |last, numbers| {
+            let (size, step) = (numbers[0], step(numbers));
+            let is_loop = size > 0 && step >= 0;
+            is_loop.then(|| last.saturating_add((size - 1).saturating_mul(step)))
+        });
+        if start < 0 || last.is_none_or(|last| last >= array.count) {
+            return Err(Error::invalid(format!(
+                "{loops:?} from element {start} are not in an array of shape {:?}",
+                array.dims
+            )));
+        }
+        let (datatype, _) = measure(array)?;
+        let bytes = start as usize * datatype.size;
+        Ok(Self {
+            dtype: array.dtype,
+            bytes_of_element: datatype.size,
+            address: array.address.cast::<u8>().wrapping_add(bytes),
+        })
+    }
+}
+
+fn copy_part(from: &Part, to: &Part, loops: &[Loop]) -> Result<()> {
+    if from.dtype != to.dtype {
+        return Err(Error::invalid(format!(
+            "XLA type {} can't be copied to XLA type {}",
+            from.dtype, to.dtype
+        )));
+    }
+    let (source, result) = (from.address, to.address);
+    // SAFETY: both parts are in their arrays, and XLA aligns these.
+    unsafe {
+        match from.bytes_of_element {
+            1 => copy_elements::<u8>(source, result, loops),
+            2 => copy_elements::<u16>(source.cast(), result.cast(), loops),
+            4 => copy_elements::<u32>(source.cast(), result.cast(), loops),
+            8 => copy_elements::<u64>(source.cast(), result.cast(), loops),
+            _ => copy_elements::<[u64; 2]>(source.cast(), result.cast(), loops),
+        }
+    }
+    Ok(())
+}
+
+/// Copies elements, by loops one in the other.
+///
+/// # Safety
+/// All of them are there, on both sides.
+unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[Loop]) {
+    let [[size, source, result], inner @ ..] = loops else {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(from.read()) };
+        return;
+    };
+    if matches!((source, result, inner), (1, 1, [])) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, *size as usize) };
+        return;
+    }
+    for _ in 0..*size {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if inner.is_empty() {
+                to.write(from.read());
+            } else {
+                copy_elements(from, to, inner);
+            }
+        }
+        from = from.wrapping_offset(*source as isize);
+        to = to.wrapping_offset(*result as isize);
+    }
+}
+
+/// Puts arrays one behind the other, along their last axis.
+fn concatenate(frame: &Frame) -> Result<()> {
+    let [whole] = frame.results()?;
+    let copy = |part: *mut u8, whole, bytes| {
+        // SAFETY: both have so many bytes there, as `for_each_row` says.
+        unsafe { ptr::copy_nonoverlapping(part.cast_const(), whole, bytes) }
+    };
+    for_each_row(&frame.all_operands()?, &whole, copy)
+}
+
+/// Gives the parts of an array, along its last axis.
+fn split(frame: &Frame) -> Result<()> {
+    let [whole] = frame.operands()?;
+    let copy = |part, whole: *mut u8, bytes| {
+        // SAFETY: both have so many bytes there, as `for_each_row` says.
+        unsafe { ptr::copy_nonoverlapping(whole.cast_const(), part, bytes) }
+    };
+    for_each_row(&frame.all_results()?, &whole, copy)
+}
+
+/// Calls `copy` for each row of each part: where it is there, where in the whole, and how long.
+fn for_each_row(
+    parts: &[Buffer],
+    whole: &Buffer,
+    copy: impl Fn(*mut u8, *mut u8, usize),
+) -> Result<()> {
+    let (datatype, bytes) = measure(whole)?;
+    let Some((last, rows)) = whole.dims.split_last() else {
+        return Err(Error::invalid("an array without axes has no parts"));
+    };
+    let mut length = 0;
+    for part in parts {
+        let fits = part.dtype == whole.dtype && part.dims.len() == rows.len() + 1;
+        if !fits || part.dims[..rows.len()] != *rows {
+            return Err(Error::invalid(format!(
+                "an array of shape {:?} is no part of one of shape {:?}",
+                part.dims, whole.dims
+            )));
+        }
+        length += part.dims[rows.len()];
+    }
+    if length != *last {
+        return Err(Error::invalid(format!(
+            "parts with {length} elements are not an array with {last}"
+        )));
+    }
+    if bytes == 0 {
+        return Ok(());
+    }
+    let row_bytes = *last as usize * datatype.size;
+    let mut start = 0;
+    for part in parts {
+        let part_bytes = part.dims[rows.len()] as usize * datatype.size;
+        for row in 0..bytes / row_bytes {
+            copy(
+                part.address.cast::<u8>().wrapping_add(row * part_bytes),
+                whole
+                    .address
+                    .cast::<u8>()
+                    .wrapping_add(row * row_bytes + start),
+                part_bytes,
+            );
+        }
+        start += part_bytes;
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Handlers that call no MPI.
+
+mod common;
+use common::recorder::*;
+use common::*;
+
+fn array(numbers: &mut [f32], dims: &[i64]) -> Buffer {
+    floats(numbers.as_mut_ptr() as i64, dims)
+}
+
+#[test]
+fn arrays_are_concatenated_along_their_last_axis() {
+    let (mut a, mut b, mut none) = ([1.0, 2.0, 4.0, 5.0], [3.0, 6.0], []);
+    let mut whole = [0.0; 6];
+    let call = CallFrame::default()
+        .operand(array(&mut a, &[2, 2]))
+        .operand(array(&mut none, &[2, 0]))
+        .operand(array(&mut b, &[2, 1]));
+    let call = call.result(array(&mut whole, &[2, 3]));
+    assert_eq!(run("concatenate", call), (Ok(()), vec![]));
+    assert_eq!(whole, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+}
+
+#[test]
+fn an_array_is_split_along_its_last_axis() {
+    let mut whole = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let (mut a, mut b) = ([0.0; 4], [0.0; 2]);
+    let call = CallFrame::default().operand(array(&mut whole, &[2, 3]));
+    let call = call
+        .result(array(&mut a, &[2, 2]))
+        .result(array(&mut b, &[2, 1]));
+    assert_eq!(run("split", call), (Ok(()), vec![]));
+    assert_eq!(a, [1.0, 2.0, 4.0, 5.0]);
+    assert_eq!(b, [3.0, 6.0]);
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let whole = || CallFrame::default().operand(floats(IN, &[2, 3]));
+    for (dims, text) in [
+        (
+            vec![2],
+            "an array of shape [2] is no part of one of shape [2, 3]",
+        ),
+        (
+            vec![3, 3],
+            "an array of shape [3, 3] is no part of one of shape [2, 3]",
+        ),
+        (vec![2, 2], "parts with 2 elements are not an array with 3"),
+    ] {
+        let call = whole().result(floats(OUT, &dims));
+        assert_eq!(refused("split", call), invalid(text));
+    }
+    let call = CallFrame::default().operand(floats(IN, &[]));
+    assert_eq!(
+        refused("split", call.result(floats(OUT, &[]))),
+        invalid("an array without axes has no parts")
+    );
+}
+
+/// A copy from one operand to one result: places and starts, and loops of sizes and steps.
+fn copies(numbers: &[&[i64]]) -> Vec<i64> {
+    let copies = numbers.iter().map(|numbers| {
+        let (ends, loops) = numbers.split_at(4);
+        [ends, &[loops.len() as i64 / 3], loops].concat()
+    });
+    copies.flatten().collect()
+}
+
+#[test]
+fn parts_are_copied() {
+    let mut x = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]; // 2 x 3
+    let (mut row, mut columns) = ([0.0; 3], [0.0; 4]);
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[2, 3]))
+        .result(array(&mut row, &[3]))
+        .result(array(&mut columns, &[2, 2]))
+        .ints(&[("updated", 0)]);
+    let numbers = copies(&[
+        &[0, 3, 0, 0, 3, 1, 1],
+        &[0, 0, 1, 0, 2, 3, 1],
+        &[0, 1, 1, 2, 2, 3, 1],
+    ]);
+    let outcome = run("copy", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(row, [3.0, 4.0, 5.0]);
+    assert_eq!(columns, [0.0, 3.0, 1.0, 4.0]);
+}
+
+#[test]
+fn parts_of_operands_are_replaced_in_order() {
+    let (mut x, mut y) = ([0.0; 8], [1.0, 2.0]); // 2 x 2 x 2
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[2, 2, 2]))
+        .operand(array(&mut y, &[2]))
+        .result(array(&mut x, &[2, 2, 2]))
+        .ints(&[("updated", 1)]);
+    let numbers = copies(&[
+        // One element everywhere, a plane of another one, and one element.
+        &[0, 0, 0, 0, 8, 0, 1],
+        &[0, 1, 0, 1, 2, 0, 4, 2, 0, 2],
+        &[0, 0, 0, 7],
+    ]);
+    let outcome = run("copy", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(x, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 1.0]);
+}
+
+#[test]
+fn copies_that_do_not_fit_are_refused() {
+    let outcome = |updated: i64, numbers: &[i64]| {
+        let call = CallFrame::default().operand(floats(IN, &[4]));
+        let call = call
+            .result(floats(OUT, &[2, 2]))
+            .ints(&[("updated", updated)]);
+        refused("copy", call.list("copies", numbers))
+    };
+    let loops = "[[4, 1, 1]] from element 1 are not in an array of shape";
+    for (numbers, text) in [
+        (&[0, 1, 0, 0, 1, 4, 1, 1][..], format!("{loops} [4]")),
+        (&[0, 0, 0, 1, 1, 4, 1, 1], format!("{loops} [2, 2]")),
+        (
+            &[0, -1, 0, 0, 0],
+            "[] from element -1 are not in an array of shape [4]".into(),
+        ),
+        (
+            &[0, 0, 0, 0, 1, 0, 1, 1],
+            "[[0, 1, 1]] from element 0 are not in an array of shape [4]".into(),
+        ),
+        (
+            &[0, 0, 0, 0, 1, i64::MAX, i64::MAX, 1],
+            format!(
+                "[[{0}, {0}, 1]] from element 0 are not in an array of shape [4]",
+                i64::MAX
+            ),
+        ),
+        (&[1, 0, 0, 0, 0], "there is no array 1".into()),
+        (&[0, 0, -1, 0, 0], "there is no array -1".into()),
+        (
+            &[0, 0, 0, 0, 2, 1, 1, 1],
+            "[1, 1, 1] are not the loops of 2 axes".into(),
+        ),
+        (&[0, 0, 0], "[0, 0, 0] are not copies".into()),
+    ] {
+        assert_eq!(outcome(0, numbers), invalid(&text));
+    }
+    assert_eq!(
+        outcome(2, &[]),
+        invalid("2 of 1 operands can't be updated by 1 results")
+    );
+    assert_eq!(
+        outcome(1, &[]),
+        invalid("XLA has given a result memory of its own that is to take its operand's")
+    );
+    let call = CallFrame::default().operand(floats(IN, &[4]));
+    let call = call.result(buffer(BF16, OUT as usize, &[4]));
+    let call = call
+        .ints(&[("updated", 0)])
+        .list("copies", &[0, 0, 0, 0, 0]);
+    assert_eq!(
+        refused("copy", call),
+        invalid("XLA type 11 can't be copied to XLA type 16")
+    );
+}
+
+#[test]
+fn a_result_takes_the_memory_of_its_operand() {
+    let call = |result| {
+        let operand = floats(IN, &[3]);
+        CallFrame::default()
+            .operand(operand)
+            .result(floats(result, &[3]))
+    };
+    assert_eq!(run("in_order", call(IN)), (Ok(()), vec![]));
+    assert_eq!(
+        refused("in_order", call(OUT)),
+        invalid("XLA has given a result memory of its own that is to take its operand's")
+    );
+}
