@@ -17,7 +17,8 @@ class Program:
         self.process = process
         self.stderr = []
         assert "it runs\n" in iter(process.stdout.readline, "")
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self):
         self.stderr.extend(self.process.stderr)
@@ -30,6 +31,7 @@ class Program:
             return None
 
     def text(self):
+        self._reader.join(2)
         return "".join(self.stderr)
 
 
