@@ -440,10 +440,14 @@ class Plan:
     def _exchange(
         self, leaves: list[Any], extents: tuple[tuple[Extent, ...], ...]
     ) -> list[Any]:
+        # Messages are the same either way: those of one type are next to each other.
+        order = sorted(range(len(leaves)), key=lambda n: str(leaves[n].dtype))
+        leaves, extents = [leaves[n] for n in order], tuple(extents[n] for n in order)
         if not leaves or not self._directions or is_split.get():
-            return self._exchange_slabs(leaves, extents)
-        found: list[Any] = exchange_p.bind(*leaves, plan=self, extents=extents)
-        return found
+            found = self._exchange_slabs(leaves, extents)
+        else:
+            found = exchange_p.bind(*leaves, plan=self, extents=extents)
+        return [found[order.index(n)] for n in range(len(order))]
 
     def _exchange_in_place(
         self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
