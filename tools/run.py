@@ -228,8 +228,8 @@ def stand_in(name: str) -> Path:
 def range_() -> Iterator[Run]:
     """The same with other versions of JAX, and the core of them on other MPIs."""
     yield Run(Environment(jax="0.12"), 2, sample="2/3")
-    yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/16")
-    yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/16")
+    yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
+    yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")
     for name in MPIS:
         if name not in (MPICH.mpi, OPENMPI.mpi):
             yield Run(Environment(name), 2, MPI, sample="0/2")
