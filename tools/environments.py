@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -129,6 +130,29 @@ def output_of(*command: object, given: str | None = None) -> str:
         words, check=True, cwd=ROOT, input=given, stdout=subprocess.PIPE, text=True
     )
     return done.stdout.strip()
+
+
+def attempt(
+    command: Sequence[object],
+    environ: Mapping[str, str],
+    *,
+    cwd: str | Path = ROOT,
+    timeout: float | None = None,
+) -> tuple[int, str]:
+    """The exit code of a command (124: it took too long), and all that it printed."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        return 124, (error.output or b"").decode(errors="replace")
+    return done.returncode, done.stdout
 
 
 @cache

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from environments import ROOT, output_of
+from environments import attempt, output_of
 
 TARGETS = ("aarch64-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-apple-darwin")
 
@@ -26,19 +25,12 @@ HALF_FLOATS = ("--lib", "--test", "half_floats", "--", "half")
 
 
 def run(label: str, command: list[str], environ: Mapping[str, str]) -> bool:
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    code, output = attempt(command, environ)
     # QEMU lacks instructions that the core does not use, and says so.
-    warnings = re.findall(r"(?m)^warning: ", done.stdout)
-    failed = done.returncode != 0 or bool(warnings)
+    warnings = re.findall(r"(?m)^warning: ", output)
+    failed = code != 0 or bool(warnings)
     if failed:
-        print(done.stdout)
+        print(output)
     print("FAILED" if failed else "ok", label, flush=True)
     return not failed
 

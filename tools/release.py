@@ -32,6 +32,7 @@ from crates import versions
 from environments import (
     FOLDER,
     ROOT,
+    attempt,
     call,
     install,
     interpreter,
@@ -246,19 +247,12 @@ def try_wheel(label: str, wheel: Path, python: str, mpi: str) -> bool:
         call(uv(), "venv", "--quiet", "--python", python, path)
         install(path, f"{wheel}[{mpi}]")
         bin_ = path / "bin"
-        try:
-            done = subprocess.run(
-                [bin_ / "mpiexec", "-n", "2", bin_ / "python", "-m", "mpi4jax", "selftest"],
-                cwd=scratch,
-                env={**os.environ, **mpi_environ(path)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-            )
-            output, code = done.stdout, done.returncode
-        except subprocess.TimeoutExpired as error:
-            output, code = (error.output or b"").decode(errors="replace"), 124
+        code, output = attempt(
+            [bin_ / "mpiexec", "-n", 2, bin_ / "python", "-m", "mpi4jax", "selftest"],
+            mpi_environ(path),
+            cwd=scratch,
+            timeout=TIMEOUT,
+        )
         version = output_of(bin_ / "python", "-c", "import jax; print(jax.__version__)")
     said = output.strip().splitlines()
     if code == 0 and any(line.startswith("all is well") for line in said):

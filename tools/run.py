@@ -32,6 +32,7 @@ from environments import (
     ROOT,
     Environment,
     add_arguments,
+    attempt,
     call,
     mpi_environ,
     output_of,
@@ -153,19 +154,7 @@ class Run(NamedTuple):
 def report(label: str, command: list[str], environ: dict[str, str], summaries: int) -> bool:
     """Run a command that prints pytest's closing line a number of times."""
     start = time.monotonic()
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT,
-        )
-        output, code = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as error:
-        output, code = (error.output or b"").decode(errors="replace"), 124
+    code, output = attempt(command, environ, timeout=TIMEOUT)
     passed = re.findall(r"\d+ passed[^\n]*? in [\d.]+s", output)
     seconds = f"{time.monotonic() - start:.0f} s"
     if code == 0 and len(passed) >= summaries:
@@ -305,20 +294,13 @@ def rust() -> list[bool]:
 
 def cargo_test(label: str, command: list[str], environ: dict[str, str]) -> bool:
     start = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    passed = sum(map(int, re.findall(r"(\d+) passed", done.stdout)))
+    code, output = attempt(command, environ)
+    passed = sum(map(int, re.findall(r"(\d+) passed", output)))
     seconds = f"{time.monotonic() - start:.0f} s"
-    if done.returncode == 0 and passed:
+    if code == 0 and passed:
         print(f"ok {label}: {passed} passed ({seconds})", flush=True)
         return True
-    print(done.stdout)
+    print(output)
     print(f"FAILED {label} ({seconds})", flush=True)
     return False
 
