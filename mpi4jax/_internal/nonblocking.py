@@ -47,9 +47,11 @@ from .lines import Halves
 from .operation import (
     batch_at,
     call_in_program,
+    is_inexact,
     lower_everywhere,
     makes_eager_calls,
     named,
+    tangents_of,
 )
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
 from .operations.exchange import (
@@ -158,8 +160,8 @@ class Kind:
     def of_tangents(self, flight: Flight) -> Flight:
         """What is in flight for the tangents: none of what has no tangents."""
         return flight._replace(
-            sent=tuple(x for x in flight.sent if _is_inexact(x)),
-            received=tuple(x for x in flight.received if _is_inexact(x)),
+            sent=tuple(x for x in flight.sent if is_inexact(x)),
+            received=tuple(x for x in flight.received if is_inexact(x)),
         )
 
     def push(
@@ -168,7 +170,7 @@ class Kind:
         """The tickets of arrays and of their tangents."""
         of_tangents = self.of_tangents(flight)
         pairs = zip(flight.sent, tangents, strict=True)
-        given = [ad.instantiate_zeros(tangent) for x, tangent in pairs if _is_inexact(x)]
+        given = [ad.instantiate_zeros(tangent) for x, tangent in pairs if is_inexact(x)]
         return flight.start(primals), of_tangents.start(given)
 
     def back(self, flight: Flight) -> Flight:
@@ -228,8 +230,8 @@ class _Exchange(Kind):
     def of_tangents(self, flight: Flight) -> Flight:
         sent, received = self._ends(flight)
         params = {
-            "sent": sent.those(list(map(_is_inexact, flight.sent))),
-            "received": received.those(list(map(_is_inexact, flight.received))),
+            "sent": sent.those(list(map(is_inexact, flight.sent))),
+            "received": received.those(list(map(is_inexact, flight.received))),
         }
         return super().of_tangents(flight)._replace(params=tuple(params.items()))
 
@@ -313,10 +315,6 @@ KINDS = {
 }
 
 
-def _is_inexact(aval: ShapedArray) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
-
-
 # The two halves, as JAX knows them.
 
 
@@ -381,7 +379,7 @@ def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) ->
 
 
 def _push_start(primals: Any, tangents: Any, *, flight: Flight, may_be_lost: bool) -> Any:
-    if not any(map(_is_inexact, flight.sent + flight.received)):
+    if not any(map(is_inexact, flight.sent + flight.received)):
         nothing = ad.Zero(TICKET)
         return flight.start(primals), nothing
     return flight.kind.push(flight, primals, tangents)
@@ -449,17 +447,13 @@ def _push_wait(
     ticket, *given = tangents
     of_tangents = flight.kind.of_tangents(flight)
     pairs = zip(given, primals[1:], strict=True)
-    kept = [tangent for tangent, x in pairs if jnp.issubdtype(x.dtype, jnp.inexact)]
+    kept = [tangent for tangent, x in pairs if is_inexact(x)]
     if type(ticket) is ad.Zero:
         found = of_tangents.with_kept(kept, list(map(ad.Zero, of_tangents.received)))
     else:
         kept = list(map(ad.instantiate_zeros, kept))
         found = of_tangents.wait(ticket, kept, may_be_zero=True)
-    pushed, nothing = iter(found), jax.dtypes.float0
-    return results, [
-        next(pushed) if _is_inexact(aval) else ad.Zero(ShapedArray(aval.shape, nothing))
-        for aval in flight.received
-    ]
+    return results, tangents_of(results, found)
 
 
 def _transpose_wait(

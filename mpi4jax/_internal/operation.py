@@ -450,6 +450,20 @@ def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
     return array
 
 
+def tangents_of(results: Sequence[Any], pushed: Sequence[Any]) -> list[Any]:
+    """The tangents of results, from those that were pushed. Integers have none."""
+    remaining, nothing = iter(pushed), jax.dtypes.float0
+    return [
+        next(remaining) if is_inexact(x) else ad.Zero(ShapedArray(x.shape, nothing))
+        for x in results
+    ]
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether an array, or what is like one, has tangents."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
 def batch_at(axis: int, size: int, x: Any, batch_axis: int | None) -> Any:
     """An array with its batch at `axis`: moved there, or made if it has none."""
     if batch_axis is not None:

@@ -17,7 +17,7 @@ from ..effects import ordered_effect
 from ..handles import Communicator
 from ..jax_compat import ShapedArray, ad, convert, lower_with
 from ..lines import Half, Halves
-from ..operation import Operation
+from ..operation import Operation, is_inexact, tangents_of
 from ..packing import Tree, as_words, from_words, word_of
 from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
@@ -114,17 +114,12 @@ class _Exchange(Operation):
     def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         results = self.primitive.bind(*primals, **params)
         # Integers have no tangents to be sent, on either side.
-        differs = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
+        differs = list(map(is_inexact, primals))
         number = sum(params["sent"].parts)
         params["sent"] = params["sent"].those(differs[:number])
         params["received"] = params["received"].those(differs[number:])
         given = list(map(ad.instantiate_zeros, itertools.compress(tangents, differs)))
-        pushed = iter(self.primitive.bind(*given, **params))
-        nothing = jax.dtypes.float0
-        return results, [
-            next(pushed) if is_float else ad.Zero(ShapedArray(x.shape, nothing))
-            for x, is_float in zip(results, differs[number:], strict=True)
-        ]
+        return results, tangents_of(results, self.primitive.bind(*given, **params))
 
     def _transpose(
         self,
