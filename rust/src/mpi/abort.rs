@@ -2,12 +2,17 @@
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 use super::abi::Abi;
 use super::functions::Functions;
 use super::types::Handle;
 
 static WORLD: OnceLock<usize> = OnceLock::new();
+
+/// MPICH's launcher drops what it has not read yet when it hears of an abort.
+const READING: Duration = Duration::from_millis(200);
 
 /// Says what mpi4py's number for the handle of `MPI_COMM_WORLD` is.
 pub fn set_world(handle: usize) {
@@ -22,6 +27,12 @@ pub fn abort<A: Abi>(functions: &Functions<A>, comm: A::Comm, code: c_int) {
     let comm = WORLD
         .get()
         .map_or(comm, |handle| A::Comm::from_raw(*handle));
+    let_launcher_read();
     // SAFETY: a valid communicator of this process's.
     unsafe { (functions.abort)(comm, code) };
+}
+
+/// Gives the launcher time to read what was printed last.
+pub fn let_launcher_read() {
+    thread::sleep(READING);
 }

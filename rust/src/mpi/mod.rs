@@ -12,7 +12,7 @@ mod status;
 mod types;
 
 pub use abi::{Abi, Mpich, OpenMpi, Standard};
-pub use abort::{abort, set_world};
+pub use abort::{abort, let_launcher_read, set_world};
 pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };

@@ -11,7 +11,7 @@ use super::exchange::{Exchange, Objects};
 use super::watcher::{Action, Settings, Watcher, alone, timed_out};
 use crate::diagnosis::{DEADLOCK, End, Note, State, Waiting, counts, longest_call};
 use crate::log;
-use crate::mpi::{Abi, Functions, Handle};
+use crate::mpi::{Abi, Functions, Handle, let_launcher_read};
 use crate::ops;
 use crate::recorder::exactly_now;
 
@@ -329,6 +329,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
                 // Without the level of threads that it takes, MPI can't be asked to do it. When a
                 // process dies, its launcher ends the others.
                 log::print_error(&timed_out("this rank", DEADLOCK));
+                let_launcher_read();
                 // SAFETY: this ends the process, without the functions that would run at exit while
                 // another thread is in MPI.
                 unsafe { libc::_exit(DEADLOCK) };
