@@ -189,6 +189,8 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 4, DISTRIBUTED, sample="1/16")
     yield Run(OPENMPI, 2, DISTRIBUTED, sample="2/8")
     yield Run(OPENMPI, 4, under("distributed", "programs", "mixed"), sample="3/16")
+    over_gloo = (("TEST_COLLECTIVES", "gloo"),)
+    yield Run(MPICH, 2, under("distributed", "collectives"), over_gloo, sample="3/8")
     yield Run(MPICH, 0, ("hangs",))
     yield Run(OPENMPI, 0, ("hangs",), sample="1/3")
     yield Run(MPICH, 2, ("device",), sample="0/3")
