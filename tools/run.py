@@ -69,8 +69,13 @@ JACOBIAN = under("mpi", "autodiff::test_first_derivatives")
 DISTRIBUTED = ("distributed",)
 #: Where a process may be its own neighbor.
 ALONE = under("mpi", "exchange", "halo", "neighbors", "ragged", "tree")
-#: Ghost cells where the processes have parts of different sizes.
-GRID = under("mpi", "halo::test_ghost_cells_are_those_of_the_whole_field")
+#: Ghost cells where the processes have parts of different sizes, or two axes are divided.
+GRID = under(
+    "mpi",
+    "halo::test_ghost_cells_are_those_of_the_whole_field",
+    "halo::test_both_ways_give_the_same",
+    "halo::test_some_fields_are_linear",
+)
 #: How processes start and end, which depends on the MPI.
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
@@ -176,7 +181,7 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 1, (*CORE, *ALONE), sample="1/8")
     yield Run(OPENMPI, 1, CORE, sample="2/8")
     yield Run(MPICH, 3, (*CORE, *GRID, *JACOBIAN), sample="3/12")
-    yield Run(MPICH, 4, (*CORE, *JACOBIAN), sample="4/12")
+    yield Run(MPICH, 4, (*CORE, *GRID, *JACOBIAN), sample="4/12")
     yield Run(OPENMPI, 4, CORE, sample="5/12")
     yield Run(MPICH, 2, CORE[1:4], (("MPI4JAX_FAST_DISPATCH", "0"),), sample="0/4")
     yield Run(MPICH, 2, PIECES, (("MPI4JAX_STAGING_CHUNK", "16"),), sample="1/4")

@@ -49,6 +49,11 @@ class Copy(NamedTuple):
     source: View
     result: View
 
+    def moved(self, *, source: int = 0, result: int = 0) -> Copy:
+        """The same, where all sources or results are so many places further."""
+        ends = zip(self, (source, result), strict=True)
+        return Copy(*(view._replace(place=view.place + n) for view, n in ends))
+
     def numbers(self) -> list[int]:
         """What the core is told: the places, and loops with sizes and strides."""
         assert self.source.sizes == self.result.sizes
@@ -77,7 +82,10 @@ def taken(
 
 
 def put(arrays: Sequence[Any], sources: Sequence[Any], copies: Sequence[Copy]) -> list[Any]:
-    """Arrays with some parts copied from the sources, in place if XLA can have it so."""
+    """Arrays with some parts copied from the sources, in place if XLA can have it so.
+
+    The arrays themselves, as they are by then, are further sources, behind the others.
+    """
     types = [ShapedArray(x.shape, x.dtype) for x in arrays]
     return _copied(arrays, sources, types, copies)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 import jax
@@ -12,49 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from . import lines
+from . import lines, slabs
 from .annotations import Integer
-from .copies import Copy, View, put, taken
-from .dtypes import carried
-from .effects import ordered_effect
-from .jax_compat import (
-    Primitive,
-    ShapedArray,
-    ad,
-    batching,
-    def_eager,
-    lower_at_its_line,
-    register_lowering,
-    trace_state_clean,
-)
+from .jax_compat import trace_state_clean
 from .operations._arguments import PROC_NULL
 from .operations.allgather import allgather
 from .operations.exchange import exchange
 from .operations.gather import gather
 from .operations.scatter import scatter
-from .overlap import is_split, overlap
+from .overlap import overlap
 from .packing import Tree
+from .slabs import Direction, Extent, Extents, Geometry, ghosts, owned
 from .validation import integer, reject
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: The tags of a plan's messages begin here: where users have none, and all MPIs have some
-#: (MPI-4.1 §9.1.2).
-FIRST_TAG = 32767 - 64
-
-
-class Direction(NamedTuple):
-    """One way in which cells travel along an axis: to the process before, or behind."""
-
-    axis: int
-    is_up: bool
-    source: int
-    dest: int
-
-    @property
-    def tag(self) -> int:
-        return FIRST_TAG + 2 * self.axis + self.is_up
 
 
 class Axis(NamedTuple):
@@ -81,53 +52,6 @@ class Axis(NamedTuple):
     def own_part(self) -> range:
         assert self.cells is not None
         return self.part(self.coordinate, self.cells)
-
-
-class Extent(NamedTuple):
-    """Where the cells of an array are along an axis."""
-
-    size: int
-    #: How many ghost cells there are on both sides.
-    before: int
-    behind: int
-    #: How many of its own points a process has in common with each of its neighbors, as
-    #: those on the faces between two cells.
-    shared: int
-
-    @property
-    def own(self) -> slice:
-        return slice(self.before, self.size - self.behind)
-
-
-def _ghosts(extent: Extent, direction: Direction) -> slice:
-    """The ghost cells that what comes in a direction fills."""
-    if direction.is_up:
-        return slice(0, extent.before)
-    return slice(extent.size - extent.behind, extent.size)
-
-
-def _owned(extent: Extent, direction: Direction) -> slice:
-    """The own cells that are the ghosts of the next process in a direction."""
-    if direction.is_up:
-        end = extent.size - extent.behind - extent.shared
-        return slice(end - extent.before, end)
-    start = extent.before + extent.shared
-    return slice(start, start + extent.behind)
-
-
-def _filled(extent: Extent, direction: Direction) -> slice:
-    """The ghost cells, or none of them where nothing comes."""
-    return _where_something_comes(_ghosts(extent, direction), direction)
-
-
-def _added_to(extent: Extent, direction: Direction) -> slice:
-    """The own cells, or none of them where nothing comes."""
-    return _where_something_comes(_owned(extent, direction), direction)
-
-
-def _where_something_comes(part: slice, direction: Direction) -> slice:
-    # JAX sees that the result depends on the call nevertheless, and XLA has nothing to do.
-    return slice(part.start, part.start) if direction.source == PROC_NULL else part
 
 
 class Plan:
@@ -190,12 +114,21 @@ class Plan:
                 places, widths, dims, periods, coordinates, cells, strict=True
             )
         )
-        self._directions = [
+        directions = [
             Direction(axis, is_up, *grid.Shift(axis, 1 if is_up else -1))
             for axis, (before, behind) in enumerate(widths)
             for is_up, count in ((False, behind), (True, before))
             if count and (dims[axis] > 1 or periods[axis])
         ]
+        # The order of the axes makes no difference: each has the ghost cells of the others.
+        between = [direction for direction in directions if dims[direction.axis] > 1]
+        within = [direction for direction in directions if dims[direction.axis] == 1]
+        self._geometry = Geometry(
+            places,
+            self.corners,
+            _by_axis(between) if self.corners or not between else (tuple(between),),
+            _by_axis(within),
+        )
         self._eager = {
             function: _compiled(function) for function in (self._exchange, self._accumulate)
         }
@@ -223,7 +156,7 @@ class Plan:
             fields: An array, or a tree of arrays.
             during: A function of the fields, with their old ghost cells, to compute while
                 messages are in flight: all messages if the plan has no corners, else those
-                along the first axis.
+                along the first axis that is divided.
 
         Returns:
             The fields, with their ghost cells filled; with ``during``, a tuple of these and
@@ -257,7 +190,7 @@ class Plan:
         found = []
         for name, leaf in zip(names, leaves, strict=True):
             extents, x = self._extents("inner", name, leaf), jnp.asarray(leaf)
-            found.append(x[self._index(x, [extent.own for extent in extents])])
+            found.append(self._own(x, extents))
         return _unflat(structure, found)
 
     def scatter(self, fields: T, *, root: Integer | None = None, edge: Any = 0) -> T:
@@ -410,192 +343,39 @@ class Plan:
             found.append(Extent(size, axis.before, axis.behind, shared))
         return tuple(found)
 
-    def _index(self, x: Any, parts: Sequence[slice]) -> tuple[slice, ...]:
-        """The index of a part of an array, of slices along the plan's axes."""
-        index = [slice(0, size) for size in x.shape]
-        for axis, part in zip(self.axes, parts, strict=True):
-            index[axis.place] = part
-        return tuple(index)
-
-    def _slab(
-        self, x: Any, extents: Sequence[Extent], axis: int, part: slice
-    ) -> tuple[slice, ...]:
-        """The index of a slab: a part along an axis, and all that goes along with it."""
-        parts = [slice(0, e.size) if self.corners else e.own for e in extents]
-        parts[axis] = part
-        return self._index(x, parts)
+    def _own(self, x: Any, extents: Sequence[Extent]) -> Any:
+        """The own points of a field."""
+        own = [extent.own for extent in extents]
+        return x[self._geometry.index_of(x.ndim, own)]
 
     # Messages.
 
-    def _groups(self) -> list[list[Direction]]:
-        """The directions in which cells travel at the same time, one group after another.
+    def _exchange(self, leaves: list[Any], extents: Extents) -> list[Any]:
+        geometry = self._geometry
+        if not leaves or not (geometry.groups or geometry.within):
+            return leaves
+        return slabs.exchange(geometry, leaves, extents, self._travel)
 
-        With corners, these are the two of an axis.
-        """
-        if not self.corners:
-            return [self._directions]
-        groups = itertools.groupby(self._directions, lambda direction: direction.axis)
-        return [list(group) for _, group in groups]
-
-    def _exchange(
-        self, leaves: list[Any], extents: tuple[tuple[Extent, ...], ...]
-    ) -> list[Any]:
-        # Messages are the same either way: those of one type are next to each other.
-        order = sorted(range(len(leaves)), key=lambda n: str(leaves[n].dtype))
-        leaves, extents = [leaves[n] for n in order], tuple(extents[n] for n in order)
-        if not leaves or not self._directions or is_split.get():
-            found = self._exchange_slabs(leaves, extents)
-        else:
-            found = exchange_p.bind(*leaves, plan=self, extents=extents)
-        return [found[order.index(n)] for n in range(len(order))]
-
-    def _exchange_in_place(
-        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
-    ) -> list[Any]:
-        """The same by few copies of the core's, which writes ghost cells where they are."""
-        groups = self._groups()
-        layouts = [_Layout(self, group, leaves, extents) for group in groups]
-        first = list(itertools.accumulate((len(x.types) for x in layouts), initial=0))
-        types = list(itertools.chain(*(layout.types for layout in layouts)))
-        copies = [
-            copy
-            for layout, start in zip(layouts, first[:-1], strict=True)
-            for copy in layout.copies(_owned, lambda d: d.dest, start, is_taken=True)
-        ]
-        found = taken(leaves, types, sorted(copies, key=lambda copy: copy.source.place))
-        sent = [found[start:end] for start, end in itertools.pairwise(first)]
-        came: list[Any] = []
-        for n, (group, layout) in enumerate(zip(groups, layouts, strict=True)):
-            room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
-            ends = layout.by_direction(sent[n]), layout.by_direction(room)
-            arrived = list(itertools.chain(*self._travel(*ends, group)))
-            came += arrived
-            for later in range(n + 1, len(groups)):
-                copies = layout.passed_on(layouts[later])
-                if copies:
-                    sent[later] = put(sent[later], arrived, copies)
-        copies = [
-            copy
-            for layout, start in zip(layouts, first[:-1], strict=True)
-            for copy in layout.copies(_ghosts, lambda d: d.source, start, is_taken=False)
-        ]
-        return put(leaves, came, sorted(copies, key=lambda copy: copy.result.place))
-
-    def _exchange_slabs(
-        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
-    ) -> list[Any]:
-        # All slabs are read before any ghost cell is written: to have some read afterwards,
-        # XLA would copy whole fields. So what comes goes into the slabs that are sent later
-        # and, at the end, into the fields, the last first.
-        groups = self._groups()
-        sent = [[self._take(leaves, extents, d, _owned) for d in group] for group in groups]
-        room = [
-            [self._take(leaves, extents, d, _filled) for d in group] for group in groups
-        ]
-        came: list[Sequence[list[Any]]] = []
-        for n, group in enumerate(groups):
-            came.append(self._travel(sent[n], room[n], group))
-            for later in range(n + 1, len(groups)):
-                sent[later] = [
-                    self._pass_on(came[n], group, slabs, d, extents)
-                    for slabs, d in zip(sent[later], groups[later], strict=True)
-                ]
-        filled: list[Direction] = []
-        for group, slabs_of_group in zip(reversed(groups), reversed(came), strict=True):
-            for direction, slabs in zip(group, slabs_of_group, strict=True):
-                leaves = self._put(leaves, extents, direction, _filled, slabs, filled)
-            filled += group
-        return leaves
-
-    def _pass_on(
-        self,
-        came: Sequence[Sequence[Any]],
-        group: Sequence[Direction],
-        sent: Sequence[Any],
-        later: Direction,
-        extents: Sequence[Sequence[Extent]],
-    ) -> list[Any]:
-        """The slabs that are sent later, with the ghost cells in them that came before.
-
-        Put together anew: that is one of XLA's kernels for each slab, where to write the
-        ghost cells is one for each side.
-        """
-        place = self.axes[group[0].axis].place
-        found = []
-        for n, (x, of_leaf) in enumerate(zip(sent, extents, strict=True)):
-            index = self._along(x.ndim, later.axis, _owned(of_leaf[later.axis], later))
-            before = [c[n][index] for c, d in zip(came, group, strict=True) if d.is_up]
-            behind = [c[n][index] for c, d in zip(came, group, strict=True) if not d.is_up]
-            first = sum(slab.shape[place] for slab in before)
-            last = x.shape[place] - sum(slab.shape[place] for slab in behind)
-            rest = jax.lax.slice_in_dim(x, first, last, axis=place)
-            found.append(jnp.concatenate([*before, rest, *behind], place))
-        return found
-
-    def _along(self, number: int, axis: int, part: slice) -> tuple[slice, ...]:
-        """The index of a part along an axis, in an array of so many axes."""
-        index = [slice(None)] * number
-        index[self.axes[axis].place] = part
-        return tuple(index)
-
-    def _accumulate(
-        self, leaves: list[Any], extents: Sequence[Sequence[Extent]]
-    ) -> list[Any]:
-        for group in reversed(self._groups()):
+    def _accumulate(self, leaves: list[Any], extents: Extents) -> list[Any]:
+        geometry = self._geometry
+        added_to = slabs.where_something_comes(owned)
+        for group in reversed(geometry.groups + geometry.within):
             back = [d._replace(source=d.dest, dest=d.source) for d in group]
-            sent = [self._take(leaves, extents, d, _ghosts) for d in back]
-            room = [self._take(leaves, extents, d, _added_to) for d in back]
-            came = self._travel(sent, room, back)
-            for direction, slabs in zip(back, sent, strict=True):
+            sent = [geometry.take(leaves, extents, d, ghosts) for d in back]
+            room = [geometry.take(leaves, extents, d, added_to) for d in back]
+            if group in geometry.within:
+                came = jax.lax.optimization_barrier(sent)
+            else:
+                came = self._travel(sent, room, back)
+            for direction, of_all in zip(back, sent, strict=True):
                 if direction.dest != PROC_NULL:
-                    nothing = list(map(jnp.zeros_like, slabs))
-                    leaves = self._put(leaves, extents, direction, _ghosts, nothing)
+                    nothing = list(map(jnp.zeros_like, of_all))
+                    leaves = geometry.put(leaves, extents, direction, ghosts, nothing)
             for direction, added in zip(back, came, strict=True):
-                had = self._take(leaves, extents, direction, _added_to)
-                slabs = [x + y for x, y in zip(had, added, strict=True)]
-                leaves = self._put(leaves, extents, direction, _added_to, slabs)
+                had = geometry.take(leaves, extents, direction, added_to)
+                sums = [x + y for x, y in zip(had, added, strict=True)]
+                leaves = geometry.put(leaves, extents, direction, added_to, sums)
         return leaves
-
-    def _take(
-        self,
-        leaves: Sequence[Any],
-        extents: Sequence[Sequence[Extent]],
-        direction: Direction,
-        part: Callable[[Extent, Direction], slice],
-    ) -> list[Any]:
-        found = []
-        for x, of_leaf in zip(leaves, extents, strict=True):
-            where = part(of_leaf[direction.axis], direction)
-            found.append(x[self._slab(x, of_leaf, direction.axis, where)])
-        return found
-
-    def _put(
-        self,
-        leaves: Sequence[Any],
-        extents: Sequence[Sequence[Extent]],
-        direction: Direction,
-        part: Callable[[Extent, Direction], slice],
-        slabs: Sequence[Any],
-        filled: Sequence[Direction] = (),
-    ) -> list[Any]:
-        """Write slabs, but for ghost cells that are filled already."""
-        found = []
-        for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
-            where = part(of_leaf[direction.axis], direction)
-            index = list(self._slab(x, of_leaf, direction.axis, where))
-            rest = [slice(0, size) for size in slab.shape]
-            for other in filled:
-                ghosts = _filled(of_leaf[other.axis], other)
-                place = self.axes[other.axis].place
-                for cells in (index, rest):
-                    first, last = cells[place].start, cells[place].stop
-                    if other.is_up:
-                        cells[place] = slice(max(first, ghosts.stop), last)
-                    else:
-                        cells[place] = slice(first, min(last, ghosts.start))
-            starts = [one.start for one in index]
-            found.append(jax.lax.dynamic_update_slice(x, slab[tuple(rest)], starts))
-        return found
 
     def _travel(
         self,
@@ -606,9 +386,7 @@ class Plan:
         """What comes from each direction for what is sent in it.
 
         The calls of all processes have all directions, also where these have no end. So
-        derivatives and maps, which look at arrays, find the same call everywhere. Also what
-        a process sends to itself is a message: XLA would copy the whole field to have a
-        part of it move within.
+        derivatives and maps, which look at arrays, find the same call everywhere.
         """
         return exchange(
             sent,
@@ -681,7 +459,7 @@ class Plan:
 
     def _gather_one(self, x: Any, extents: Sequence[Extent], root: int | None) -> Any:
         places = self._places(x.ndim)
-        x = x[self._index(x, [extent.own for extent in extents])]
+        x = self._own(x, extents)
         described = list(zip(self.axes, extents, places, strict=True))
         padding = [(0, 0)] * x.ndim
         for axis, extent, place in described:
@@ -739,160 +517,6 @@ class Plan:
         return x.transpose(order).reshape(shape)
 
 
-class _Layout:
-    """Where the slabs of all fields are in the messages of a group of directions.
-
-    There is a message for each direction and each type of array, one behind the other.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        group: Sequence[Direction],
-        leaves: Sequence[Any],
-        extents: Sequence[Sequence[Extent]],
-    ) -> None:
-        self._plan, self._group = plan, group
-        self._leaves, self._extents = leaves, extents
-        self._dtypes = list(dict.fromkeys(x.dtype for x in leaves))
-        self.types: list[ShapedArray] = []
-        self._slabs: dict[tuple[Direction, int], View] = {}
-        for direction in group:
-            for dtype in self._dtypes:
-                size = 0
-                for n, x in enumerate(leaves):
-                    if x.dtype == dtype:
-                        part = self._in_field(n, direction, _owned)
-                        view = View(
-                            len(self.types), tuple(part.sizes), size, _all(part.sizes)
-                        )
-                        self._slabs[direction, n] = view
-                        size += math.prod(part.sizes)
-                self.types.append(ShapedArray((size,), dtype))
-
-    def by_direction(self, messages: Sequence[Any]) -> list[list[Any]]:
-        number = len(self._dtypes)
-        starts = range(0, len(messages), number)
-        return [list(messages[start : start + number]) for start in starts]
-
-    def _in_field(
-        self, n: int, direction: Direction, part: Callable[[Extent, Direction], slice]
-    ) -> View:
-        x, of_leaf = self._leaves[n], self._extents[n]
-        where = part(of_leaf[direction.axis], direction)
-        return View(n, x.shape, 0, self._plan._slab(x, of_leaf, direction.axis, where))
-
-    def copies(
-        self,
-        part: Callable[[Extent, Direction], slice],
-        process: Callable[[Direction], int],
-        first: int,
-        *,
-        is_taken: bool,
-    ) -> Iterator[Copy]:
-        """The copies between fields and messages, for all directions with a process there.
-
-        The messages of the group begin at the place `first` among all.
-        """
-        for (direction, n), slab in self._slabs.items():
-            if process(direction) != PROC_NULL:
-                ends = [
-                    self._in_field(n, direction, part),
-                    slab._replace(place=first + slab.place),
-                ]
-                yield Copy(*(ends if is_taken else reversed(ends)))
-
-    def passed_on(self, later: _Layout) -> list[Copy]:
-        """The copies of what has come to the messages of a later group, at the corners."""
-        found = []
-        for (direction, n), source in self._slabs.items():
-            for (further, m), result in later._slabs.items():
-                if n != m or PROC_NULL in (direction.source, further.dest):
-                    continue
-                of_leaf, axes = self._extents[n], self._plan.axes
-                ends = []
-                for slab, other, part in (
-                    (source, further, _owned),
-                    (result, direction, _ghosts),
-                ):
-                    index = list(slab.parts)
-                    index[axes[other.axis].place] = part(of_leaf[other.axis], other)
-                    ends.append(slab._replace(parts=tuple(index)))
-                found.append(Copy(*ends))
-        return found
-
-
-def _all(sizes: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(0, size) for size in sizes)
-
-
-# The exchange as a primitive, as what is done depends on the platform.
-
-exchange_p = Primitive("halo_exchange_mpi")
-exchange_p.multiple_results = True
-def_eager(exchange_p)
-
-Extents = tuple[tuple[Extent, ...], ...]
-
-
-@exchange_p.def_effectful_abstract_eval
-def _types(*avals: Any, plan: Plan, extents: Extents) -> Any:
-    return [ShapedArray(x.shape, x.dtype) for x in avals], {ordered_effect}
-
-
-def _by_slabs(*leaves: Any, plan: Plan, extents: Extents) -> list[Any]:
-    return plan._exchange_slabs(list(leaves), extents)
-
-
-def _on_cpu(*leaves: Any, plan: Plan, extents: Extents) -> list[Any]:
-    avals = [ShapedArray(x.shape, x.dtype) for x in leaves]
-    if any(carried(aval).dtype != aval.dtype for aval in avals):
-        return plan._exchange_slabs(list(leaves), extents)
-    return plan._exchange_in_place(list(leaves), extents)
-
-
-def _push(primals: Any, tangents: Any, *, plan: Plan, extents: Extents) -> Any:
-    results = exchange_p.bind(*primals, plan=plan, extents=extents)
-    is_float = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
-    given = [ad.instantiate_zeros(t) for t in itertools.compress(tangents, is_float)]
-    of_given = tuple(itertools.compress(extents, is_float))
-    pushed = iter(exchange_p.bind(*given, plan=plan, extents=of_given) if given else ())
-    nothing = jax.dtypes.float0
-    return results, [
-        next(pushed) if n else ad.Zero(ShapedArray(x.shape, nothing))
-        for x, n in zip(results, is_float, strict=True)
-    ]
-
-
-def _transpose(cotangents: Any, *operands: Any, **params: Any) -> list[Any]:
-    is_linear = list(map(ad.is_undefined_primal, operands))
-
-    def function(*linear: Any) -> list[Any]:
-        given = iter(linear)
-        pairs = zip(operands, is_linear, strict=True)
-        return _by_slabs(*(next(given) if n else x for x, n in pairs), **params)
-
-    avals = [x.aval for x in itertools.compress(operands, is_linear)]
-    arrived = list(map(ad.instantiate_zeros, cotangents))
-    found = iter(jax.linear_transpose(function, *avals)(arrived))
-    return [next(found) if n else None for n in is_linear]
-
-
-def _batch(operands: Any, axes: Any, **params: Any) -> Any:
-    def function(*leaves: Any) -> list[Any]:
-        return _by_slabs(*leaves, **params)
-
-    results = jax.vmap(function, in_axes=tuple(axes))(*operands)
-    return results, [0] * len(results)
-
-
-ad.primitive_jvps[exchange_p] = _push
-ad.primitive_transposes[exchange_p] = _transpose
-batching.primitive_batchers[exchange_p] = _batch
-register_lowering(exchange_p, lower_at_its_line(_by_slabs))
-register_lowering(exchange_p, lower_at_its_line(_on_cpu), platform="cpu")
-
-
 def _flat(fields: Any) -> tuple[list[str], list[Any], Any]:
     """What the user knows the leaves of a tree by, the leaves, and the structure."""
     found, structure = jax.tree_util.tree_flatten_with_path(fields)
@@ -919,6 +543,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     lines.is_eager_call(run)
     run.__name__ = f"halo{function.__name__}"
     return jax.jit(run, static_argnums=1)
+
+
+def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ...]:
+    groups = itertools.groupby(directions, lambda direction: direction.axis)
+    return tuple(tuple(group) for _, group in groups)
 
 
 def _integers(

@@ -72,7 +72,6 @@ __all__ = [
     "ir",
     "is_kept_argument",
     "is_user_file",
-    "lower_at_its_line",
     "lower_function",
     "map_call_attribute",
     "not_in_place",
@@ -189,17 +188,6 @@ def lower_function(
 ) -> Callable[..., Any]:
     """The lowering rule of a primitive that JAX could trace as well."""
     return mlir.lower_fun(function, multiple_results=multiple_results)
-
-
-def lower_at_its_line(function: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
-    """The lowering rule of a primitive that stands for calls: these come from its line."""
-    rule = mlir.lower_fun(function, multiple_results=True)
-
-    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        with source_info_util.user_context(_traceback_of(ctx)):
-            return rule(ctx, *operands, **params)
-
-    return lower
 
 
 def lower_with(

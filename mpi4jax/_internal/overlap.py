@@ -9,7 +9,6 @@ results are its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -165,19 +164,11 @@ def _eval(equation: Any, env: dict[Any, Any]) -> None:
     env.update(zip(equation.outvars, results, strict=True))
 
 
-#: Whether a function is being traced whose calls are to be started, one by one.
-is_split: ContextVar[bool] = ContextVar("is_split", default=False)
-
-
 class _Split(_Traced):
     """A function that communicates, in two halves."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        token = is_split.set(True)
-        try:
-            super().__init__(function)
-        finally:
-            is_split.reset(token)
+        super().__init__(function)
         self._env: dict[Any, Any] = dict(
             zip(self.jaxpr.constvars, self.consts, strict=True)
         )

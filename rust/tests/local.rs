@@ -107,6 +107,21 @@ fn parts_of_operands_are_replaced_in_order() {
 }
 
 #[test]
+fn parts_of_a_result_are_copied_within() {
+    let (mut x, mut y) = ([0.0, 0.0, 3.0, 4.0, 0.0], [2.0]);
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[5]))
+        .operand(array(&mut y, &[1]))
+        .result(array(&mut x, &[5]))
+        .ints(&[("updated", 1)]);
+    // The operand first, then what is in the result by then.
+    let numbers = copies(&[&[0, 0, 0, 1], &[1, 3, 0, 0], &[1, 1, 0, 4]]);
+    let outcome = run("copy", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(x, [4.0, 2.0, 3.0, 4.0, 2.0]);
+}
+
+#[test]
 fn copies_that_do_not_fit_are_refused() {
     let outcome = |updated: i64, numbers: &[i64]| {
         let call = CallFrame::default().operand(floats(IN, &[4]));

@@ -61,8 +61,9 @@ fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
     Ok(())
 }
 
-/// Copies parts of arrays to parts of results. The first operands may be what the results have in
-/// all other parts.
+/// Copies parts of arrays to parts of results, one after the other. The first operands may be what
+/// the results have in all other parts. Sources are the other operands and, behind them, these
+/// results.
 fn copy(frame: &Frame) -> Result<()> {
     let (operands, results) = (frame.all_operands()?, frame.all_results()?);
     let updated = frame.attribute("updated")? as usize;
@@ -75,6 +76,7 @@ fn copy(frame: &Frame) -> Result<()> {
     }
     let (old, sources) = operands.split_at(updated);
     check_same_memory(old, &results)?;
+    let sources = [sources, &results[..updated]].concat();
     let numbers = frame.ints_attribute("copies")?;
     let mut rest = &numbers[..];
     while let [source, from, result, to, number, tail @ ..] = rest {
@@ -84,7 +86,7 @@ fn copy(frame: &Frame) -> Result<()> {
                 "{tail:?} are not the loops of {number} axes"
             )));
         };
-        let from = Part::new(sources, *source, *from, loops, 1)?;
+        let from = Part::new(&sources, *source, *from, loops, 1)?;
         let to = Part::new(&results, *result, *to, loops, 2)?;
         copy_part(&from, &to, loops)?;
         rest = tail;
@@ -163,8 +165,8 @@ unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[i6
         return;
     };
     if matches!((source, result, inner), (1, 1, [])) {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, *size as usize) };
+        // SAFETY: the caller's promise. Both may be parts of one array.
+        unsafe { ptr::copy(from, to, *size as usize) };
         return;
     }
     for _ in 0..*size {

@@ -1,0 +1,474 @@
+"""The slabs of fields that processes send each other, as messages.
+
+A message has the slabs of all fields of one type, one behind the other. To take them out of
+the fields and to put what has come into the fields are linear functions. On CPUs, each is
+one call of the core; elsewhere, XLA compiles a kernel for each slab.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from . import copies
+from .concatenation import concatenate, split
+from .copies import Copy, View
+from .dtypes import carried
+from .jax_compat import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    def_eager,
+    lower_function,
+    register_lowering,
+)
+from .operation import is_inexact, tangents_of
+from .operations._arguments import PROC_NULL
+
+#: The tags of messages begin here: where users have none, and all MPIs have some
+#: (MPI-4.1 §9.1.2).
+FIRST_TAG = 32767 - 64
+
+
+class Direction(NamedTuple):
+    """One way in which cells travel along an axis: to the process before, or behind."""
+
+    axis: int
+    is_up: bool
+    source: int
+    dest: int
+
+    @property
+    def tag(self) -> int:
+        return FIRST_TAG + 2 * self.axis + self.is_up
+
+
+class Extent(NamedTuple):
+    """Where the cells of an array are along an axis."""
+
+    size: int
+    #: How many ghost cells there are on both sides.
+    before: int
+    behind: int
+    #: How many of its own points a process has in common with each of its neighbors, as
+    #: those on the faces between two cells.
+    shared: int
+
+    @property
+    def own(self) -> slice:
+        return slice(self.before, self.size - self.behind)
+
+
+#: Of each field, along each divided axis.
+Extents = tuple[tuple[Extent, ...], ...]
+
+#: A part along an axis, for a direction.
+Part = Callable[[Extent, Direction], slice]
+
+
+def ghosts(extent: Extent, direction: Direction) -> slice:
+    """The ghost cells that what comes in a direction fills."""
+    if direction.is_up:
+        return slice(0, extent.before)
+    return slice(extent.size - extent.behind, extent.size)
+
+
+def owned(extent: Extent, direction: Direction) -> slice:
+    """The own cells that are the ghosts of the next process in a direction."""
+    if direction.is_up:
+        end = extent.size - extent.behind - extent.shared
+        return slice(end - extent.before, end)
+    start = extent.before + extent.shared
+    return slice(start, start + extent.behind)
+
+
+def where_something_comes(part: Part) -> Part:
+    """The same part, or none of it where nothing comes.
+
+    JAX sees that the result depends on the call nevertheless, and XLA has nothing to do.
+    """
+
+    def found(extent: Extent, direction: Direction) -> slice:
+        whole = part(extent, direction)
+        return slice(whole.start, whole.start) if direction.source == PROC_NULL else whole
+
+    return found
+
+
+class Geometry(NamedTuple):
+    """Which slabs there are, and the order in which they travel."""
+
+    #: The place of each axis in the arrays.
+    places: tuple[int, ...]
+    #: Whether a slab has the ghost cells along the other axes, too.
+    corners: bool
+    #: The directions between processes. Those of a group are in flight at the same time.
+    groups: tuple[tuple[Direction, ...], ...]
+    #: Those of a process to itself, along periodic axes that are not divided.
+    within: tuple[tuple[Direction, ...], ...]
+
+    def index_of(self, number: int, parts: Sequence[slice]) -> tuple[slice, ...]:
+        """The index of a part of an array of so many axes, by slices along the plan's."""
+        index = [slice(None)] * number
+        for place, part in zip(self.places, parts, strict=True):
+            index[place] = part
+        return tuple(index)
+
+    def along(self, number: int, axis: int, part: slice) -> tuple[slice, ...]:
+        """The index of a part along one axis."""
+        parts = [slice(None)] * len(self.places)
+        parts[axis] = part
+        return self.index_of(number, parts)
+
+    def slab(
+        self, shape: Sequence[int], extents: Sequence[Extent], axis: int, part: slice
+    ) -> tuple[slice, ...]:
+        """Where a slab is: a part along an axis, and all that goes along with it."""
+        parts = [slice(None) if self.corners else extent.own for extent in extents]
+        parts[axis] = part
+        pairs = zip(self.index_of(len(shape), parts), shape, strict=True)
+        return tuple(slice(*one.indices(size)[:2]) for one, size in pairs)
+
+    def take(
+        self, leaves: Sequence[Any], extents: Extents, direction: Direction, part: Part
+    ) -> list[Any]:
+        """The slabs of all fields."""
+        found = []
+        for x, of_leaf in zip(leaves, extents, strict=True):
+            where = part(of_leaf[direction.axis], direction)
+            found.append(x[self.slab(x.shape, of_leaf, direction.axis, where)])
+        return found
+
+    def put(
+        self,
+        leaves: Sequence[Any],
+        extents: Extents,
+        direction: Direction,
+        part: Part,
+        slabs: Sequence[Any],
+        filled: Sequence[Direction] = (),
+    ) -> list[Any]:
+        """Write slabs, but for ghost cells that are filled already."""
+        found = []
+        for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
+            where = part(of_leaf[direction.axis], direction)
+            index = list(self.slab(x.shape, of_leaf, direction.axis, where))
+            rest = [slice(0, size) for size in slab.shape]
+            for other in filled:
+                there = ghosts(of_leaf[other.axis], other)
+                place = self.places[other.axis]
+                for cells in (index, rest):
+                    first, last = cells[place].start, cells[place].stop
+                    if other.is_up:
+                        cells[place] = slice(max(first, there.stop), last)
+                    else:
+                        cells[place] = slice(first, min(last, there.start))
+            starts = [one.start for one in index]
+            found.append(jax.lax.dynamic_update_slice(x, slab[tuple(rest)], starts))
+        return found
+
+    def pass_on(
+        self,
+        came: Sequence[Sequence[Any]],
+        group: Sequence[Direction],
+        sent: Sequence[Any],
+        later: Direction,
+        extents: Extents,
+    ) -> list[Any]:
+        """The slabs that are sent later, with the ghost cells in them that came before.
+
+        Put together anew: that is one of XLA's kernels for each slab, where to write the
+        ghost cells is one for each side.
+        """
+        place = self.places[group[0].axis]
+        arrived = [
+            (c, d) for c, d in zip(came, group, strict=True) if d.source != PROC_NULL
+        ]
+        found = []
+        for n, (x, of_leaf) in enumerate(zip(sent, extents, strict=True)):
+            index = self.along(x.ndim, later.axis, owned(of_leaf[later.axis], later))
+            before = [slabs[n][index] for slabs, d in arrived if d.is_up]
+            behind = [slabs[n][index] for slabs, d in arrived if not d.is_up]
+            first = sum(slab.shape[place] for slab in before)
+            last = x.shape[place] - sum(slab.shape[place] for slab in behind)
+            rest = jax.lax.slice_in_dim(x, first, last, axis=place)
+            found.append(jnp.concatenate([*before, rest, *behind], place))
+        return found
+
+
+class _Layout:
+    """Where the slabs of all fields are in the messages of a group of directions.
+
+    There is a message for each direction and each type of array. The first one is at the
+    place `first` among the messages of all groups.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        group: Sequence[Direction],
+        leaves: Sequence[Any],
+        extents: Extents,
+        first: int,
+    ) -> None:
+        self._geometry, self._leaves, self._extents = geometry, leaves, extents
+        self.group, self.first = group, first
+        dtypes = list(dict.fromkeys(x.dtype for x in leaves))
+        #: Which fields have each of the types.
+        self._fields = [
+            [n for n, x in enumerate(leaves) if x.dtype == dtype] for dtype in dtypes
+        ]
+        self.types: list[ShapedArray] = []
+        self.slabs: dict[tuple[Direction, int], View] = {}
+        for direction in group:
+            for dtype, fields in zip(dtypes, self._fields, strict=True):
+                size = 0
+                for n in fields:
+                    shape = tuple(self.in_field(n, direction, owned).sizes)
+                    parts = tuple(slice(0, length) for length in shape)
+                    place = first + len(self.types)
+                    self.slabs[direction, n] = View(place, shape, size, parts)
+                    size += math.prod(shape)
+                self.types.append(ShapedArray((size,), dtype))
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.types)
+
+    def by_direction(self, messages: Sequence[Any]) -> list[list[Any]]:
+        number = len(self._fields)
+        starts = range(0, len(messages), number)
+        return [list(messages[start : start + number]) for start in starts]
+
+    def in_field(self, n: int, direction: Direction, part: Part) -> View:
+        x, of_leaf = self._leaves[n], self._extents[n]
+        where = part(of_leaf[direction.axis], direction)
+        slab = self._geometry.slab(x.shape, of_leaf, direction.axis, where)
+        return View(n, x.shape, 0, slab)
+
+    def passed_on(self, later: _Layout) -> list[Copy]:
+        """The copies of what has come to the messages of a later group, at the corners."""
+        found = []
+        for (direction, n), source in self.slabs.items():
+            for (further, m), result in later.slabs.items():
+                if n != m or PROC_NULL in (direction.source, further.dest):
+                    continue
+                of_leaf = self._extents[n]
+                ends = []
+                for slab, other, part in (
+                    (source, further, owned),
+                    (result, direction, ghosts),
+                ):
+                    index = list(slab.parts)
+                    place = self._geometry.places[other.axis]
+                    index[place] = part(of_leaf[other.axis], other)
+                    ends.append(slab._replace(parts=tuple(index)))
+                found.append(Copy(*ends))
+        return found
+
+    def pack(self, slabs: Sequence[Any]) -> list[Any]:
+        """The messages of a direction."""
+        return [concatenate([slabs[n].ravel() for n in fields]) for fields in self._fields]
+
+    def unpack(self, came: Sequence[Any]) -> list[list[Any]]:
+        """The slabs that have come from each direction, of the messages of all groups."""
+        found = []
+        messages = self.by_direction(came[self.first : self.end])
+        for direction, of_direction in zip(self.group, messages, strict=True):
+            slabs: dict[int, Any] = {}
+            for fields, message in zip(self._fields, of_direction, strict=True):
+                shapes = [self.slabs[direction, n].shape for n in fields]
+                parts = split(message, list(map(math.prod, shapes)))
+                for n, part, shape in zip(fields, parts, shapes, strict=True):
+                    slabs[n] = part.reshape(shape)
+            found.append([slabs[n] for n in range(len(self._leaves))])
+        return found
+
+
+def _layouts(geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> list[_Layout]:
+    """The layout of each group."""
+    found: list[_Layout] = []
+    for group in geometry.groups:
+        first = found[-1].end if found else 0
+        found.append(_Layout(geometry, group, leaves, extents, first))
+    return found
+
+
+# What is sent in a group of directions, of the fields and of what came in groups before.
+
+
+def _types_to_send(
+    *avals: Any, geometry: Geometry, extents: Extents, group: int
+) -> list[ShapedArray]:
+    leaves = avals[: len(extents)]
+    return _layouts(geometry, leaves, extents)[group].types
+
+
+def _take_by_xla(
+    *operands: Any, geometry: Geometry, extents: Extents, group: int
+) -> list[Any]:
+    leaves, came = operands[: len(extents)], operands[len(extents) :]
+    *earlier, layout = _layouts(geometry, leaves, extents)[: group + 1]
+    arrived = [(before.unpack(came), before.group) for before in earlier]
+    messages = []
+    for direction in layout.group:
+        slabs = geometry.take(leaves, extents, direction, owned)
+        for slabs_before, before in arrived:
+            slabs = geometry.pass_on(slabs_before, before, slabs, direction, extents)
+        messages += layout.pack(slabs)
+    return messages
+
+
+def _take_by_core(
+    *operands: Any, geometry: Geometry, extents: Extents, group: int
+) -> list[Any]:
+    leaves = operands[: len(extents)]
+    *earlier, layout = _layouts(geometry, leaves, extents)[: group + 1]
+    found = [
+        Copy(layout.in_field(n, direction, owned), slab)
+        for (direction, n), slab in layout.slabs.items()
+        if direction.dest != PROC_NULL
+    ]
+    found.sort(key=lambda copy: copy.source.place)
+    for before in earlier:
+        for copy in before.passed_on(layout):
+            found.append(copy.moved(source=len(leaves)))
+    return copies.taken(
+        operands, layout.types, [copy.moved(result=-layout.first) for copy in found]
+    )
+
+
+# The fields, with the ghost cells that have come.
+
+
+def _types_of_fields(*avals: Any, extents: Extents, **_: Any) -> list[ShapedArray]:
+    return [ShapedArray(x.shape, x.dtype) for x in avals[: len(extents)]]
+
+
+def _put_by_xla(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
+    # All slabs were read before any ghost cell is written: to have some read afterwards,
+    # XLA would copy whole fields. So the last ones go first.
+    leaves, came = list(operands[: len(extents)]), operands[len(extents) :]
+    part = where_something_comes(ghosts)
+    filled: list[Direction] = []
+    for layout in reversed(_layouts(geometry, leaves, extents)):
+        for direction, slabs in zip(layout.group, layout.unpack(came), strict=True):
+            if direction.source == PROC_NULL:
+                nothing = slice(0, 0)
+                slabs = [x[geometry.along(x.ndim, direction.axis, nothing)] for x in slabs]
+            leaves = geometry.put(leaves, extents, direction, part, slabs, filled)
+        filled += [d for d in layout.group if d.source != PROC_NULL]
+    for group in geometry.within:
+        taken = [geometry.take(leaves, extents, d, owned) for d in group]
+        # For the same reason, not in the kernels that write them.
+        taken = jax.lax.optimization_barrier(taken)
+        for direction, slabs in zip(group, taken, strict=True):
+            leaves = geometry.put(leaves, extents, direction, ghosts, slabs)
+    return leaves
+
+
+def _put_by_core(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
+    leaves, came = operands[: len(extents)], operands[len(extents) :]
+    found = [
+        Copy(slab, layout.in_field(n, direction, ghosts))
+        for layout in _layouts(geometry, leaves, extents)
+        for (direction, n), slab in layout.slabs.items()
+        if direction.source != PROC_NULL
+    ]
+    for group in geometry.within:
+        layout = _Layout(geometry, group, leaves, extents, 0)
+        for direction, n in layout.slabs:
+            ends = (layout.in_field(n, direction, part) for part in (owned, ghosts))
+            found.append(Copy(*ends).moved(source=len(came)))
+    return copies.put(leaves, came, sorted(found, key=lambda copy: copy.result.place))
+
+
+def _linear(
+    name: str,
+    types: Callable[..., list[ShapedArray]],
+    by_xla: Callable[..., list[Any]],
+    by_core: Callable[..., list[Any]],
+) -> Primitive:
+    """A linear function of fields and messages, as a primitive."""
+    primitive = Primitive(f"{name}_slabs_mpi")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(types)
+    def_eager(primitive)
+
+    def push(primals: Any, tangents: Any, *, extents: Extents, **params: Any) -> Any:
+        results = primitive.bind(*primals, extents=extents, **params)
+        is_given = list(map(is_inexact, primals))
+        given = map(ad.instantiate_zeros, itertools.compress(tangents, is_given))
+        params["extents"] = tuple(itertools.compress(extents, is_given))
+        pushed = primitive.bind(*given, **params) if any(is_given) else []
+        return results, tangents_of(results, pushed)
+
+    def transpose(cotangents: Any, *operands: Any, **params: Any) -> list[Any]:
+        is_linear = list(map(ad.is_undefined_primal, operands))
+
+        def function(*linear: Any) -> list[Any]:
+            given = iter(linear)
+            pairs = zip(operands, is_linear, strict=True)
+            return by_xla(*(next(given) if n else x for x, n in pairs), **params)
+
+        avals = [x.aval for x in itertools.compress(operands, is_linear)]
+        arrived = list(map(ad.instantiate_zeros, cotangents))
+        found = iter(jax.linear_transpose(function, *avals)(arrived))
+        return [next(found) if n else None for n in is_linear]
+
+    def batch(operands: Any, axes: Any, **params: Any) -> Any:
+        def function(*members: Any) -> list[Any]:
+            return by_xla(*members, **params)
+
+        results = jax.vmap(function, in_axes=tuple(axes))(*operands)
+        return results, [0] * len(results)
+
+    def on_cpu(*operands: Any, **params: Any) -> list[Any]:
+        avals = [ShapedArray(x.shape, x.dtype) for x in operands]
+        can_copy = all(carried(aval).dtype == aval.dtype for aval in avals)
+        return (by_core if can_copy else by_xla)(*operands, **params)
+
+    ad.primitive_jvps[primitive] = push
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    register_lowering(primitive, lower_function(by_xla, multiple_results=True))
+    on_cpu_too = lower_function(on_cpu, multiple_results=True)
+    register_lowering(primitive, on_cpu_too, platform="cpu")
+    return primitive
+
+
+take_p = _linear("take", _types_to_send, _take_by_xla, _take_by_core)
+put_p = _linear("put", _types_of_fields, _put_by_xla, _put_by_core)
+
+
+def exchange(
+    geometry: Geometry,
+    leaves: Sequence[Any],
+    extents: Extents,
+    travel: Callable[[Any, Any, Sequence[Direction]], Sequence[list[Any]]],
+) -> list[Any]:
+    """The fields with ghost cells of other processes.
+
+    Arguments:
+        geometry: Which cells these are.
+        leaves: The fields.
+        extents: Where their cells are.
+        travel: Gives what comes from each of some directions for arrays that are sent in
+            them, with arrays like those that come.
+
+    """
+    came: list[Any] = []
+    for n, layout in enumerate(_layouts(geometry, leaves, extents)):
+        params = {"geometry": geometry, "extents": extents, "group": n}
+        sent = take_p.bind(*leaves, *came, **params)
+        room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
+        ends = layout.by_direction(sent), layout.by_direction(room)
+        came += itertools.chain(*travel(*ends, layout.group))
+    found: list[Any] = put_p.bind(*leaves, *came, geometry=geometry, extents=extents)
+    return found
