@@ -355,8 +355,8 @@ pub fn set_line(number: u32, line: &str) {
 /// Whether a thread is to see to what is in flight.
 static IS_PUSHED: AtomicBool = AtomicBool::new(false);
 /// What is younger is left alone: small messages are there when they are waited for.
-const FIRST_LOOK: Duration = Duration::from_micros(200);
-/// From one look to the next: so long at first, and in the end.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// From one look at what is older to the next: so long at first, and in the end.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
 /// A look that takes longer has moved something, and there may be more.
 const WORK: Duration = Duration::from_micros(5);
@@ -415,7 +415,9 @@ fn push<A: Abi>() {
         if begin.elapsed() > WORK {
             thread::yield_now();
         } else {
-            thread::sleep((oldest / 16).clamp(PAUSES.0, PAUSES.1));
+            let is_young = oldest < FIRST_LOOK;
+            let pause = (oldest / 16).clamp(PAUSES.0, PAUSES.1);
+            thread::sleep(if is_young { FIRST_LOOK } else { pause });
         }
     }
 }
