@@ -204,26 +204,29 @@ def shallow_water(effort: Effort) -> Samples:
     grid = Grid(*CHANNEL)
     step_size = float(grid.dt)  # a NumPy number would make float64 of float32
 
-    def advanced(fields: jax.Array, change: jax.Array) -> jax.Array:
-        return with_walls(grid, fields.at[:, 1:-1, 1:-1].add(step_size * change))
+    def advanced(fields: jax.Array, change: list[jax.Array]) -> jax.Array:
+        change = step_size * jnp.stack(change)
+        return with_walls(grid, fields.at[:, 1:-1, 1:-1].add(change))
 
     def step(fields: jax.Array) -> jax.Array:
         return advanced(fields, tendencies(grid, fields))
 
-    def interior(fields: jax.Array) -> jax.Array:
+    def interior(fields: jax.Array) -> list[jax.Array]:
         """The change of cells that takes no ghost cells."""
+        # Stacked in here, XLA would compute it three times more slowly.
         change = tendencies(grid, fields[:, 1:-1, 1:-1], 1)
-        return jnp.pad(change, ((0, 0), (1, 1), (1, 1)))
+        return [jnp.pad(one, 1) for one in change]
 
-    def with_edges(fields: jax.Array, change: jax.Array) -> jax.Array:
+    def with_edges(fields: jax.Array, change: list[jax.Array]) -> jax.Array:
         """The new fields, where they take ghost cells as well."""
         last = grid.plan.size[0] - 1
         for row in 0, last:
-            band = tendencies(grid, fields[:, row : row + 3], row)
-            change = change.at[:, row : row + 1].set(band)
+            bands = tendencies(grid, fields[:, row : row + 3], row)
+            change = [x.at[row].set(y[0]) for x, y in zip(change, bands, strict=True)]
         for column in 0, grid.plan.size[1] - 1:
-            band = tendencies(grid, fields[:, :, column : column + 3])
-            change = change.at[:, :, column : column + 1].set(band)
+            bands = tendencies(grid, fields[:, :, column : column + 3])
+            pairs = zip(change, bands, strict=True)
+            change = [x.at[:, column].set(y[:, 0]) for x, y in pairs]
         return advanced(fields, change)
 
     fields = initial_state(grid)
@@ -234,8 +237,8 @@ def steps(
     name: str,
     plan: Plan,
     step: Body,
-    interior: Body,
-    with_edges: Callable[[jax.Array, jax.Array], jax.Array],
+    interior: Callable[[jax.Array], Any],
+    with_edges: Callable[[jax.Array, Any], jax.Array],
     start: jax.Array,
     effort: Effort,
 ) -> Samples:
@@ -243,7 +246,9 @@ def steps(
 
     def in_parts(fields: jax.Array) -> jax.Array:
         fields = plan.exchange(fields)
-        return with_edges(fields, interior(fields))
+        # XLA does not make one kernel of both with overlap, either.
+        inner = jax.lax.optimization_barrier(interior(fields))
+        return with_edges(fields, inner)
 
     bodies: dict[str, Body] = {
         "message": plan.exchange,
