@@ -258,6 +258,10 @@ class Timeline:
         if end - begin > error:
             name = f'"waits for rank {needed.process.rank}"'
             self._slice(part.process, part.track, name, begin, end)
+            if end < part.call.end:
+                # Perfetto has arrows point to what begins later. Where a call waits for
+                # its message, this is the rest of the call.
+                self._slice(part.process, part.track, _REST, end, part.call.end)
 
     def _note_wait(self, received: Part, sent: Part) -> None:
         """Draw the same for a call that gets messages, when all of them are matched."""
@@ -294,6 +298,8 @@ class Timeline:
 #: The tracks of a process: what Python does, by the kind of span, and from there on calls.
 _PYTHON = {"compile": (1, "JAX traces and compiles"), "eager": (2, "Eager calls in Python")}
 _FIRST_TRACK = 3
+#: What a call does that has waited.
+_REST = '"moves bytes"'
 #: So many texts are kept.
 _MOST_DETAILS = 1 << 14
 

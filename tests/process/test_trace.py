@@ -85,7 +85,7 @@ def test_timeline(traced, tmp_path):
         calls = [
             name.split(" (")[0]  # some versions of JAX add the scope of a loop
             for name in names(events, rank + 1, CALLS)
-            if not name.startswith("waits")
+            if not name.startswith(("waits", "moves"))
         ]
         assert calls == [allreduce, *[SHIFT.format(file)] * 3, last]
 
@@ -454,20 +454,22 @@ def test_an_arrow_belongs_to_a_call(tmp_path):
         write(tmp_path, rank, [], [call("sendrecv", *times, **shift)])
     events = events_of(tmp_path)
     slices = [e for e in events if e["ph"] == "X"]
-    assert len(slices) == 3
-    owners = [
-        max(
-            (
-                e
-                for e in slices
-                if e["tid"] == end["tid"] and e["ts"] <= end["ts"] < e["ts"] + e["dur"]
-            ),
-            key=lambda e: e["ts"],
-        )["name"]
-        for end in events
-        if end["ph"] in "sf"
-    ]
-    assert owners == ["sendrecv"] * 4
+    assert len(slices) == 4
+
+    def owner(phase, number):
+        (end,) = (e for e in events if e["ph"] == phase and e["id"] == number)
+        around = [
+            e
+            for e in slices
+            if e["tid"] == end["tid"] and e["ts"] <= end["ts"] < e["ts"] + e["dur"]
+        ]
+        return max(around, key=lambda e: e["ts"])
+
+    owners = [(owner("s", number), owner("f", number)) for number in (1, 2)]
+    names = sorted((sender["name"], receiver["name"]) for sender, receiver in owners)
+    assert names == [("sendrecv", "moves bytes"), ("sendrecv", "sendrecv")]
+    # Perfetto has an arrow point to what begins later.
+    assert all(sender["ts"] <= receiver["ts"] for sender, receiver in owners)
 
 
 def waits(events):
@@ -507,6 +509,9 @@ def test_waiting_for_several_messages(name, tmp_path):
     events = events_of(tmp_path)
     assert waits(events) == [(0, "waits for rank 1", 600)]
     assert arrows(events) == [(100, 900), (100, 950), (500, 1000), (700, 1000)]
+    # What the arrows to the first process point to, in Perfetto.
+    rest = [(e["pid"], e["dur"]) for e in events if e["name"] == "moves bytes"]
+    assert rest == [(1, pytest.approx(0.3))]
 
 
 def test_messages_between_neighbors_are_kept_apart(tmp_path):
