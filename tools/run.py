@@ -328,7 +328,8 @@ def hosts_() -> list[bool]:
     if slurm_ == plain:
         print("skipped srun: this takes slurmctld, slurmd, slurm-client, munge, and root")
     runs = []
-    for name in ("mpich", "openmpi", "debian-mpich", "debian-openmpi"):
+    # Not Debian's MPICH 4.0: across hosts, its MPI_Finalize hangs (docs/cluster.md).
+    for name in ("mpich", "openmpi", "debian-openmpi"):
         environment = Environment(name)
         runs += [
             Run(environment, 0, ("cluster",), cluster=slurm_),

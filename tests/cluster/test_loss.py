@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import hosts
@@ -10,13 +11,23 @@ import pytest
 ENDLESS = Path(__file__).parent / "programs" / "endless.py"
 
 
+@contextmanager
+def ends_after(process, seconds):
+    """End a process if this takes longer."""
+    timer = threading.Timer(seconds, process.terminate)
+    timer.start()
+    yield
+    timer.cancel()
+
+
 class Program:
     """A program that runs for ever on all hosts, and what it writes to stderr."""
 
     def __init__(self, process):
         self.process = process
         self.stderr = []
-        assert "it runs\n" in iter(process.stdout.readline, "")
+        with ends_after(process, 150):
+            assert "it runs\n" in iter(process.stdout.readline, "")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
