@@ -1,8 +1,9 @@
 """The slabs of fields that processes send each other, as messages.
 
-A message has the slabs of all fields of one type, one behind the other. To take them out of
-the fields and to put what has come into the fields are linear functions. On CPUs, each is
-one call of the core; elsewhere, XLA compiles a kernel for each slab.
+A message has the slabs of all fields of one type, one behind the other, and those of both
+directions if these lead to the same process. To take them out of the fields and to put what
+has come into the fields are linear functions. On CPUs, each is one call of the core;
+elsewhere, XLA compiles a kernel for each slab.
 """
 
 from __future__ import annotations
@@ -202,11 +203,20 @@ class Geometry(NamedTuple):
         return found
 
 
+def _bundles(group: Sequence[Direction]) -> list[tuple[Direction, ...]]:
+    """Which directions of a group travel in one message.
+
+    On a periodic axis of two processes, both directions lead to the same one.
+    """
+    found = itertools.groupby(group, lambda d: (d.axis, d.source, d.dest))
+    return [tuple(bundle) for _, bundle in found]
+
+
 class _Layout:
     """Where the slabs of all fields are in the messages of a group of directions.
 
-    There is a message for each direction and each type of array. The first one is at the
-    place `first` among the messages of all groups.
+    There is a message for each bundle of directions and each type of array. The first one
+    is at the place `first` among the messages of all groups.
     """
 
     def __init__(
@@ -219,6 +229,7 @@ class _Layout:
     ) -> None:
         self._geometry, self._leaves, self._extents = geometry, leaves, extents
         self.group, self.first = group, first
+        self.bundles = _bundles(group)
         dtypes = list(dict.fromkeys(x.dtype for x in leaves))
         #: Which fields have each of the types.
         self._fields = [
@@ -226,10 +237,10 @@ class _Layout:
         ]
         self.types: list[ShapedArray] = []
         self.slabs: dict[tuple[Direction, int], View] = {}
-        for direction in group:
+        for bundle in self.bundles:
             for dtype, fields in zip(dtypes, self._fields, strict=True):
                 size = 0
-                for n in fields:
+                for direction, n in itertools.product(bundle, fields):
                     shape = tuple(self.in_field(n, direction, owned).sizes)
                     parts = tuple(slice(0, length) for length in shape)
                     place = first + len(self.types)
@@ -241,7 +252,7 @@ class _Layout:
     def end(self) -> int:
         return self.first + len(self.types)
 
-    def by_direction(self, messages: Sequence[Any]) -> list[list[Any]]:
+    def by_bundle(self, messages: Sequence[Any]) -> list[list[Any]]:
         number = len(self._fields)
         starts = range(0, len(messages), number)
         return [list(messages[start : start + number]) for start in starts]
@@ -272,23 +283,27 @@ class _Layout:
                 found.append(Copy(*ends))
         return found
 
-    def pack(self, slabs: Sequence[Any]) -> list[Any]:
-        """The messages of a direction."""
-        return [concatenate([slabs[n].ravel() for n in fields]) for fields in self._fields]
+    def pack(self, slabs: Sequence[Sequence[Any]]) -> list[Any]:
+        """The messages that have the slabs sent in each direction."""
+        found = []
+        given = dict(zip(self.group, slabs, strict=True))
+        for bundle, fields in itertools.product(self.bundles, self._fields):
+            pairs = itertools.product(bundle, fields)
+            found.append(concatenate([given[d][n].ravel() for d, n in pairs]))
+        return found
 
     def unpack(self, came: Sequence[Any]) -> list[list[Any]]:
         """The slabs that have come from each direction, of the messages of all groups."""
-        found = []
-        messages = self.by_direction(came[self.first : self.end])
-        for direction, of_direction in zip(self.group, messages, strict=True):
-            slabs: dict[int, Any] = {}
-            for fields, message in zip(self._fields, of_direction, strict=True):
-                shapes = [self.slabs[direction, n].shape for n in fields]
-                parts = split(message, list(map(math.prod, shapes)))
-                for n, part, shape in zip(fields, parts, shapes, strict=True):
-                    slabs[n] = part.reshape(shape)
-            found.append([slabs[n] for n in range(len(self._leaves))])
-        return found
+        found: dict[tuple[Direction, int], Any] = {}
+        messages = came[self.first : self.end]
+        contents = itertools.product(self.bundles, self._fields)
+        for message, (bundle, fields) in zip(messages, contents, strict=True):
+            pairs = list(itertools.product(bundle, fields))
+            shapes = [self.slabs[pair].shape for pair in pairs]
+            parts = split(message, list(map(math.prod, shapes)))
+            for pair, part, shape in zip(pairs, parts, shapes, strict=True):
+                found[pair] = part.reshape(shape)
+        return [[found[d, n] for n in range(len(self._leaves))] for d in self.group]
 
 
 def _layouts(geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> list[_Layout]:
@@ -316,13 +331,13 @@ def _take_by_xla(
     leaves, came = operands[: len(extents)], operands[len(extents) :]
     *earlier, layout = _layouts(geometry, leaves, extents)[: group + 1]
     arrived = [(before.unpack(came), before.group) for before in earlier]
-    messages = []
+    found = []
     for direction in layout.group:
         slabs = geometry.take(leaves, extents, direction, owned)
         for slabs_before, before in arrived:
             slabs = geometry.pass_on(slabs_before, before, slabs, direction, extents)
-        messages += layout.pack(slabs)
-    return messages
+        found.append(slabs)
+    return layout.pack(found)
 
 
 def _take_by_core(
@@ -468,7 +483,8 @@ def exchange(
         params = {"geometry": geometry, "extents": extents, "group": n}
         sent = take_p.bind(*leaves, *came, **params)
         room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
-        ends = layout.by_direction(sent), layout.by_direction(room)
-        came += itertools.chain(*travel(*ends, layout.group))
+        ends = layout.by_bundle(sent), layout.by_bundle(room)
+        directions = [bundle[0] for bundle in layout.bundles]
+        came += itertools.chain(*travel(*ends, directions))
     found: list[Any] = put_p.bind(*leaves, *came, geometry=geometry, extents=extents)
     return found
