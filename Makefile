@@ -44,10 +44,10 @@ package: ## Look at the wheels, at types, and at the names of the original
 conformance: ## Run the test suites of the original mpi4jax, unchanged
 	$(PYTHON) tools/run.py --only conformance
 
-hosts: ## Run tests on several virtual hosts, with mpiexec and srun, as root (20 minutes)
+hosts: ## Run tests on several virtual hosts, with mpiexec and srun, as root (10 minutes)
 	$(PYTHON) tools/run.py --only hosts
 
-bench: ## Measure against the original mpi4jax and others (20 minutes), into build/bench
+bench: ## Measure against the original mpi4jax and others (half an hour), into build/bench
 	$(PYTHON) benchmarks/run.py
 
 bench-quick: ## The same with few and small samples, to see that it works

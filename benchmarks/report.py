@@ -5,6 +5,7 @@ python benchmarks/report.py build/bench/results.json
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -28,7 +29,12 @@ from mpi4jax._commands.tables import (
     table,
 )
 
-GLOO, OPENMPI = "gloo", "ours, Open MPI"
+GLOO = "gloo"
+#: The MPIs, and who uses each.
+MPIS = (
+    ("MPICH", OURS, UPSTREAM),
+    ("Open MPI", "ours, Open MPI", "upstream, Open MPI"),
+)
 LABELS = {
     OURS: "mpi4jax (Rust)",
     UPSTREAM: "mpi4jax 0.9.1",
@@ -140,46 +146,43 @@ def checks(r: Results) -> list[Row]:
 def trees(r: Results) -> list[Row]:
     """An allreduce of every leaf of a tree, by one call or by many."""
     rows: list[Row] = []
-    for leaves, label in (
-        ("200 of 1024", "200 of 1 KiB"),
-        ("10 of 4194304", "10 of 4 MiB"),
-    ):
-        for where in ("jit", "loop"):
-            tree, each = (
-                r("trees", OURS, f"{leaves}, {where}, {c}") for c in ("tree", "each")
-            )
-            upstream = r("trees", UPSTREAM, f"{leaves}, {where}, each")
-            nothing = None
-            if where == "jit":
-                nothing = r("trees", OURS, f"{leaves}, jit, nothing")
-            rows.append(
-                {
-                    "leaves": label,
-                    "in": {"jit": "a jitted call", "loop": "a loop"}[where],
-                    "tree": tree,
-                    "a call for each": each,
-                    "0.9.1, a call for each": upstream,
-                    "no message": nothing,
-                    "tree / each": over(tree, each),
-                    "tree / 0.9.1": over(tree, upstream),
-                }
-            )
+    sizes = {"200 of 1024": "200 of 1 KiB", "10 of 4194304": "10 of 4 MiB"}
+    kinds = {"jit": "a jitted call", "loop": "a loop"}
+    for (mpi, ours, theirs), leaves, where in itertools.product(MPIS, sizes, kinds):
+        tree, each = (r("trees", ours, f"{leaves}, {where}, {c}") for c in ("tree", "each"))
+        upstream = r("trees", theirs, f"{leaves}, {where}, each")
+        nothing = r("trees", ours, f"{leaves}, jit, nothing") if where == "jit" else None
+        rows.append(
+            {
+                "MPI": mpi,
+                "leaves": sizes[leaves],
+                "in": kinds[where],
+                "tree": tree,
+                "a call for each": each,
+                "0.9.1, a call for each": upstream,
+                "no message": nothing,
+                "tree / each": over(tree, each),
+                "tree / 0.9.1": over(tree, upstream),
+            }
+        )
     return rows
 
 
 def neighbors(r: Results) -> list[Row]:
     """Blocks for the neighbors on a graph, in a loop."""
     rows: list[Row] = []
-    for workload in (name for name in r.samples if name.startswith("neighbors, ")):
+    workloads = [name for name in r.samples if name.startswith("neighbors, ")]
+    for (mpi, peer, _), workload in itertools.product(MPIS, workloads):
         for count in (2, 8, 32):
-            for size in r.sizes(workload, OURS, f"{count}, "):
+            for size in r.sizes(workload, peer, f"{count}, "):
                 case = f"{count}, {size}"
                 ours, unrolled, mpi4py = (
-                    r(workload, OURS, name)
+                    r(workload, peer, name)
                     for name in (case, f"{case}, unroll=2", f"mpi4py, {case}")
                 )
                 rows.append(
                     {
+                        "MPI": mpi,
                         "ranks": workload.removeprefix("neighbors, "),
                         "neighbors": str(count),
                         "size of a block": size_of(size),
@@ -196,15 +199,17 @@ def neighbors(r: Results) -> list[Row]:
 def halos(r: Results) -> list[Row]:
     """The ghost cells of some fields, in a loop."""
     rows: list[Row] = []
-    for workload in (name for name in r.samples if name.startswith("halos, ")):
+    workloads = [name for name in r.samples if name.startswith("halos, ")]
+    for (mpi, ours, theirs), workload in itertools.product(MPIS, workloads):
         for count in (1, 5, 20):
             plan, at_once, each, mpi4py = (
-                r(workload, OURS, f"{count}, {case}")
+                r(workload, ours, f"{count}, {case}")
                 for case in ("plan", "plan, corners=False", "each", "mpi4py")
             )
-            upstream = r(workload, UPSTREAM, f"{count}, each")
+            upstream = r(workload, theirs, f"{count}, each")
             rows.append(
                 {
+                    "MPI": mpi,
                     "ranks": workload.removeprefix("halos, "),
                     "fields": str(count),
                     "plan": plan,
@@ -230,7 +235,7 @@ def overlap(r: Results) -> list[Row]:
     labels["heat"] = ("ghost cells, heat", "heat")
     labels["shallow water"] = ("ghost cells, shallow water", "shallow water")
     rows: list[Row] = []
-    for peer, mpi in ((OURS, "MPICH"), (OPENMPI, "Open MPI")):
+    for mpi, peer, _ in MPIS:
         for case, (label, alone) in labels.items():
             computation, plain, parts, at_once = (
                 r("overlap", peer, f"{case}, {name}")

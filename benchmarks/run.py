@@ -29,14 +29,17 @@ import conformance  # noqa: E402
 import environments  # noqa: E402
 from environments import Environment, mpi_environ  # noqa: E402
 
-OURS, UPSTREAM, GLOO, OPENMPI = "ours", "upstream", "gloo", "ours, Open MPI"
+OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
+OPENMPI, UPSTREAM_OPENMPI = "ours, Open MPI", "upstream, Open MPI"
 ENVIRONMENTS = {
     OURS: Environment(),
     GLOO: Environment(),
     OPENMPI: Environment(mpi="openmpi"),
     UPSTREAM: environments.UPSTREAM,
+    UPSTREAM_OPENMPI: environments.UPSTREAM._replace(mpi="openmpi"),
 }
 BOTH = (OURS, UPSTREAM)
+BOTH_ON_EACH_MPI = (*BOTH, OPENMPI, UPSTREAM_OPENMPI)
 
 #: What is measured, by whom, on how many ranks, and how often each has its turn.
 PLAN = [
@@ -49,9 +52,9 @@ PLAN = [
     ("loops", BOTH, (2,), 1),
     ("c", (OURS,), (2,), 1),
     ("checks", (OURS,), (2,), 1),
-    ("trees", BOTH, (2,), 2),
-    ("neighbors", (OURS,), (2, 4), 1),
-    ("halos", BOTH, (2, 4), 2),
+    ("trees", BOTH_ON_EACH_MPI, (2,), 2),
+    ("neighbors", (OURS, OPENMPI), (2, 4), 1),
+    ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
     ("overlap", (OURS, OPENMPI), (2,), 1),
 ]
 

@@ -89,7 +89,7 @@ class Environment(NamedTuple):
     @property
     def name(self) -> str:
         if self.peer:
-            return "upstream"
+            return "upstream" if self.mpi == "mpich" else f"upstream-{self.mpi}"
         jax = "" if self.jax == JAX else f"-jax-{self.jax}"
         return self.mpi + jax + ("" if self.api == APIS[0] else f"-{self.api}")
 
