@@ -231,29 +231,28 @@ class _Layout:
         self.group, self.first = group, first
         self.bundles = _bundles(group)
         dtypes = list(dict.fromkeys(x.dtype for x in leaves))
-        #: Which fields have each of the types.
-        self._fields = [
-            [n for n, x in enumerate(leaves) if x.dtype == dtype] for dtype in dtypes
-        ]
+        #: Which slabs each message has, by direction and field.
+        self._contents: list[list[tuple[Direction, int]]] = []
         self.types: list[ShapedArray] = []
         self.slabs: dict[tuple[Direction, int], View] = {}
-        for bundle in self.bundles:
-            for dtype, fields in zip(dtypes, self._fields, strict=True):
-                size = 0
-                for direction, n in itertools.product(bundle, fields):
-                    shape = tuple(self.in_field(n, direction, owned).sizes)
-                    parts = tuple(slice(0, length) for length in shape)
-                    place = first + len(self.types)
-                    self.slabs[direction, n] = View(place, shape, size, parts)
-                    size += math.prod(shape)
-                self.types.append(ShapedArray((size,), dtype))
+        for bundle, dtype in itertools.product(self.bundles, dtypes):
+            fields = [n for n, x in enumerate(leaves) if x.dtype == dtype]
+            contents = list(itertools.product(bundle, fields))
+            size = 0
+            for direction, n in contents:
+                shape = tuple(self.in_field(n, direction, owned).sizes)
+                parts = tuple(slice(0, length) for length in shape)
+                self.slabs[direction, n] = View(self.end, shape, size, parts)
+                size += math.prod(shape)
+            self._contents.append(contents)
+            self.types.append(ShapedArray((size,), dtype))
 
     @property
     def end(self) -> int:
         return self.first + len(self.types)
 
     def by_bundle(self, messages: Sequence[Any]) -> list[list[Any]]:
-        number = len(self._fields)
+        number = len(self.types) // len(self.bundles)
         starts = range(0, len(messages), number)
         return [list(messages[start : start + number]) for start in starts]
 
@@ -285,24 +284,21 @@ class _Layout:
 
     def pack(self, slabs: Sequence[Sequence[Any]]) -> list[Any]:
         """The messages that have the slabs sent in each direction."""
-        found = []
         given = dict(zip(self.group, slabs, strict=True))
-        for bundle, fields in itertools.product(self.bundles, self._fields):
-            pairs = itertools.product(bundle, fields)
-            found.append(concatenate([given[d][n].ravel() for d, n in pairs]))
-        return found
+        return [
+            concatenate([given[direction][n].ravel() for direction, n in contents])
+            for contents in self._contents
+        ]
 
     def unpack(self, came: Sequence[Any]) -> list[list[Any]]:
         """The slabs that have come from each direction, of the messages of all groups."""
         found: dict[tuple[Direction, int], Any] = {}
         messages = came[self.first : self.end]
-        contents = itertools.product(self.bundles, self._fields)
-        for message, (bundle, fields) in zip(messages, contents, strict=True):
-            pairs = list(itertools.product(bundle, fields))
-            shapes = [self.slabs[pair].shape for pair in pairs]
+        for message, contents in zip(messages, self._contents, strict=True):
+            shapes = [self.slabs[slab].shape for slab in contents]
             parts = split(message, list(map(math.prod, shapes)))
-            for pair, part, shape in zip(pairs, parts, shapes, strict=True):
-                found[pair] = part.reshape(shape)
+            for slab, part, shape in zip(contents, parts, shapes, strict=True):
+                found[slab] = part.reshape(shape)
         return [[found[d, n] for n in range(len(self._leaves))] for d in self.group]
 
 

@@ -16,8 +16,10 @@ def ends_after(process, seconds):
     """End a process if this takes longer."""
     timer = threading.Timer(seconds, process.terminate)
     timer.start()
-    yield
-    timer.cancel()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Program:
@@ -52,11 +54,11 @@ def program(start):
     started = []
 
     def program(**environ):
-        started.append(Program(start(ENDLESS, ranks=2, **environ)))
-        return started[0]
+        started.append(start(ENDLESS, ranks=2, **environ))
+        return Program(started[0])
 
     yield program
-    started[0].process.kill()
+    started[0].kill()
 
 
 def await_end_on(host):
