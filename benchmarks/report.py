@@ -44,16 +44,22 @@ LABELS = {
 COLORS = {OURS: "C3", UPSTREAM: "C0", GLOO: "C2", "mpi4py": "k"}
 
 
+def by_ranks(r: Results, workload: str) -> list[tuple[str, str]]:
+    """The names that a workload has on different numbers of ranks, and these."""
+    names = [name for name in r.samples if name.startswith(f"{workload}, ")]
+    return [(name, name.removeprefix(f"{workload}, ")) for name in names]
+
+
 def growth(r: Results) -> list[Row]:
     rows: list[Row] = []
-    for name in (n for n in r.samples if n.startswith("growth, ")):
+    for name, ranks in by_ranks(r, "growth"):
         for size in (8, 1 << 16):
             ours = [r(name, OURS, f"{c}, {size}") for c in ("jit", "loop")]
             upstream = [r(name, UPSTREAM, f"{c}, {size}") for c in ("jit", "loop")]
             mpi4py = r(name, OURS, f"mpi4py, {size}")
             rows.append(
                 {
-                    "ranks": name.split()[1],
+                    "ranks": ranks,
                     "size": size_of(size),
                     "jitted call: ours": ours[0],
                     "jitted call: 0.9.1": upstream[0],
@@ -69,13 +75,13 @@ def growth(r: Results) -> list[Row]:
 def sharded(r: Results) -> list[Row]:
     """JAX's own sums over processes."""
     rows: list[Row] = []
-    for name in (n for n in r.samples if n.startswith("psum, ")):
+    for name, ranks in by_ranks(r, "psum"):
         for label, prefix in (("one call", "jit, "), ("in a loop", "allreduce, ")):
             for size in (8, 1 << 16, 1 << 20):
                 ours, gloo = (r(name, p, f"{prefix}{size}") for p in (OURS, GLOO))
                 rows.append(
                     {
-                        "ranks": name.split()[1],
+                        "ranks": ranks,
                         "psum": label,
                         "size": size_of(size),
                         "MPI": ours,
@@ -171,19 +177,18 @@ def trees(r: Results) -> list[Row]:
 def neighbors(r: Results) -> list[Row]:
     """Blocks for the neighbors on a graph, in a loop."""
     rows: list[Row] = []
-    workloads = [name for name in r.samples if name.startswith("neighbors, ")]
-    for (mpi, peer, _), workload in itertools.product(MPIS, workloads):
+    for (mpi, peer, _), (name, ranks) in itertools.product(MPIS, by_ranks(r, "neighbors")):
         for count in (2, 8, 32):
-            for size in r.sizes(workload, peer, f"{count}, "):
+            for size in r.sizes(name, peer, f"{count}, "):
                 case = f"{count}, {size}"
                 ours, unrolled, mpi4py = (
-                    r(workload, peer, name)
-                    for name in (case, f"{case}, unroll=2", f"mpi4py, {case}")
+                    r(name, peer, of_way)
+                    for of_way in (case, f"{case}, unroll=2", f"mpi4py, {case}")
                 )
                 rows.append(
                     {
                         "MPI": mpi,
-                        "ranks": workload.removeprefix("neighbors, "),
+                        "ranks": ranks,
                         "neighbors": str(count),
                         "size of a block": size_of(size),
                         "ours": ours,
@@ -199,18 +204,17 @@ def neighbors(r: Results) -> list[Row]:
 def halos(r: Results) -> list[Row]:
     """The ghost cells of some fields, in a loop."""
     rows: list[Row] = []
-    workloads = [name for name in r.samples if name.startswith("halos, ")]
-    for (mpi, ours, theirs), workload in itertools.product(MPIS, workloads):
+    for (mpi, ours, theirs), (name, ranks) in itertools.product(MPIS, by_ranks(r, "halos")):
         for count in (1, 5, 20):
             plan, at_once, each, mpi4py = (
-                r(workload, ours, f"{count}, {case}")
+                r(name, ours, f"{count}, {case}")
                 for case in ("plan", "plan, corners=False", "each", "mpi4py")
             )
-            upstream = r(workload, theirs, f"{count}, each")
+            upstream = r(name, theirs, f"{count}, each")
             rows.append(
                 {
                     "MPI": mpi,
-                    "ranks": workload.removeprefix("halos, "),
+                    "ranks": ranks,
                     "fields": str(count),
                     "plan": plan,
                     "plan, corners=False": at_once,

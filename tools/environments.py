@@ -88,10 +88,9 @@ class Environment(NamedTuple):
 
     @property
     def name(self) -> str:
-        if self.peer:
-            return "upstream" if self.mpi == "mpich" else f"upstream-{self.mpi}"
+        peer = "upstream-" if self.peer else ""
         jax = "" if self.jax == JAX else f"-jax-{self.jax}"
-        return self.mpi + jax + ("" if self.api == APIS[0] else f"-{self.api}")
+        return peer + self.mpi + jax + ("" if self.api == APIS[0] else f"-{self.api}")
 
     @property
     def path(self) -> Path:
