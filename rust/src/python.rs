@@ -14,7 +14,7 @@ use crate::c_interface::REGISTRY_INTERFACE;
 use crate::diagnosis::End;
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Library, Mpich, Neighbor, Neighbors, OpenMpi,
+    Abi, Communicator, Datatype, Ends, Functions, Library, Mpich, Neighbor, Neighbors, OpenMpi,
     PredefinedOp, REGISTRY, Standard,
 };
 use crate::ops::Left;
@@ -135,14 +135,13 @@ pub fn set_communicator(number: usize, handle: usize, rank: i32, size: i32, chun
 /// that send to it, and of those that it sends to.
 #[pyfunction]
 pub fn set_neighbors(number: usize, sources: Vec<(i32, i32)>, destinations: Vec<(i32, i32)>) {
-    let neighbors = |ends: Vec<(i32, i32)>| {
-        let ends = ends.into_iter();
-        ends.map(|(rank, tag)| Neighbor { rank, tag }).collect()
+    let ends = |edges: Vec<(i32, i32)>| {
+        let edges = edges.into_iter();
+        Ends::new(edges.map(|(rank, tag)| Neighbor { rank, tag }).collect())
     };
-    let (sources, destinations) = (neighbors(sources), neighbors(destinations));
     let neighbors = Neighbors {
-        sources,
-        destinations,
+        sources: ends(sources),
+        destinations: ends(destinations),
     };
     REGISTRY.set_neighbors(number, neighbors);
 }

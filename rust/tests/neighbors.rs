@@ -3,6 +3,7 @@
 //! `neighbors` has rank 1 with tag 0, nobody, and rank 0 with tag 1 as those that send, and ranks 0
 //! and 1 with the tags 2 and 3 as those that are sent to.
 
+use _core::mpi::{Abi, Neighbors};
 use _core::ops;
 
 mod common;
@@ -33,6 +34,75 @@ fn each_block_is_a_message() {
             ]
         )
     );
+}
+
+/// Rank 1 is sent to in two edges, and sends in two, with another process between them on each side.
+fn two_edges() -> Neighbors {
+    Neighbors {
+        sources: ends(&[(1, 4), (0, 0), (Recorder::PROC_NULL, 5), (1, 3)]),
+        destinations: ends(&[(1, 6), (0, 0), (1, 7)]),
+    }
+}
+
+/// The messages of a call: to or from which rank, with which tag, and how many elements.
+fn sizes(operation: &str, call: CallFrame) -> Vec<(&'static str, i64, i64, i64)> {
+    let calls = messages(operation, call).into_iter();
+    let begun = calls.filter(|(function, _)| function.starts_with("MPI_I"));
+    begun
+        .map(|(function, list)| (function, list[3], list[4], list[1]))
+        .collect()
+}
+
+#[test]
+fn small_blocks_of_one_process_are_a_message() {
+    let _alone = alone();
+    let (index, _) = new_topology(two_edges());
+    let operand: Vec<f32> = (0..15_u8).map(f32::from).collect();
+    let mut result = [-1_f32; 20];
+    let expected = [
+        ("MPI_Irecv", 0, 0, 5),
+        ("MPI_Irecv", 1, 5, 10),
+        ("MPI_Isend", 0, 0, 5),
+        ("MPI_Isend", 1, 8, 10),
+    ];
+    let call = on(index).ints(&[("backwards", 0)]);
+    let call = call
+        .operand(floats(operand.as_ptr() as i64, &[3, 5]))
+        .result(floats(result.as_mut_ptr() as i64, &[4, 5]));
+    assert_eq!(sizes("neighbor_alltoall", call), expected);
+    assert_eq!(result, [0.0; 20], "nothing came");
+    let call = on(index)
+        .operand(floats(operand.as_ptr() as i64, &[5]))
+        .result(floats(result.as_mut_ptr() as i64, &[4, 5]));
+    assert_eq!(sizes("neighbor_allgather", call), expected);
+}
+
+#[test]
+fn large_blocks_are_messages_of_their_own() {
+    let _alone = alone();
+    let (index, _) = new_topology(two_edges());
+    let call = on(index).ints(&[("backwards", 0)]);
+    assert_eq!(
+        sizes("neighbor_alltoall", in_and_out(call, &[3, 257], &[4, 257])),
+        [
+            ("MPI_Irecv", 1, 4, 257),
+            ("MPI_Irecv", 0, 0, 257),
+            ("MPI_Irecv", 1, 3, 257),
+            ("MPI_Isend", 1, 6, 257),
+            ("MPI_Isend", 0, 0, 257),
+            ("MPI_Isend", 1, 7, 257),
+        ]
+    );
+}
+
+#[test]
+fn bundles_are_in_the_order_of_tags() {
+    let found = two_edges().sources.bundles;
+    let found: Vec<_> = found
+        .iter()
+        .map(|bundle| (bundle.peer.rank, bundle.peer.tag, &bundle.places[..]))
+        .collect();
+    assert_eq!(found, [(0, 0, &[1][..]), (1, 5, &[3, 0])]);
 }
 
 #[test]

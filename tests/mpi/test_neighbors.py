@@ -122,10 +122,10 @@ EDGE = 7.5
 
 
 class Expected:
-    """A call of each operation, and what it has to give."""
+    """A call of each operation, and what it has to give, with rows of so many numbers."""
 
-    def __init__(self, comm):
-        self.comm = comm
+    def __init__(self, comm, width=3):
+        self.comm, self.width = comm, width
         self.origins = origins(comm)
         outdegree = len(neighbors(comm)[1])
         generator = np.random.default_rng([7, RANK])
@@ -135,10 +135,10 @@ class Expected:
         self.received = [2 if o is None else everyones[o[0]][o[1]] for o in self.origins]
         self.counts = [2 if o is None else o[0] % 3 for o in self.origins]
         self.arrays = (
-            mine(3),
-            mine(RANK % 3, 3),
-            mine(outdegree, 3),
-            mine(sum(self.sent), 3),
+            mine(width),
+            mine(RANK % 3, width),
+            mine(outdegree, width),
+            mine(sum(self.sent), width),
         )
 
     def call(self, block, own_rows, blocks, rows, edge):
@@ -154,44 +154,48 @@ class Expected:
     @property
     def results(self):
         """By the definition, from the arrays of all."""
+        width = self.width
         parts = split(self.arrays[3], self.sent)
         everyones = self.comm.allgather((*self.arrays[:3], parts))
-        nothing = np.full((2, 3), EDGE)
+        nothing = np.full((2, width), EDGE)
 
         def received(find, edge):
             return [edge if o is None else find(*o) for o in self.origins]
 
-        none = [np.zeros((0, 3))]
+        none = [np.zeros((0, width))]
         return (
-            np.array(received(lambda p, _: everyones[p][0], nothing[0])).reshape(-1, 3),
+            np.array(received(lambda p, _: everyones[p][0], nothing[0])).reshape(-1, width),
             np.concatenate(none + received(lambda p, _: everyones[p][1], nothing)),
-            np.array(received(lambda p, n: everyones[p][2][n], nothing[0])).reshape(-1, 3),
+            np.array(received(lambda p, n: everyones[p][2][n], nothing[0])).reshape(
+                -1, width
+            ),
             np.concatenate(none + received(lambda p, n: everyones[p][3][n], nothing)),
         )
 
     @property
     def results_of_mpi(self):
         """What mpi4py gives, into arrays in which there is the value at the edge before."""
+        width = self.width
 
         def empty(rows):
-            return np.full((rows, 3), EDGE)
+            return np.full((rows, width), EDGE)
 
-        def triples(counts):
-            return [3 * count for count in counts]
+        def numbers(counts):
+            return [width * count for count in counts]
 
         block, own_rows, blocks, rows = self.arrays
         gathered, received = empty(len(self.origins)), empty(len(self.origins))
         rows_gathered, rows_received = empty(sum(self.counts)), empty(sum(self.received))
         double = MPI.DOUBLE
-        self.comm.Neighbor_allgather([block, 3, double], [gathered, 3, double])
+        self.comm.Neighbor_allgather([block, width, double], [gathered, width, double])
         self.comm.Neighbor_allgatherv(
             [own_rows, own_rows.size, double],
-            [rows_gathered, triples(self.counts), double],
+            [rows_gathered, numbers(self.counts), double],
         )
-        self.comm.Neighbor_alltoall([blocks, 3, double], [received, 3, double])
+        self.comm.Neighbor_alltoall([blocks, width, double], [received, width, double])
         self.comm.Neighbor_alltoallv(
-            [rows, triples(self.sent), double],
-            [rows_received, triples(self.received), double],
+            [rows, numbers(self.sent), double],
+            [rows_received, numbers(self.received), double],
         )
         return gathered, rows_gathered, received, rows_received
 
@@ -215,8 +219,10 @@ def is_mpi_right():
 
 
 @pytest.mark.usefixtures("enable_x64")
-def test_values(comm):
-    case = Expected(comm)
+@pytest.mark.parametrize("width", [3, 300])
+def test_values(comm, width):
+    """Small blocks between two processes travel together, and large ones by themselves."""
+    case = Expected(comm, width)
     for found in (
         case.call(*case.arrays, EDGE),
         jax.jit(lambda *arrays: case.call(*arrays, EDGE))(*case.arrays),

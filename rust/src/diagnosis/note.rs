@@ -222,9 +222,10 @@ fn neighbors(record: &Record, facts: &CommunicatorFacts) -> Option<Vec<i32>> {
         return None;
     }
     let found = REGISTRY.neighbors(record.communicator()).ok()?;
-    let both = found.sources.iter().chain(&found.destinations);
-    let ranks = both.filter_map(|neighbor| {
-        let rank = usize::try_from(neighbor.rank).ok()?;
+    let both = [&found.sources, &found.destinations];
+    let both = both.into_iter().flat_map(|ends| &ends.bundles);
+    let ranks = both.filter_map(|bundle| {
+        let rank = usize::try_from(bundle.peer.rank).ok()?;
         facts.members.get(rank).copied()
     });
     Some(ranks.collect::<BTreeSet<_>>().into_iter().collect())

@@ -19,6 +19,8 @@ pub use functions::{
 pub use growing_list::GrowingList;
 pub use library::Library;
 pub use operators::PredefinedOp;
-pub use registry::{Communicator, Companion, Datatype, Neighbor, Neighbors, REGISTRY, Registry};
+pub use registry::{
+    Bundle, Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
+};
 pub use status::{Status, source_and_tag};
 pub use types::{Handle, Types};

@@ -70,13 +70,69 @@ pub struct Neighbor {
     pub tag: c_int,
 }
 
-/// The neighbors of this process in the topology of a communicator (MPI-4.1 §8.6), in MPI's order.
+impl Neighbor {
+    /// Whether there is a process: `MPI_PROC_NULL` is negative in every ABI.
+    pub const fn is_process(&self) -> bool {
+        self.rank >= 0
+    }
+}
+
+/// The neighbors of this process in the topology of a communicator (MPI-4.1 §8.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbors {
     /// Those that send to this process.
-    pub sources: Vec<Neighbor>,
+    pub sources: Ends,
     /// Those that it sends to.
-    pub destinations: Vec<Neighbor>,
+    pub destinations: Ends,
+}
+
+/// The edges in one direction, at their other ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ends {
+    /// All of them, in MPI's order.
+    pub edges: Vec<Neighbor>,
+    /// The same, by processes.
+    pub bundles: Vec<Bundle>,
+}
+
+/// The edges that have one process at the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bundle {
+    /// The process, and a tag that is the same on both ends: that of the edge, or one that none of
+    /// several edges has. Who has one edge with each process need not know of bundles.
+    pub peer: Neighbor,
+    /// The places of the edges among all, in an order that is the same on both ends.
+    pub places: Vec<usize>,
+}
+
+impl Ends {
+    /// Finds the bundles.
+    pub fn new(edges: Vec<Neighbor>) -> Self {
+        let mut places: Vec<usize> = (0..edges.len()).collect();
+        places.retain(|place| edges[*place].is_process());
+        places.sort_by_key(|place| (edges[*place].rank, edges[*place].tag));
+        let bundles = places.chunk_by(|one, next| edges[*one].rank == edges[*next].rank);
+        let bundles = bundles.map(|places| {
+            let mut peer = edges[places[places.len() - 1]];
+            peer.tag += c_int::from(places.len() > 1);
+            Bundle {
+                peer,
+                places: places.to_vec(),
+            }
+        });
+        let bundles = bundles.collect();
+        Self { edges, bundles }
+    }
+
+    /// Each edge.
+    pub fn each(&self) -> impl Iterator<Item = Neighbor> {
+        self.edges.iter().copied()
+    }
+
+    /// Whether several edges have one process at the other end.
+    pub fn are_bundled(&self) -> bool {
+        self.bundles.iter().any(|bundle| bundle.places.len() > 1)
+    }
 }
 
 /// An MPI data type.

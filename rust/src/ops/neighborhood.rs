@@ -1,8 +1,9 @@
 //! Collective operations between the neighbors in a topology (MPI-4.1 §8.6).
 //!
-//! Each block is a message, with the tag of its edge, on a communicator that has no others. That is
-//! what `MPI_Neighbor_alltoall` is defined to do (MPI-4.1 §8.6), and takes no longer. As an edge has
-//! the same tag on both ends,
+//! Each block is a message, with the tag of its edge, on a communicator that has no others, which is
+//! what `MPI_Neighbor_alltoall` is defined to do (MPI-4.1 §8.6). Where all blocks have one size, and a
+//! small one, those between the same two processes travel in one message. As an edge has the same tag
+//! on both ends,
 //!
 //! - two neighbors that are one process are told apart in every MPI. MPICH 4.0 mixes up several
 //!   edges between the same two processes in a graph, and several periodic axes of one process
@@ -14,8 +15,9 @@
 //! does that.
 
 use std::ffi::c_int;
+use std::iter;
 
-use super::buffers::{RecvBuffer, check_blocks};
+use super::buffers::{RecvBuffer, check_blocks, measure};
 use super::call::Call;
 use super::check::{number_type, world_rank};
 use super::log_text::items;
@@ -23,13 +25,13 @@ use super::messages::{Message, exchange_messages};
 use super::vector::{check_rows, row_counts, row_of, sum};
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Companion, Neighbor, REGISTRY};
+use crate::mpi::{Abi, Companion, Ends, Neighbor, REGISTRY};
 use crate::recorder::Array;
 
 /// The ends of the edges that a call follows, in the order of its blocks.
 struct Edges {
-    destinations: &'static [Neighbor],
-    sources: &'static [Neighbor],
+    destinations: &'static Ends,
+    sources: &'static Ends,
 }
 
 impl Edges {
@@ -52,6 +54,11 @@ impl Edges {
             sources: edges.destinations,
         })
     }
+
+    /// Whether several of them are between this process and another one.
+    fn are_bundled(&self) -> bool {
+        self.destinations.are_bundled() || self.sources.are_bundled()
+    }
 }
 
 /// A part of an array: so many elements from one on.
@@ -70,20 +77,20 @@ fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Block> {
     })
 }
 
-/// The messages of some blocks, but for those of no process.
+/// The messages of some parts of an array, but for those of no process.
 fn messages<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
-    neighbors: &[Neighbor],
-    buffer: RecvBuffer,
+    peers: impl Iterator<Item = Neighbor>,
+    array: RecvBuffer,
     blocks: impl Iterator<Item = Block>,
 ) -> Result<Vec<Message<'c, A, M>>> {
-    let blocks = neighbors.iter().zip(blocks);
+    let blocks = peers.zip(blocks);
     blocks
-        .filter(|(neighbor, _)| neighbor.rank != A::PROC_NULL)
-        .map(|(neighbor, Block { first, count })| {
-            let start = first as usize * buffer.datatype.size;
-            let address = buffer.address.wrapping_byte_add(start);
-            Message::new(call, *neighbor, address, count, buffer.datatype)
+        .filter(|(peer, _)| peer.is_process())
+        .map(|(peer, Block { first, count })| {
+            let start = first as usize * array.datatype.size;
+            let address = array.address.wrapping_byte_add(start);
+            Message::new(call, peer, address, count, array.datatype)
         })
         .collect()
 }
@@ -99,9 +106,94 @@ fn exchange<'c, A: Abi, M: Memory>(
     let comm = call.companion(Companion::Neighbors)?;
     check_messages(call, comm, sent, received)?;
     call.mpi(function, details, |_, _| {
-        // SAFETY: the messages are blocks of the operand and of the result.
+        // SAFETY: the messages are blocks of the operand and of the result, or of copies of them.
         unsafe { exchange_messages(call, comm, sent, received) }
     })
+}
+
+/// Blocks of at most so many bytes travel together if they are between the same two processes. For
+/// larger ones, copying them takes longer than messages of their own.
+const SMALL: usize = 1 << 10;
+
+/// Blocks of one size: so many elements each. In the operand, one begins `stride` elements after the
+/// other.
+struct Blocks {
+    count: i64,
+    stride: i64,
+}
+
+impl Blocks {
+    /// Does what `function` is defined to do.
+    fn exchange<A: Abi, M: Memory>(
+        &self,
+        call: &Call<A, M>,
+        function: &'static str,
+        edges: &Edges,
+    ) -> Result<()> {
+        let [operand] = call.operands()?;
+        let [result] = call.results()?;
+        let bytes = self.count as usize * measure(&operand)?.0.size;
+        // What neighbors tell each other before is about single blocks.
+        if edges.are_bundled() && (1..=SMALL).contains(&bytes) && call.checked.is_none() {
+            return self.exchange_bundles(call, function, edges);
+        }
+        let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+        let sent = (0..).map(|place| Block {
+            first: place * self.stride,
+            count: self.count,
+        });
+        let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
+        let received = in_a_row(iter::repeat(self.count));
+        let received = messages(call, edges.sources.each(), recv, received)?;
+        exchange(call, function, || items(self.count), &sent, &received)
+    }
+
+    /// The same, in one message to each process and one from each.
+    fn exchange_bundles<A: Abi, M: Memory>(
+        &self,
+        call: &Call<A, M>,
+        function: &'static str,
+        edges: &Edges,
+    ) -> Result<()> {
+        let [operand] = call.operands()?;
+        let [result] = call.results()?;
+        let (datatype, operand_bytes) = measure(&operand)?;
+        let (_, result_bytes) = measure(&result)?;
+        let bytes = |count: i64| count as usize * datatype.size;
+        let (block, stride) = (bytes(self.count), bytes(self.stride));
+        let places = |ends: &'static Ends| ends.bundles.iter().flat_map(|bundle| &bundle.places);
+        let in_bundles = |ends: &'static Ends, array: &mut [u8]| {
+            let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
+            let blocks = in_a_row(counts.map(|count| count * self.count));
+            let array = RecvBuffer {
+                address: array.as_mut_ptr().cast(),
+                count: (array.len() / datatype.size) as i64,
+                datatype,
+            };
+            messages(
+                call,
+                ends.bundles.iter().map(|bundle| bundle.peer),
+                array,
+                blocks,
+            )
+        };
+
+        let mut array = vec![0; operand_bytes];
+        call.in_memory(call.memory.load(&operand, &mut array))?;
+        let mut sent = Vec::new();
+        for place in places(edges.destinations) {
+            sent.extend_from_slice(&array[place * stride..][..block]);
+        }
+        let mut received = vec![0; result_bytes];
+        let send = in_bundles(edges.destinations, &mut sent)?;
+        let recv = in_bundles(edges.sources, &mut received)?;
+        exchange(call, function, || items(self.count), &send, &recv)?;
+        let mut array = vec![0; result_bytes];
+        for (place, bytes) in places(edges.sources).zip(received.chunks_exact(block)) {
+            array[place * block..][..block].copy_from_slice(bytes);
+        }
+        call.in_memory(call.memory.store(&result, &array))
+    }
 }
 
 /// With `MPI4JAX_CHECK`, has neighbors tell each other what they are about to send: an error on all
@@ -159,39 +251,30 @@ pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
-    check_blocks(&result, &operand, edges.sources.len() as c_int)?;
-    let counts = vec![operand.count; edges.sources.len()];
-    gather(call, "MPI_Neighbor_allgather", &edges, &counts)
+    check_blocks(&result, &operand, edges.sources.edges.len() as c_int)?;
+    let blocks = Blocks {
+        count: operand.count,
+        stride: 0,
+    };
+    blocks.exchange(call, "MPI_Neighbor_allgather", &edges)
 }
 
 /// MPI-4.1 §8.6.1: this rank's rows to every neighbor, and theirs from them.
 pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
-    let mut counts = row_counts(call, "counts", edges.sources.len(), "neighbors")?;
+    let counts = row_counts(call, "counts", edges.sources.edges.len(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, operand.dims.first().copied().unwrap_or(0))?;
     check_rows(&operand, &result, sum(&counts))?;
-    counts.iter_mut().for_each(|count| *count *= row);
-    gather(call, "MPI_Neighbor_allgatherv", &edges, &counts)
-}
-
-/// The operand to every neighbor, and so many elements from each, for which there is room.
-fn gather<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    function: &'static str,
-    edges: &Edges,
-    counts: &[i64],
-) -> Result<()> {
-    let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (first, count) = (0, send.count);
-    let all_of_it = edges.destinations.iter().map(|_| Block { first, count });
-    let blocks = in_a_row(counts.iter().copied());
-    let sent = messages(call, edges.destinations, send.cast_mut(), all_of_it)?;
-    let received = messages(call, edges.sources, recv, blocks)?;
-    exchange(call, function, || items(count), &sent, &received)
+    let sent = iter::repeat_with(|| Block { first, count });
+    let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
+    let received = in_a_row(counts.iter().map(|rows| rows * row));
+    let received = messages(call, edges.sources.each(), recv, received)?;
+    let details = || items(count);
+    exchange(call, "MPI_Neighbor_allgatherv", details, &sent, &received)
 }
 
 /// MPI-4.1 §8.6.2: block i to neighbor i, block j from neighbor j.
@@ -199,35 +282,31 @@ pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
-    let block = row_of(&operand, edges.destinations.len() as i64)?;
-    check_rows(&operand, &result, edges.sources.len() as i64)?;
-    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let blocks = || in_a_row(std::iter::repeat(block));
-    let sent = messages(call, edges.destinations, send.cast_mut(), blocks())?;
-    let received = messages(call, edges.sources, recv, blocks())?;
-    exchange(
-        call,
-        "MPI_Neighbor_alltoall",
-        || items(block),
-        &sent,
-        &received,
-    )
+    let count = row_of(&operand, edges.destinations.edges.len() as i64)?;
+    check_rows(&operand, &result, edges.sources.edges.len() as i64)?;
+    let stride = count;
+    Blocks { count, stride }.exchange(call, "MPI_Neighbor_alltoall", &edges)
 }
 
 /// MPI-4.1 §8.6.2: some rows to each neighbor, and some from each.
 pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
-    let sent = row_counts(call, "sendcounts", edges.destinations.len(), "neighbors")?;
-    let received = row_counts(call, "recvcounts", edges.sources.len(), "neighbors")?;
+    let sent = row_counts(
+        call,
+        "sendcounts",
+        edges.destinations.edges.len(),
+        "neighbors",
+    )?;
+    let received = row_counts(call, "recvcounts", edges.sources.edges.len(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, sum(&sent))?;
     check_rows(&operand, &result, sum(&received))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let sent = in_a_row(sent.iter().map(|rows| rows * row));
-    let sent = messages(call, edges.destinations, send.cast_mut(), sent)?;
+    let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
     let received = in_a_row(received.iter().map(|rows| rows * row));
-    let received = messages(call, edges.sources, recv, received)?;
+    let received = messages(call, edges.sources.each(), recv, received)?;
     exchange(
         call,
         "MPI_Neighbor_alltoallv",

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use _core::mpi::{
-    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Functions, Neighbor, Neighbors,
-    PredefinedOp, REGISTRY, Types, UserFunction,
+    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Ends, Functions, Neighbor,
+    Neighbors, PredefinedOp, REGISTRY, Types, UserFunction,
 };
 use _core::{log, mpi_functions, ops};
 
@@ -364,18 +364,16 @@ pub const FREED: i64 = 2;
 
 /// The neighbors of both: three that send, one of which is no process, and two that are sent to.
 pub fn neighbors() -> Neighbors {
-    let neighbors = |ends: &[(c_int, c_int)]| {
-        let ends = ends.iter();
-        ends.map(|(rank, tag)| Neighbor {
-            rank: *rank,
-            tag: *tag,
-        })
-        .collect()
-    };
     Neighbors {
-        sources: neighbors(&[(1, 0), (Recorder::PROC_NULL, 5), (0, 1)]),
-        destinations: neighbors(&[(0, 2), (1, 3)]),
+        sources: ends(&[(1, 0), (Recorder::PROC_NULL, 5), (0, 1)]),
+        destinations: ends(&[(0, 2), (1, 3)]),
     }
+}
+
+/// Edges by the ranks at the other ends and their tags.
+pub fn ends(edges: &[(c_int, c_int)]) -> Ends {
+    let edges = edges.iter();
+    Ends::new(edges.map(|&(rank, tag)| Neighbor { rank, tag }).collect())
 }
 
 /// The handle of an operator of MPI's own.
@@ -437,11 +435,16 @@ pub fn bind() {
 
 /// Another communicator, as its rank 1 has it: its index and its handle.
 pub fn new_communicator() -> (i64, i64) {
+    new_topology(neighbors())
+}
+
+/// One with these neighbors.
+pub fn new_topology(neighbors: Neighbors) -> (i64, i64) {
     static NEXT: AtomicUsize = AtomicUsize::new(3);
     let index = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = 0x440 + index;
     REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2, 0));
-    REGISTRY.set_neighbors(index, neighbors());
+    REGISTRY.set_neighbors(index, neighbors);
     (index as i64, handle as i64)
 }
 
