@@ -6,12 +6,16 @@ XLA would compile a kernel for each of them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .bridge import custom_call_target
+from .concatenation import concatenate
 from .jax_compat import Primitive, ShapedArray, ffi_lowering, register_lowering
 
 
@@ -54,6 +58,10 @@ class Copy(NamedTuple):
         ends = zip(self, (source, result), strict=True)
         return Copy(*(view._replace(place=view.place + n) for view, n in ends))
 
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.source.sizes
+
     def numbers(self) -> list[int]:
         """What the core is told: the places, and loops with sizes and strides."""
         assert self.source.sizes == self.result.sizes
@@ -68,6 +76,10 @@ class Copy(NamedTuple):
             loops.append((size, source, result))
         ends = [(view.place, view.offset) for view in self]
         return [*ends[0], *ends[1], len(loops), *itertools.chain(*loops)]
+
+
+def _numbers(copies: Sequence[Copy]) -> tuple[int, ...]:
+    return tuple(n for copy in copies if not copy.is_empty for n in copy.numbers())
 
 
 copy_p = Primitive("copy_mpi")
@@ -96,11 +108,12 @@ def _copied(
     types: Sequence[ShapedArray],
     copies: Sequence[Copy],
 ) -> list[Any]:
-    numbers = tuple(
-        n for copy in copies if 0 not in copy.source.sizes for n in copy.numbers()
-    )
     found: list[Any] = copy_p.bind(
-        *arrays, *sources, updated=len(arrays), types=tuple(types), copies=numbers
+        *arrays,
+        *sources,
+        updated=len(arrays),
+        types=tuple(types),
+        copies=_numbers(copies),
     )
     return found
 
@@ -122,3 +135,89 @@ def _lower(
 
 
 register_lowering(copy_p, _lower, platform="cpu")
+
+
+#: The types that the core can add.
+ADDED = frozenset(("float32", "float64", "complex64", "complex128"))
+
+give_back_p = Primitive("give_back_mpi")
+give_back_p.multiple_results = True
+
+
+def given_back(arrays: Sequence[Any], copies: Sequence[Copy]) -> list[Any]:
+    """The transpose of copies between arrays, in place if XLA can have it so.
+
+    From the last copy to the first, what is where it would go is added to what is where it
+    would come from, and leaves zeros.
+    """
+    found: list[Any] = give_back_p.bind(*arrays, copies=_numbers(copies))
+    return found
+
+
+def given_back_by_xla(arrays: Sequence[Any], copies: Sequence[Copy]) -> list[Any]:
+    """The same without the core.
+
+    What two views are parts of must be one piece of an array, or have nothing in common.
+    """
+    pieces = list(map(_Pieces, arrays))
+    for copy in reversed(copies):
+        if copy.is_empty:
+            continue
+        source, result = pieces[copy.source.place], pieces[copy.result.place]
+        given = result.read(copy.result)
+        result.write(copy.result, jnp.zeros_like(given))
+        source.write(copy.source, source.read(copy.source) + given)
+    return [piece.together() for piece in pieces]
+
+
+class _Pieces:
+    """An array, in the pieces that views are parts of."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        #: By where they begin.
+        self.found: dict[int, Any] = {}
+
+    def _piece(self, view: View) -> Any:
+        if view.start not in self.found:
+            x = self.x
+            if view.shape != x.shape:
+                end = view.start + math.prod(view.shape)
+                x = x[view.start : end].reshape(view.shape)
+            self.found[view.start] = x
+        return self.found[view.start]
+
+    def read(self, view: View) -> Any:
+        return self._piece(view)[view.parts]
+
+    def write(self, view: View, part: Any) -> None:
+        starts = [one.start for one in view.parts]
+        piece = self._piece(view)
+        if part.shape != piece.shape:
+            part = jax.lax.dynamic_update_slice(piece, part, starts)
+        self.found[view.start] = part
+
+    def together(self) -> Any:
+        if not self.found:
+            return self.x
+        if self.x.ndim != 1:
+            return self.found[0]
+        parts, end = [], 0
+        for start, piece in sorted(self.found.items()):
+            parts += [self.x[end:start], piece.ravel()]
+            end = start + piece.size
+        return concatenate([*parts, self.x[end:]])
+
+
+@give_back_p.def_abstract_eval
+def _same_types(*avals: Any, **_: Any) -> list[ShapedArray]:
+    return [ShapedArray(x.shape, x.dtype) for x in avals]
+
+
+def _lower_give_back(ctx: Any, *operands: Any, copies: tuple[int, ...]) -> Any:
+    aliases = {n: n for n in range(len(operands))}
+    rule = ffi_lowering(custom_call_target("give_back"), operand_output_aliases=aliases)
+    return rule(ctx, *operands, copies=np.array(copies, np.int64))
+
+
+register_lowering(give_back_p, _lower_give_back, platform="cpu")

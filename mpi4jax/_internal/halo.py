@@ -14,14 +14,13 @@ from mpi4py import MPI
 from . import lines, slabs
 from .annotations import Integer
 from .jax_compat import trace_state_clean
-from .operations._arguments import PROC_NULL
 from .operations.allgather import allgather
 from .operations.exchange import exchange
 from .operations.gather import gather
 from .operations.scatter import scatter
 from .overlap import overlap
 from .packing import Tree
-from .slabs import Direction, Extent, Extents, Geometry, ghosts, owned
+from .slabs import Direction, Extent, Extents, Geometry
 from .validation import integer, reject
 
 T = TypeVar("T")
@@ -351,31 +350,18 @@ class Plan:
     # Messages.
 
     def _exchange(self, leaves: list[Any], extents: Extents) -> list[Any]:
+        return self._with_others(slabs.exchange, leaves, extents)
+
+    def _accumulate(self, leaves: list[Any], extents: Extents) -> list[Any]:
+        return self._with_others(slabs.accumulate, leaves, extents)
+
+    def _with_others(
+        self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
+    ) -> list[Any]:
         geometry = self._geometry
         if not leaves or not (geometry.groups or geometry.within):
             return leaves
-        return slabs.exchange(geometry, leaves, extents, self._travel)
-
-    def _accumulate(self, leaves: list[Any], extents: Extents) -> list[Any]:
-        geometry = self._geometry
-        added_to = slabs.where_something_comes(owned)
-        for group in reversed(geometry.groups + geometry.within):
-            back = [d._replace(source=d.dest, dest=d.source) for d in group]
-            sent = [geometry.take(leaves, extents, d, ghosts) for d in back]
-            room = [geometry.take(leaves, extents, d, added_to) for d in back]
-            if group in geometry.within:
-                came = jax.lax.optimization_barrier(sent)
-            else:
-                came = self._travel(sent, room, back)
-            for direction, of_all in zip(back, sent, strict=True):
-                if direction.dest != PROC_NULL:
-                    nothing = list(map(jnp.zeros_like, of_all))
-                    leaves = geometry.put(leaves, extents, direction, ghosts, nothing)
-            for direction, added in zip(back, came, strict=True):
-                had = geometry.take(leaves, extents, direction, added_to)
-                sums = [x + y for x, y in zip(had, added, strict=True)]
-                leaves = geometry.put(leaves, extents, direction, added_to, sums)
-        return leaves
+        return function(geometry, leaves, extents, self._travel)
 
     def _travel(
         self,

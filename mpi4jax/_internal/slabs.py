@@ -2,12 +2,14 @@
 
 A message has the slabs of all fields of one type, one behind the other, and those of both
 directions if these lead to the same process. To take them out of the fields and to put what
-has come into the fields are linear functions. On CPUs, each is one call of the core;
-elsewhere, XLA compiles a kernel for each slab.
+has come into the fields are linear functions. Their transposes add ghost cells to their
+owners. On CPUs, each is one call of the core; elsewhere, XLA compiles a kernel for each
+slab.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -251,6 +253,11 @@ class _Layout:
     def end(self) -> int:
         return self.first + len(self.types)
 
+    @property
+    def directions(self) -> list[Direction]:
+        """The first direction of each bundle, for all of it."""
+        return [bundle[0] for bundle in self.bundles]
+
     def by_bundle(self, messages: Sequence[Any]) -> list[list[Any]]:
         number = len(self.types) // len(self.bundles)
         starts = range(0, len(messages), number)
@@ -312,13 +319,15 @@ def _layouts(geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> lis
 
 
 # What is sent in a group of directions, of the fields and of what came in groups before.
+# They are results as well, unchanged: so each is used once, and its cotangent can be
+# updated in place.
 
 
 def _types_to_send(
     *avals: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[ShapedArray]:
     leaves = avals[: len(extents)]
-    return _layouts(geometry, leaves, extents)[group].types
+    return [*_types(*avals), *_layouts(geometry, leaves, extents)[group].types]
 
 
 def _take_by_xla(
@@ -333,13 +342,22 @@ def _take_by_xla(
         for slabs_before, before in arrived:
             slabs = geometry.pass_on(slabs_before, before, slabs, direction, extents)
         found.append(slabs)
-    return layout.pack(found)
+    return [*operands, *layout.pack(found)]
 
 
 def _take_by_core(
     *operands: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[Any]:
     leaves = operands[: len(extents)]
+    layout = _layouts(geometry, leaves, extents)[group]
+    found = _copies_to_send(leaves, geometry, extents, group)
+    return [*operands, *copies.taken(operands, layout.types, found)]
+
+
+def _copies_to_send(
+    leaves: Sequence[Any], geometry: Geometry, extents: Extents, group: int
+) -> list[Copy]:
+    """From the fields, and what has come before, to the messages of a group."""
     *earlier, layout = _layouts(geometry, leaves, extents)[: group + 1]
     found = [
         Copy(layout.in_field(n, direction, owned), slab)
@@ -350,16 +368,38 @@ def _take_by_core(
     for before in earlier:
         for copy in before.passed_on(layout):
             found.append(copy.moved(source=len(leaves)))
-    return copies.taken(
-        operands, layout.types, [copy.moved(result=-layout.first) for copy in found]
-    )
+    return [copy.moved(result=-layout.first) for copy in found]
+
+
+# The transpose: what was sent is added to where it was taken.
+
+
+def _types_before_sending(
+    *avals: Any, geometry: Geometry, extents: Extents, group: int
+) -> list[ShapedArray]:
+    layout = _layouts(geometry, avals[: len(extents)], extents)[group]
+    return _types(*avals[: len(avals) - len(layout.types)])
+
+
+def _untake(
+    give_back: Callable[[Sequence[Any], Sequence[Copy]], list[Any]],
+    *operands: Any,
+    geometry: Geometry,
+    extents: Extents,
+    group: int,
+) -> list[Any]:
+    leaves = operands[: len(extents)]
+    layout = _layouts(geometry, leaves, extents)[group]
+    rest = len(operands) - len(layout.types)
+    found = _copies_to_send(leaves, geometry, extents, group)
+    return give_back(operands, [copy.moved(result=rest) for copy in found])[:rest]
 
 
 # The fields, with the ghost cells that have come.
 
 
 def _types_of_fields(*avals: Any, extents: Extents, **_: Any) -> list[ShapedArray]:
-    return [ShapedArray(x.shape, x.dtype) for x in avals[: len(extents)]]
+    return _types(*avals[: len(extents)])
 
 
 def _put_by_xla(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
@@ -386,18 +426,55 @@ def _put_by_xla(*operands: Any, geometry: Geometry, extents: Extents) -> list[An
 
 def _put_by_core(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
     leaves, came = operands[: len(extents)], operands[len(extents) :]
+    return copies.put(leaves, came, _copies_to_fields(leaves, geometry, extents))
+
+
+def _copies_to_fields(
+    leaves: Sequence[Any], geometry: Geometry, extents: Extents
+) -> list[Copy]:
+    """From what has come, or from the fields, which are behind that, to the fields."""
+    layouts = _layouts(geometry, leaves, extents)
     found = [
         Copy(slab, layout.in_field(n, direction, ghosts))
-        for layout in _layouts(geometry, leaves, extents)
+        for layout in layouts
         for (direction, n), slab in layout.slabs.items()
         if direction.source != PROC_NULL
     ]
+    fields = layouts[-1].end if layouts else 0
     for group in geometry.within:
         layout = _Layout(geometry, group, leaves, extents, 0)
         for direction, n in layout.slabs:
             ends = (layout.in_field(n, direction, part) for part in (owned, ghosts))
-            found.append(Copy(*ends).moved(source=len(came)))
-    return copies.put(leaves, came, sorted(found, key=lambda copy: copy.result.place))
+            found.append(Copy(*ends).moved(source=fields))
+    return sorted(found, key=lambda copy: copy.result.place)
+
+
+# The transpose: what has come is where it went, and no longer in the ghost cells.
+
+
+def _types_of_arrivals(
+    *avals: Any, geometry: Geometry, extents: Extents
+) -> list[ShapedArray]:
+    layouts = _layouts(geometry, avals, extents)
+    arrivals = itertools.chain.from_iterable(layout.types for layout in layouts)
+    return [*_types(*avals), *arrivals]
+
+
+def _unput(
+    give_back: Callable[[Sequence[Any], Sequence[Copy]], list[Any]],
+    *leaves: Any,
+    geometry: Geometry,
+    extents: Extents,
+) -> list[Any]:
+    types = _types_of_arrivals(*leaves, geometry=geometry, extents=extents)[len(leaves) :]
+    came = [jnp.zeros(aval.shape, aval.dtype) for aval in types]
+    found = _copies_to_fields(leaves, geometry, extents)
+    back = give_back([*came, *leaves], [copy.moved(result=len(came)) for copy in found])
+    return [*back[len(came) :], *back[: len(came)]]
+
+
+def _types(*avals: Any) -> list[ShapedArray]:
+    return [ShapedArray(x.shape, x.dtype) for x in avals]
 
 
 def _linear(
@@ -405,8 +482,18 @@ def _linear(
     types: Callable[..., list[ShapedArray]],
     by_xla: Callable[..., list[Any]],
     by_core: Callable[..., list[Any]],
+    in_core: Callable[[Any], bool],
 ) -> Primitive:
-    """A linear function of fields and messages, as a primitive."""
+    """A linear function of fields and messages, as a primitive.
+
+    Arguments:
+        name: Its name.
+        types: Gives the types of its results.
+        by_xla: What it does.
+        by_core: The same on CPUs, for arrays of some types.
+        in_core: Whether a type is one of these.
+
+    """
     primitive = Primitive(f"{name}_slabs_mpi")
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
@@ -420,19 +507,6 @@ def _linear(
         pushed = primitive.bind(*given, **params) if any(is_given) else []
         return results, tangents_of(results, pushed)
 
-    def transpose(cotangents: Any, *operands: Any, **params: Any) -> list[Any]:
-        is_linear = list(map(ad.is_undefined_primal, operands))
-
-        def function(*linear: Any) -> list[Any]:
-            given = iter(linear)
-            pairs = zip(operands, is_linear, strict=True)
-            return by_xla(*(next(given) if n else x for x, n in pairs), **params)
-
-        avals = [x.aval for x in itertools.compress(operands, is_linear)]
-        arrived = list(map(ad.instantiate_zeros, cotangents))
-        found = iter(jax.linear_transpose(function, *avals)(arrived))
-        return [next(found) if n else None for n in is_linear]
-
     def batch(operands: Any, axes: Any, **params: Any) -> Any:
         def function(*members: Any) -> list[Any]:
             return by_xla(*members, **params)
@@ -441,12 +515,10 @@ def _linear(
         return results, [0] * len(results)
 
     def on_cpu(*operands: Any, **params: Any) -> list[Any]:
-        avals = [ShapedArray(x.shape, x.dtype) for x in operands]
-        can_copy = all(carried(aval).dtype == aval.dtype for aval in avals)
-        return (by_core if can_copy else by_xla)(*operands, **params)
+        is_core = all(map(in_core, _types(*operands)))
+        return (by_core if is_core else by_xla)(*operands, **params)
 
     ad.primitive_jvps[primitive] = push
-    ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
     register_lowering(primitive, lower_function(by_xla, multiple_results=True))
     on_cpu_too = lower_function(on_cpu, multiple_results=True)
@@ -454,15 +526,53 @@ def _linear(
     return primitive
 
 
-take_p = _linear("take", _types_to_send, _take_by_xla, _take_by_core)
-put_p = _linear("put", _types_of_fields, _put_by_xla, _put_by_core)
+def _can_copy(aval: ShapedArray) -> bool:
+    return bool(carried(aval).dtype == aval.dtype)
+
+
+def _can_add(aval: ShapedArray) -> bool:
+    return str(aval.dtype) in copies.ADDED
+
+
+def _transposes(one: Primitive, other: Primitive) -> None:
+    """Make each of two functions the derivative's transpose of the other."""
+    for primitive, back in ((one, other), (other, one)):
+
+        def transpose(
+            cotangents: Any, *operands: Any, back: Primitive = back, **params: Any
+        ) -> list[Any]:
+            found = back.bind(*map(ad.instantiate_zeros, cotangents), **params)
+            pairs = zip(operands, found, strict=True)
+            return [y if ad.is_undefined_primal(x) else None for x, y in pairs]
+
+        ad.primitive_transposes[primitive] = transpose
+
+
+def _transposed(
+    name: str,
+    types: Callable[..., list[ShapedArray]],
+    function: Callable[..., list[Any]],
+) -> Primitive:
+    by_xla = functools.partial(function, copies.given_back_by_xla)
+    by_core = functools.partial(function, copies.given_back)
+    return _linear(name, types, by_xla, by_core, _can_add)
+
+
+take_p = _linear("take", _types_to_send, _take_by_xla, _take_by_core, _can_copy)
+untake_p = _transposed("untake", _types_before_sending, _untake)
+_transposes(take_p, untake_p)
+put_p = _linear("put", _types_of_fields, _put_by_xla, _put_by_core, _can_copy)
+unput_p = _transposed("unput", _types_of_arrivals, _unput)
+_transposes(put_p, unput_p)
+
+
+#: Gives what comes from each of some directions, for what is sent in them and for arrays
+#: like those that come.
+Travel = Callable[[Any, Any, Sequence[Direction]], Sequence[list[Any]]]
 
 
 def exchange(
-    geometry: Geometry,
-    leaves: Sequence[Any],
-    extents: Extents,
-    travel: Callable[[Any, Any, Sequence[Direction]], Sequence[list[Any]]],
+    geometry: Geometry, leaves: Sequence[Any], extents: Extents, travel: Travel
 ) -> list[Any]:
     """The fields with ghost cells of other processes.
 
@@ -470,17 +580,39 @@ def exchange(
         geometry: Which cells these are.
         leaves: The fields.
         extents: Where their cells are.
-        travel: Gives what comes from each of some directions for arrays that are sent in
-            them, with arrays like those that come.
+        travel: Sends messages and receives others.
 
     """
-    came: list[Any] = []
+    params = {"geometry": geometry, "extents": extents}
+    arrays = list(leaves)
     for n, layout in enumerate(_layouts(geometry, leaves, extents)):
-        params = {"geometry": geometry, "extents": extents, "group": n}
-        sent = take_p.bind(*leaves, *came, **params)
-        room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
-        ends = layout.by_bundle(sent), layout.by_bundle(room)
-        directions = [bundle[0] for bundle in layout.bundles]
-        came += itertools.chain(*travel(*ends, directions))
-    found: list[Any] = put_p.bind(*leaves, *came, geometry=geometry, extents=extents)
+        taken = take_p.bind(*arrays, **params, group=n)
+        arrays, sent = taken[: len(arrays)], taken[len(arrays) :]
+        arrays += _travelled(layout, sent, layout.directions, travel)
+    found: list[Any] = put_p.bind(*arrays, **params)
     return found
+
+
+def accumulate(
+    geometry: Geometry, leaves: Sequence[Any], extents: Extents, travel: Travel
+) -> list[Any]:
+    """The transpose of an exchange: the same, backwards."""
+    params = {"geometry": geometry, "extents": extents}
+    arrays = unput_p.bind(*leaves, **params)
+    layouts = _layouts(geometry, leaves, extents)
+    for n, layout in reversed(list(enumerate(layouts))):
+        first = len(leaves) + layout.first
+        arrays, sent = arrays[:first], arrays[first:]
+        back = [d._replace(source=d.dest, dest=d.source) for d in layout.directions]
+        came = _travelled(layout, sent, back, travel)
+        arrays = untake_p.bind(*arrays, *came, **params, group=n)
+    return list(arrays)
+
+
+def _travelled(
+    layout: _Layout, sent: Sequence[Any], directions: Sequence[Direction], travel: Travel
+) -> list[Any]:
+    """What comes for the messages that are sent."""
+    room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
+    came = travel(layout.by_bundle(sent), layout.by_bundle(room), directions)
+    return list(itertools.chain(*came))

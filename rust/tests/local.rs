@@ -122,6 +122,65 @@ fn parts_of_a_result_are_copied_within() {
 }
 
 #[test]
+fn copies_are_given_back_from_the_last_to_the_first() {
+    let (mut x, mut y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0, 20.0]); // 2 x 3
+    let call = CallFrame::default()
+        .operand(array(&mut x, &[2, 3]))
+        .operand(array(&mut y, &[2]))
+        .result(array(&mut x, &[2, 3]))
+        .result(array(&mut y, &[2]));
+    // The middle column would go to y, and the first of y to the last element.
+    let numbers = copies(&[&[0, 1, 1, 0, 2, 3, 1], &[1, 0, 0, 5]]);
+    let outcome = run("give_back", call.list("copies", &numbers));
+    assert_eq!(outcome, (Ok(()), vec![]));
+    assert_eq!(x, [1.0, 18.0, 3.0, 4.0, 25.0, 0.0]);
+    assert_eq!(y, [0.0; 2]);
+}
+
+#[test]
+fn complex_numbers_are_given_back() {
+    for (dtype, bytes) in [(C64, 4), (C128, 8)] {
+        let (mut floats, mut doubles) = ([1.0_f32, 2.0, 3.0, 4.0], [1.0_f64, 2.0, 3.0, 4.0]);
+        let address = match bytes {
+            4 => floats.as_mut_ptr() as usize,
+            _ => doubles.as_mut_ptr() as usize,
+        };
+        let call = CallFrame::default()
+            .operand(buffer(dtype, address, &[2]))
+            .result(buffer(dtype, address, &[2]));
+        let call = call.list("copies", &copies(&[&[0, 0, 0, 1]]));
+        assert_eq!(run("give_back", call), (Ok(()), vec![]));
+        match bytes {
+            4 => assert_eq!(floats, [4.0, 6.0, 0.0, 0.0]),
+            _ => assert_eq!(doubles, [4.0, 6.0, 0.0, 0.0]),
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_given_back_is_refused() {
+    let call = |dtype, address| {
+        CallFrame::default()
+            .operand(buffer(dtype, IN as usize, &[2]))
+            .result(buffer(dtype, address as usize, &[2]))
+            .list("copies", &copies(&[&[0, 0, 0, 1]]))
+    };
+    assert_eq!(
+        refused("give_back", call(BF16, IN)),
+        invalid("numbers of XLA type 16 can't be added")
+    );
+    assert_eq!(
+        refused("give_back", call(F32, OUT)),
+        invalid("XLA has given a result memory of its own that is to take its operand's")
+    );
+    let call = call(F32, IN).result(buffer(F32, IN as usize, &[2]));
+    assert_eq!(
+        refused("give_back", call),
+        invalid("2 results for 1 operands")
+    );
+}
+
+#[test]
 fn copies_that_do_not_fit_are_refused() {
     let outcome = |updated: i64, numbers: &[i64]| {
         let call = CallFrame::default().operand(floats(IN, &[4]));

@@ -120,14 +120,24 @@ def test_both_ways_give_the_same(periods, width, corners):
     fields = plan.scatter(whole_fields(periods), edge=3)
     fields["z"] = 2 * fields["cells"] + RANK  # behind arrays of other types
 
-    def by_xla(fields):
+    def by_xla(function, fields):
         together = jax.tree.map(lambda x: jnp.stack([x, x]), fields)
-        return jax.tree.map(lambda x: x[1], jax.vmap(plan.exchange)(together))
+        return jax.tree.map(lambda x: x[1], jax.vmap(function)(together))
 
-    expected = jax.jit(plan.exchange)(fields)
-    assert_equal(jax.jit(by_xla)(fields), expected)
+    by_xla = jax.jit(by_xla, static_argnums=0)
+    filled = jax.jit(plan.exchange)(fields)
+    assert_equal(by_xla(plan.exchange, fields), filled)
+    # The core adds floats, and XLA integers and what is with them.
+    floats = {name: fields[name] for name in ("cells", "faces", "waves", "layers")}
+    accumulated = jax.jit(plan.accumulate)(floats)
+    assert_equal(by_xla(plan.accumulate, floats), accumulated)
+    others = {name: fields[name] for name in ("mask", "numbers")}
+    rounded = jax.jit(plan.accumulate)(jax.tree.map(jnp.float32, others))
+    expected = jax.tree.map(lambda x, y: x.astype(y.dtype), rounded, others)
+    others["cells"], expected["cells"] = fields["cells"], accumulated["cells"]
+    assert_equal(jax.jit(plan.accumulate)(others), expected)
     overlapped = mpi4jax.overlap(lambda: plan.exchange(fields), during=lambda: 0)[0]
-    assert_equal(overlapped, expected)
+    assert_equal(overlapped, filled)
 
 
 #: How many neighbors there are along each axis of a periodic grid that is divided.
@@ -140,13 +150,22 @@ def test_who_copies(monkeypatch):
     monkeypatch.setattr(device, "prepare", lambda _: None)  # there may be none
     plan = Plan(grid((True, True)))
 
-    def handlers(platform, dtype):
-        traced = jax.jit(plan.exchange).trace([jnp.ones((5, 6), dtype)] * 3)
+    def handlers(platform, dtype, function=plan.exchange):
+        traced = jax.jit(function).trace([jnp.ones((5, 6), dtype)] * 3)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         return re.findall(r"mpi_(\w+)_ffi", text)
 
     assert handlers("cpu", "float32") == ["copy", "exchange"] * DIVIDED + ["copy"]
     assert handlers("cpu", "int4") == handlers("cuda", "float32") == ["exchange"] * DIVIDED
+    back = ["give_back"] + ["exchange", "give_back"] * DIVIDED
+    assert handlers("cpu", "complex64", plan.accumulate) == back
+    assert handlers("cuda", "complex64", plan.accumulate) == ["exchange"] * DIVIDED
+    assert "give_back" not in handlers("cpu", "int32", plan.accumulate)
+
+    def pulled(fields):
+        return jax.linear_transpose(plan.exchange, fields)(fields)
+
+    assert handlers("cpu", "float32", pulled) == back
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no messages")
@@ -197,20 +216,23 @@ def test_axes_anywhere():
     assert_equal(mapped(jnp.stack([cleared, 2 * cleared], 3))[..., 1], 2 * parts)
 
 
-def test_one_message_for_each_neighbor(capfd):
+@pytest.mark.parametrize("name", ["exchange", "accumulate"])
+def test_one_message_for_each_neighbor(name, capfd):
     plan = Plan(grid((True, True)))
+    function = getattr(plan, name)
     x = jnp.ones((4, 4))
     fields = [x, x.astype(jnp.float32), jnp.ones((3, 5, 4), jnp.int8)]
-    jax.block_until_ready(plan.exchange(fields))
+    jax.block_until_ready(function(fields))
     mpi4jax._core.set_logging(True)
     try:
-        jax.block_until_ready(plan.exchange(fields))
+        jax.block_until_ready(function(fields))
     finally:
         mpi4jax._core.set_logging(False)
+    expected = NEIGHBORS if name == "exchange" else NEIGHBORS[::-1]
     calls = [line for line in capfd.readouterr().out.splitlines() if "->" in line]
     calls = [line for line in calls if line.startswith(f"r{RANK}")]
     for arrow in ("->", "<-"):
-        assert [line.count(arrow) for line in calls] == NEIGHBORS
+        assert [line.count(arrow) for line in calls] == expected
 
 
 @on_every_grid

@@ -17,7 +17,15 @@ OPERATIONS = notoken.__all__
 
 def is_part(handler):
     """Whether a handler is one of several that an operation has."""
-    parts = (*_core.NONBLOCKING, "concatenate", "copy", "in_order", "split", "wait")
+    parts = (
+        *_core.NONBLOCKING,
+        "concatenate",
+        "copy",
+        "give_back",
+        "in_order",
+        "split",
+        "wait",
+    )
     return handler.endswith(("_counts", "_rows")) or handler in parts
 
 

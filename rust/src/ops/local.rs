@@ -1,10 +1,11 @@
 //! Handlers that call no MPI: they are the same for all MPIs.
 
+use std::ops::Add;
 use std::ptr;
 
 use super::buffers::{check_blocks, measure};
 use crate::error::{Error, Result};
-use crate::xla::raw::XLA_FFI_DataType;
+use crate::xla::raw::{self, XLA_FFI_DataType};
 use crate::xla::{Buffer, Frame, Handler};
 
 /// Makes XLA handlers of functions of a frame.
@@ -25,14 +26,15 @@ macro_rules! handlers {
     };
 }
 
-handlers!(concatenate, copy, in_order, split);
+handlers!(concatenate, copy, give_back, in_order, split);
 
 /// Those for arrays anywhere.
 pub const ANYWHERE: [(&str, Handler); 1] = [("in_order", handler::in_order)];
 /// Those for arrays in host memory.
-pub const ON_HOST: [(&str, Handler); 3] = [
+pub const ON_HOST: [(&str, Handler); 4] = [
     ("concatenate", handler::concatenate),
     ("copy", handler::copy),
+    ("give_back", handler::give_back),
     ("split", handler::split),
 ];
 
@@ -78,7 +80,41 @@ fn copy(frame: &Frame) -> Result<()> {
     check_same_memory(old, &results)?;
     let sources = [sources, &results[..updated]].concat();
     let numbers = frame.ints_attribute("copies")?;
-    let mut rest = &numbers[..];
+    for ([source, from, result, to], loops) in copies(&numbers)? {
+        let from = Part::new(&sources, source, from, loops, 1)?;
+        let to = Part::new(&results, result, to, loops, 2)?;
+        copy_part(&from, &to, loops)?;
+    }
+    Ok(())
+}
+
+/// The transpose of copies between arrays, which are operands and results: from the last copy to the
+/// first, adds where it would go to where it would come from, and leaves zeros.
+fn give_back(frame: &Frame) -> Result<()> {
+    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    if operands.len() != results.len() {
+        return Err(Error::invalid(format!(
+            "{} results for {} operands",
+            results.len(),
+            operands.len()
+        )));
+    }
+    check_same_memory(&operands, &results)?;
+    let numbers = frame.ints_attribute("copies")?;
+    for ([source, from, result, to], loops) in copies(&numbers)?.into_iter().rev() {
+        let from = Part::new(&results, source, from, loops, 1)?;
+        let to = Part::new(&results, result, to, loops, 2)?;
+        give_back_part(&from, &to, loops)?;
+    }
+    Ok(())
+}
+
+/// The places and the first elements of a source and a result, and the loops of a copy.
+type CopyNumbers<'a> = ([i64; 4], &'a [i64]);
+
+fn copies(numbers: &[i64]) -> Result<Vec<CopyNumbers<'_>>> {
+    let mut found = Vec::new();
+    let mut rest = numbers;
     while let [source, from, result, to, number, tail @ ..] = rest {
         let length = usize::try_from(*number).map(|number| number.saturating_mul(3));
         let Some((loops, tail)) = tail.split_at_checked(length.unwrap_or(usize::MAX)) else {
@@ -86,13 +122,11 @@ fn copy(frame: &Frame) -> Result<()> {
                 "{tail:?} are not the loops of {number} axes"
             )));
         };
-        let from = Part::new(&sources, *source, *from, loops, 1)?;
-        let to = Part::new(&results, *result, *to, loops, 2)?;
-        copy_part(&from, &to, loops)?;
+        found.push(([*source, *from, *result, *to], loops));
         rest = tail;
     }
     if rest.is_empty() {
-        return Ok(());
+        return Ok(found);
     }
     Err(Error::invalid(format!("{rest:?} are not copies")))
 }
@@ -133,13 +167,18 @@ impl Part {
     }
 }
 
-fn copy_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
-    if from.dtype != to.dtype {
-        return Err(Error::invalid(format!(
-            "XLA type {} can't be copied to XLA type {}",
-            from.dtype, to.dtype
-        )));
+fn check_same_type(from: &Part, to: &Part) -> Result<()> {
+    if from.dtype == to.dtype {
+        return Ok(());
     }
+    Err(Error::invalid(format!(
+        "XLA type {} can't be copied to XLA type {}",
+        from.dtype, to.dtype
+    )))
+}
+
+fn copy_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
+    check_same_type(from, to)?;
     let (source, result) = (from.address, to.address);
     // SAFETY: both parts are in their arrays, and XLA aligns these.
     unsafe {
@@ -180,6 +219,60 @@ unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[i6
         }
         from = from.wrapping_offset(*source as isize);
         to = to.wrapping_offset(*result as isize);
+    }
+}
+
+fn give_back_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
+    check_same_type(from, to)?;
+    // A complex number is two numbers, one behind the other.
+    let twice = || {
+        let steps = |numbers: &[i64]| [numbers[0], 2 * numbers[1], 2 * numbers[2]];
+        let loops = loops.chunks_exact(3).flat_map(steps);
+        loops.chain([2, 1, 1]).collect::<Vec<_>>()
+    };
+    let floats = (from.address.cast::<f32>(), to.address.cast::<f32>());
+    let doubles = (from.address.cast::<f64>(), to.address.cast::<f64>());
+    // SAFETY: both parts are in their arrays, and XLA aligns these.
+    unsafe {
+        match from.dtype {
+            raw::XLA_FFI_DataType_F32 => give_back_elements(floats.0, floats.1, loops),
+            raw::XLA_FFI_DataType_F64 => give_back_elements(doubles.0, doubles.1, loops),
+            raw::XLA_FFI_DataType_C64 => give_back_elements(floats.0, floats.1, &twice()),
+            raw::XLA_FFI_DataType_C128 => give_back_elements(doubles.0, doubles.1, &twice()),
+            dtype => {
+                return Err(Error::invalid(format!(
+                    "numbers of XLA type {dtype} can't be added"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds elements to others and leaves zeros, by loops one in the other.
+///
+/// # Safety
+/// All of them are there, on both sides.
+unsafe fn give_back_elements<T>(from: *mut T, to: *mut T, loops: &[i64])
+where
+    T: Copy + Default + Add<Output = T>,
+{
+    let (size, source, result, inner) = match loops {
+        [size, source, result, inner @ ..] => (*size, *source, *result, inner),
+        [..] => (1, 0, 0, &[][..]),
+    };
+    for number in 0..size as isize {
+        let from = from.wrapping_offset(number * source as isize);
+        let to = to.wrapping_offset(number * result as isize);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if inner.is_empty() {
+                from.write(from.read() + to.read());
+                to.write(T::default());
+            } else {
+                give_back_elements(from, to, inner);
+            }
+        }
     }
 }
 

@@ -16,6 +16,8 @@ pub const BF16: c_int = XLA_FFI_DataType_BF16;
 pub const F32: c_int = 11;
 pub const S32: c_int = 4;
 pub const S64: c_int = XLA_FFI_DataType_S64;
+pub const C64: c_int = XLA_FFI_DataType_C64;
+pub const C128: c_int = XLA_FFI_DataType_C128;
 pub const TOKEN: c_int = XLA_FFI_DataType_TOKEN;
 
 /// What a handler gave back: nothing, or the code and the text of an error.

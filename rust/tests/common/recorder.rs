@@ -395,6 +395,7 @@ pub const STATUS_ADDRESS: i64 = 0x5000;
 
 pub const FLOAT: i64 = 0xf32;
 pub const SHORT: i64 = 0xf16;
+pub const COMPLEX: i64 = 0xc64;
 
 /// Calls an operation. Gives back how it ended and what it called.
 pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
@@ -416,6 +417,8 @@ pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
         for dtype in [F16, BF16] {
             REGISTRY.set_datatype(dtype as usize, Datatype::new(SHORT as usize, 2));
         }
+        REGISTRY.set_datatype(C64 as usize, Datatype::new(COMPLEX as usize, 8));
+        REGISTRY.set_datatype(C128 as usize, Datatype::new(COMPLEX as usize, 16));
         functions()
     });
     let (_, handler) = ops::host_handlers::<Recorder>()
