@@ -300,6 +300,7 @@ def halos(effort: Effort) -> dict[str, list[float]]:
 
         ways["plan"] = Plan(comm).exchange
         ways["plan, corners=False"] = Plan(comm, corners=False).exchange
+        ways["accumulate"] = Plan(comm).accumulate
     length = min(100, effort.loop)
     for count in (1, 5, 20):
         state = {name: [jnp.ones((258, 258))] * count for name in ways}

@@ -206,9 +206,9 @@ def halos(r: Results) -> list[Row]:
     rows: list[Row] = []
     for (mpi, ours, theirs), (name, ranks) in itertools.product(MPIS, by_ranks(r, "halos")):
         for count in (1, 5, 20):
-            plan, at_once, each, mpi4py = (
+            plan, at_once, back, each, mpi4py = (
                 r(name, ours, f"{count}, {case}")
-                for case in ("plan", "plan, corners=False", "each", "mpi4py")
+                for case in ("plan", "plan, corners=False", "accumulate", "each", "mpi4py")
             )
             upstream = r(name, theirs, f"{count}, each")
             rows.append(
@@ -218,6 +218,7 @@ def halos(r: Results) -> list[Row]:
                     "fields": str(count),
                     "plan": plan,
                     "plan, corners=False": at_once,
+                    "accumulate": back,
                     "sendrecv": each,
                     "0.9.1, sendrecv": upstream,
                     "mpi4py": mpi4py,

@@ -53,7 +53,7 @@ PLAN = [
     ("c", (OURS,), (2,), 1),
     ("checks", (OURS,), (2,), 1),
     ("trees", BOTH_ON_EACH_MPI, (2,), 2),
-    ("neighbors", (OURS, OPENMPI), (2, 4), 1),
+    ("neighbors", (OURS, OPENMPI), (2, 4), 2),
     ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
     ("overlap", (OURS, OPENMPI), (2,), 1),
 ]

@@ -318,6 +318,10 @@ def _layouts(geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> lis
     return found
 
 
+def _types(*avals: Any) -> list[ShapedArray]:
+    return [ShapedArray(x.shape, x.dtype) for x in avals]
+
+
 # What is sent in a group of directions, of the fields and of what came in groups before.
 # They are results as well, unchanged: so each is used once, and its cotangent can be
 # updated in place.
@@ -471,10 +475,6 @@ def _unput(
     found = _copies_to_fields(leaves, geometry, extents)
     back = give_back([*came, *leaves], [copy.moved(result=len(came)) for copy in found])
     return [*back[len(came) :], *back[: len(came)]]
-
-
-def _types(*avals: Any) -> list[ShapedArray]:
-    return [ShapedArray(x.shape, x.dtype) for x in avals]
 
 
 def _linear(
