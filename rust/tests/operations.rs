@@ -416,11 +416,11 @@ fn a_freed_communicator_is_an_error() {
 #[test]
 fn what_the_registry_does_not_know_is_an_error() {
     let no_type = on(RANK_0)
-        .operand(buffer(TOKEN + 1, IN as usize, &[3]))
-        .result(buffer(TOKEN + 1, OUT as usize, &[2, 3]));
+        .operand(buffer(S32, IN as usize, &[3]))
+        .result(buffer(S32, OUT as usize, &[2, 3]));
     assert_eq!(
         refused("allgather", no_type),
-        invalid("no MPI data type for XLA's data type 18")
+        invalid("no MPI data type for XLA's data type 4")
     );
     let no_operator = on(RANK_0)
         .ints(&[("op_number", NO_OPERATOR)])

@@ -40,6 +40,11 @@ pub const ON_HOST: [(&str, Handler); 4] = [
 
 /// Gives its operands as they are, in order with all calls before and after it.
 fn in_order(frame: &Frame) -> Result<()> {
+    in_place(frame).map(drop)
+}
+
+/// The arrays of a call that has each operand as a result, too.
+fn in_place<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
     let (operands, results) = (frame.all_operands()?, frame.all_results()?);
     if operands.len() != results.len() {
         return Err(Error::invalid(format!(
@@ -48,7 +53,8 @@ fn in_order(frame: &Frame) -> Result<()> {
             operands.len()
         )));
     }
-    check_same_memory(&operands, &results)
+    check_same_memory(&operands, &results)?;
+    Ok(results)
 }
 
 fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
@@ -88,22 +94,14 @@ fn copy(frame: &Frame) -> Result<()> {
     Ok(())
 }
 
-/// The transpose of copies between arrays, which are operands and results: from the last copy to the
-/// first, adds where it would go to where it would come from, and leaves zeros.
+/// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
+/// where it would go to what is where it would come from, and leaves zeros.
 fn give_back(frame: &Frame) -> Result<()> {
-    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
-    if operands.len() != results.len() {
-        return Err(Error::invalid(format!(
-            "{} results for {} operands",
-            results.len(),
-            operands.len()
-        )));
-    }
-    check_same_memory(&operands, &results)?;
+    let arrays = in_place(frame)?;
     let numbers = frame.ints_attribute("copies")?;
     for ([source, from, result, to], loops) in copies(&numbers)?.into_iter().rev() {
-        let from = Part::new(&results, source, from, loops, 1)?;
-        let to = Part::new(&results, result, to, loops, 2)?;
+        let from = Part::new(&arrays, source, from, loops, 1)?;
+        let to = Part::new(&arrays, result, to, loops, 2)?;
         give_back_part(&from, &to, loops)?;
     }
     Ok(())
