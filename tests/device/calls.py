@@ -107,6 +107,8 @@ class Call(NamedTuple):
     is_defined: bool = True
     #: The result, if it is known.
     expected: bytes | None = None
+    #: Whether the core packs blocks in host memory, if they are small.
+    is_packed: bool = False
 
     @property
     def label(self) -> str:
@@ -203,7 +205,17 @@ def _call(case: Case, found: CompiledCall, x: np.ndarray, expected: np.ndarray) 
         ways=(False, in_place) if anywhere else (False,),
         is_defined=found.result is None or found.is_used,
         expected=expected.tobytes() if found.is_used else None,
+        is_packed=_is_packed(case),
     )
+
+
+def _is_packed(case: Case) -> bool:
+    """Whether several blocks are for one process, or from one."""
+    if case.name not in ("neighbor_allgather", "neighbor_alltoall"):
+        return False
+    of_both_ends = topology.neighbors_of(case.neighborhood)[:2]
+    ranks = [[rank for rank, _ in ends if rank != MPI.PROC_NULL] for ends in of_both_ends]
+    return any(len(set(each)) < len(each) for each in ranks)
 
 
 def _is_scan(call: Call) -> bool:
