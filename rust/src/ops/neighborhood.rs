@@ -111,8 +111,8 @@ fn exchange<'c, A: Abi, M: Memory>(
     })
 }
 
-/// Blocks of at most so many bytes travel together if they are between the same two processes. For
-/// larger ones, copying them takes longer than messages of their own.
+/// Blocks of at most so many bytes travel together if they are between the same two processes. From
+/// about twice that on, packing them is slower as often as it is faster.
 const SMALL: usize = 1 << 10;
 
 /// Blocks of one size: so many elements each. In the operand, one begins `stride` elements after the
@@ -148,7 +148,8 @@ impl Blocks {
         exchange(call, function, || items(self.count), &sent, &received)
     }
 
-    /// The same, in one message to each process and one from each.
+    /// The same, in one message to each process and one from each. They are packed in host memory,
+    /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
     fn exchange_bundles<A: Abi, M: Memory>(
         &self,
         call: &Call<A, M>,
