@@ -20,7 +20,7 @@ pub use growing_list::GrowingList;
 pub use library::Library;
 pub use operators::PredefinedOp;
 pub use registry::{
-    Bundle, Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
+    Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
 };
 pub use status::{Status, source_and_tag};
 pub use types::{Handle, Types};

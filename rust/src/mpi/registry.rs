@@ -124,6 +124,11 @@ impl Ends {
         Self { edges, bundles }
     }
 
+    /// How many edges there are.
+    pub fn count(&self) -> usize {
+        self.edges.len()
+    }
+
     /// Each edge.
     pub fn each(&self) -> impl Iterator<Item = Neighbor> {
         self.edges.iter().copied()

@@ -86,10 +86,8 @@ fn copy(frame: &Frame) -> Result<()> {
     check_same_memory(old, &results)?;
     let sources = [sources, &results[..updated]].concat();
     let numbers = frame.ints_attribute("copies")?;
-    for ([source, from, result, to], loops) in copies(&numbers)? {
-        let from = Part::new(&sources, source, from, loops, 1)?;
-        let to = Part::new(&results, result, to, loops, 2)?;
-        copy_part(&from, &to, loops)?;
+    for copy in copies(&numbers, &sources, &results)? {
+        copy.make();
     }
     Ok(())
 }
@@ -99,18 +97,19 @@ fn copy(frame: &Frame) -> Result<()> {
 fn give_back(frame: &Frame) -> Result<()> {
     let arrays = in_place(frame)?;
     let numbers = frame.ints_attribute("copies")?;
-    for ([source, from, result, to], loops) in copies(&numbers)?.into_iter().rev() {
-        let from = Part::new(&arrays, source, from, loops, 1)?;
-        let to = Part::new(&arrays, result, to, loops, 2)?;
-        give_back_part(&from, &to, loops)?;
+    for copy in copies(&numbers, &arrays, &arrays)?.iter().rev() {
+        copy.give_back()?;
     }
     Ok(())
 }
 
-/// The places and the first elements of a source and a result, and the loops of a copy.
-type CopyNumbers<'a> = ([i64; 4], &'a [i64]);
-
-fn copies(numbers: &[i64]) -> Result<Vec<CopyNumbers<'_>>> {
+/// The copies that numbers stand for: for each the places and the first elements of source and
+/// result, and the number of its loops, before these.
+fn copies<'a>(
+    numbers: &'a [i64],
+    sources: &[Buffer],
+    results: &[Buffer],
+) -> Result<Vec<PartCopy<'a>>> {
     let mut found = Vec::new();
     let mut rest = numbers;
     while let [source, from, result, to, number, tail @ ..] = rest {
@@ -120,7 +119,11 @@ fn copies(numbers: &[i64]) -> Result<Vec<CopyNumbers<'_>>> {
                 "{tail:?} are not the loops of {number} axes"
             )));
         };
-        found.push(([*source, *from, *result, *to], loops));
+        found.push(PartCopy::new(
+            Part::new(sources, *source, *from, loops, 1)?,
+            Part::new(results, *result, *to, loops, 2)?,
+            loops,
+        )?);
         rest = tail;
     }
     if rest.is_empty() {
@@ -165,30 +168,68 @@ impl Part {
     }
 }
 
-fn check_same_type(from: &Part, to: &Part) -> Result<()> {
-    if from.dtype == to.dtype {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "XLA type {} can't be copied to XLA type {}",
-        from.dtype, to.dtype
-    )))
+/// A copy from one part to another of the same type.
+struct PartCopy<'a> {
+    from: Part,
+    to: Part,
+    loops: &'a [i64],
 }
 
-fn copy_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
-    check_same_type(from, to)?;
-    let (source, result) = (from.address, to.address);
-    // SAFETY: both parts are in their arrays, and XLA aligns these.
-    unsafe {
-        match from.bytes_of_element {
-            1 => copy_elements::<u8>(source, result, loops),
-            2 => copy_elements::<u16>(source.cast(), result.cast(), loops),
-            4 => copy_elements::<u32>(source.cast(), result.cast(), loops),
-            8 => copy_elements::<u64>(source.cast(), result.cast(), loops),
-            _ => copy_elements::<[u64; 2]>(source.cast(), result.cast(), loops),
+impl<'a> PartCopy<'a> {
+    fn new(from: Part, to: Part, loops: &'a [i64]) -> Result<Self> {
+        if from.dtype == to.dtype {
+            return Ok(Self { from, to, loops });
+        }
+        Err(Error::invalid(format!(
+            "XLA type {} can't be copied to XLA type {}",
+            from.dtype, to.dtype
+        )))
+    }
+
+    fn make(&self) {
+        let (from, to, loops) = (self.from.address, self.to.address, self.loops);
+        // SAFETY: both parts are in their arrays, and XLA aligns these.
+        unsafe {
+            match self.from.bytes_of_element {
+                1 => copy_elements::<u8>(from, to, loops),
+                2 => copy_elements::<u16>(from.cast(), to.cast(), loops),
+                4 => copy_elements::<u32>(from.cast(), to.cast(), loops),
+                8 => copy_elements::<u64>(from.cast(), to.cast(), loops),
+                _ => copy_elements::<[u64; 2]>(from.cast(), to.cast(), loops),
+            }
         }
     }
-    Ok(())
+
+    /// Makes the transpose of the copy.
+    fn give_back(&self) -> Result<()> {
+        let (from, to, loops) = (self.from.address, self.to.address, self.loops);
+        let floats = (from.cast::<f32>(), to.cast::<f32>());
+        let doubles = (from.cast::<f64>(), to.cast::<f64>());
+        // SAFETY: both parts are in their arrays, and XLA aligns these.
+        unsafe {
+            match self.from.dtype {
+                raw::XLA_FFI_DataType_F32 => give_back_elements(floats.0, floats.1, loops),
+                raw::XLA_FFI_DataType_F64 => give_back_elements(doubles.0, doubles.1, loops),
+                raw::XLA_FFI_DataType_C64 => give_back_elements(floats.0, floats.1, &twice(loops)),
+                raw::XLA_FFI_DataType_C128 => {
+                    give_back_elements(doubles.0, doubles.1, &twice(loops));
+                }
+                dtype => {
+                    return Err(Error::invalid(format!(
+                        "numbers of XLA type {dtype} can't be added"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loops over the real numbers in complex ones, which are two, one behind the other.
+fn twice(loops: &[i64]) -> Vec<i64> {
+    let steps = |numbers: &[i64]| [numbers[0], 2 * numbers[1], 2 * numbers[2]];
+    let loops = loops.chunks_exact(3).flat_map(steps);
+    loops.chain([2, 1, 1]).collect()
 }
 
 /// Copies elements, by loops one in the other.
@@ -218,33 +259,6 @@ unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[i6
         from = from.wrapping_offset(*source as isize);
         to = to.wrapping_offset(*result as isize);
     }
-}
-
-fn give_back_part(from: &Part, to: &Part, loops: &[i64]) -> Result<()> {
-    check_same_type(from, to)?;
-    // A complex number is two numbers, one behind the other.
-    let twice = || {
-        let steps = |numbers: &[i64]| [numbers[0], 2 * numbers[1], 2 * numbers[2]];
-        let loops = loops.chunks_exact(3).flat_map(steps);
-        loops.chain([2, 1, 1]).collect::<Vec<_>>()
-    };
-    let floats = (from.address.cast::<f32>(), to.address.cast::<f32>());
-    let doubles = (from.address.cast::<f64>(), to.address.cast::<f64>());
-    // SAFETY: both parts are in their arrays, and XLA aligns these.
-    unsafe {
-        match from.dtype {
-            raw::XLA_FFI_DataType_F32 => give_back_elements(floats.0, floats.1, loops),
-            raw::XLA_FFI_DataType_F64 => give_back_elements(doubles.0, doubles.1, loops),
-            raw::XLA_FFI_DataType_C64 => give_back_elements(floats.0, floats.1, &twice()),
-            raw::XLA_FFI_DataType_C128 => give_back_elements(doubles.0, doubles.1, &twice()),
-            dtype => {
-                return Err(Error::invalid(format!(
-                    "numbers of XLA type {dtype} can't be added"
-                )));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Adds elements to others and leaves zeros, by loops one in the other.

@@ -11,8 +11,8 @@
 //!   one such axis (<https://github.com/mpi-forum/mpi-issues/issues/153>);
 //! - the same edges can be taken backwards, which transposes an operation without a second graph.
 //!
-//! What a neighbor that is no process would have sent is not written. The program around the call
-//! does that.
+//! What a neighbor that is no process would have sent is left open. The program around the call
+//! writes it.
 
 use std::ffi::c_int;
 use std::iter;
@@ -25,8 +25,9 @@ use super::messages::{Message, exchange_messages};
 use super::vector::{check_rows, row_counts, row_of, sum};
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Companion, Ends, Neighbor, REGISTRY};
+use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::recorder::Array;
+use crate::xla::Buffer;
 
 /// The ends of the edges that a call follows, in the order of its blocks.
 struct Edges {
@@ -115,85 +116,80 @@ fn exchange<'c, A: Abi, M: Memory>(
 /// about twice that on, packing them is slower as often as it is faster.
 const SMALL: usize = 1 << 10;
 
-/// Blocks of one size: so many elements each. In the operand, one begins `stride` elements after the
-/// other.
-struct Blocks {
+/// A call with blocks of one size: so many elements each. In the operand, one begins `stride` elements
+/// after the other.
+struct Blocks<'c, A: Abi, M: Memory> {
+    call: &'c Call<'c, A, M>,
+    edges: Edges,
+    operand: Buffer<'c>,
+    result: Buffer<'c>,
     count: i64,
     stride: i64,
 }
 
-impl Blocks {
+impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
     /// Does what `function` is defined to do.
-    fn exchange<A: Abi, M: Memory>(
-        &self,
-        call: &Call<A, M>,
-        function: &'static str,
-        edges: &Edges,
-    ) -> Result<()> {
-        let [operand] = call.operands()?;
-        let [result] = call.results()?;
-        let bytes = self.count as usize * measure(&operand)?.0.size;
+    fn exchange(&self, function: &'static str) -> Result<()> {
+        let (datatype, _) = measure(&self.operand)?;
+        let block = self.count as usize * datatype.size;
         // What neighbors tell each other before is about single blocks.
-        if edges.are_bundled() && (1..=SMALL).contains(&bytes) && call.checked.is_none() {
-            return self.exchange_bundles(call, function, edges);
+        let is_single = !self.edges.are_bundled() || self.call.checked.is_some();
+        if !is_single && (1..=SMALL).contains(&block) {
+            return self.exchange_bundles(function, datatype);
         }
-        let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+        let send = self.call.send_buffer(&self.operand)?.cast_mut();
+        let recv = self.call.recv_buffer(&self.result)?;
         let sent = (0..).map(|place| Block {
             first: place * self.stride,
             count: self.count,
         });
-        let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
         let received = in_a_row(iter::repeat(self.count));
-        let received = messages(call, edges.sources.each(), recv, received)?;
-        exchange(call, function, || items(self.count), &sent, &received)
+        let sent = messages(self.call, self.edges.destinations.each(), send, sent)?;
+        let received = messages(self.call, self.edges.sources.each(), recv, received)?;
+        exchange(self.call, function, || items(self.count), &sent, &received)
     }
 
     /// The same, in one message to each process and one from each. They are packed in host memory,
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
-    fn exchange_bundles<A: Abi, M: Memory>(
-        &self,
-        call: &Call<A, M>,
-        function: &'static str,
-        edges: &Edges,
-    ) -> Result<()> {
-        let [operand] = call.operands()?;
-        let [result] = call.results()?;
-        let (datatype, operand_bytes) = measure(&operand)?;
-        let (_, result_bytes) = measure(&result)?;
+    fn exchange_bundles(&self, function: &'static str, datatype: Datatype) -> Result<()> {
+        let call = self.call;
         let bytes = |count: i64| count as usize * datatype.size;
         let (block, stride) = (bytes(self.count), bytes(self.stride));
         let places = |ends: &'static Ends| ends.bundles.iter().flat_map(|bundle| &bundle.places);
-        let in_bundles = |ends: &'static Ends, array: &mut [u8]| {
-            let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
-            let blocks = in_a_row(counts.map(|count| count * self.count));
-            let array = RecvBuffer {
-                address: array.as_mut_ptr().cast(),
-                count: (array.len() / datatype.size) as i64,
-                datatype,
-            };
-            messages(
-                call,
-                ends.bundles.iter().map(|bundle| bundle.peer),
-                array,
-                blocks,
-            )
-        };
 
-        let mut array = vec![0; operand_bytes];
-        call.in_memory(call.memory.load(&operand, &mut array))?;
+        let mut array = vec![0; bytes(self.operand.count)];
+        call.in_memory(call.memory.load(&self.operand, &mut array))?;
         let mut sent = Vec::new();
-        for place in places(edges.destinations) {
+        for place in places(self.edges.destinations) {
             sent.extend_from_slice(&array[place * stride..][..block]);
         }
-        let mut received = vec![0; result_bytes];
-        let send = in_bundles(edges.destinations, &mut sent)?;
-        let recv = in_bundles(edges.sources, &mut received)?;
+        let mut received = vec![0; bytes(self.result.count)];
+        let send = self.in_bundles(self.edges.destinations, &mut sent, datatype)?;
+        let recv = self.in_bundles(self.edges.sources, &mut received, datatype)?;
         exchange(call, function, || items(self.count), &send, &recv)?;
-        let mut array = vec![0; result_bytes];
-        for (place, bytes) in places(edges.sources).zip(received.chunks_exact(block)) {
+        let mut array = vec![0; bytes(self.result.count)];
+        for (place, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
             array[place * block..][..block].copy_from_slice(bytes);
         }
-        call.in_memory(call.memory.store(&result, &array))
+        call.in_memory(call.memory.store(&self.result, &array))
+    }
+
+    /// The messages of packed blocks: one for each process.
+    fn in_bundles(
+        &self,
+        ends: &Ends,
+        packed: &mut [u8],
+        datatype: Datatype,
+    ) -> Result<Vec<Message<'c, A, M>>> {
+        let packed = RecvBuffer {
+            address: packed.as_mut_ptr().cast(),
+            count: (packed.len() / datatype.size) as i64,
+            datatype,
+        };
+        let peers = ends.bundles.iter().map(|bundle| bundle.peer);
+        let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
+        let blocks = in_a_row(counts.map(|count| count * self.count));
+        messages(self.call, peers, packed, blocks)
     }
 }
 
@@ -252,18 +248,22 @@ pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
-    check_blocks(&result, &operand, edges.sources.edges.len() as c_int)?;
+    check_blocks(&result, &operand, edges.sources.count() as c_int)?;
     let blocks = Blocks {
+        call,
+        edges,
         count: operand.count,
         stride: 0,
+        operand,
+        result,
     };
-    blocks.exchange(call, "MPI_Neighbor_allgather", &edges)
+    blocks.exchange("MPI_Neighbor_allgather")
 }
 
 /// MPI-4.1 §8.6.1: this rank's rows to every neighbor, and theirs from them.
 pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
-    let counts = row_counts(call, "counts", edges.sources.edges.len(), "neighbors")?;
+    let counts = row_counts(call, "counts", edges.sources.count(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, operand.dims.first().copied().unwrap_or(0))?;
@@ -283,22 +283,24 @@ pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
-    let count = row_of(&operand, edges.destinations.edges.len() as i64)?;
-    check_rows(&operand, &result, edges.sources.edges.len() as i64)?;
-    let stride = count;
-    Blocks { count, stride }.exchange(call, "MPI_Neighbor_alltoall", &edges)
+    let count = row_of(&operand, edges.destinations.count() as i64)?;
+    check_rows(&operand, &result, edges.sources.count() as i64)?;
+    let blocks = Blocks {
+        call,
+        edges,
+        operand,
+        result,
+        count,
+        stride: count,
+    };
+    blocks.exchange("MPI_Neighbor_alltoall")
 }
 
 /// MPI-4.1 §8.6.2: some rows to each neighbor, and some from each.
 pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
-    let sent = row_counts(
-        call,
-        "sendcounts",
-        edges.destinations.edges.len(),
-        "neighbors",
-    )?;
-    let received = row_counts(call, "recvcounts", edges.sources.edges.len(), "neighbors")?;
+    let sent = row_counts(call, "sendcounts", edges.destinations.count(), "neighbors")?;
+    let received = row_counts(call, "recvcounts", edges.sources.count(), "neighbors")?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
     let row = row_of(&operand, sum(&sent))?;
