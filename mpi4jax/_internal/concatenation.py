@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .bridge import custom_call_target
-from .dtypes import carried
+from .dtypes import has_carrier
 from .jax_compat import (
     Primitive,
     ShapedArray,
@@ -46,8 +46,7 @@ def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
 
 
 def _are_few(parts: Sequence[Any], x: Any) -> bool:
-    aval = ShapedArray(x.shape, x.dtype)
-    return len(parts) < MANY or carried(aval).dtype != aval.dtype
+    return len(parts) < MANY or has_carrier(x)
 
 
 def _split(x: Any, *, sizes: tuple[int, ...]) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .bridge import custom_call_target
 from .concatenation import concatenate
+from .dtypes import types_of
 from .jax_compat import Primitive, ShapedArray, ffi_lowering, register_lowering
 
 
@@ -98,8 +99,7 @@ def put(arrays: Sequence[Any], sources: Sequence[Any], copies: Sequence[Copy]) -
 
     The arrays themselves, as they are by then, are further sources, behind the others.
     """
-    types = [ShapedArray(x.shape, x.dtype) for x in arrays]
-    return _copied(arrays, sources, types, copies)
+    return _copied(arrays, sources, types_of(arrays), copies)
 
 
 def _copied(
@@ -209,9 +209,7 @@ class _Pieces:
         return concatenate([*parts, self.x[end:]])
 
 
-@give_back_p.def_abstract_eval
-def _same_types(*avals: Any, **_: Any) -> list[ShapedArray]:
-    return [ShapedArray(x.shape, x.dtype) for x in avals]
+give_back_p.def_abstract_eval(lambda *avals, **_: types_of(avals))
 
 
 def _lower_give_back(ctx: Any, *operands: Any, copies: tuple[int, ...]) -> Any:

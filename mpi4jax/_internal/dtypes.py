@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -102,6 +103,16 @@ def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "
             f"op=MPI.{OPERATORS[op_number]}, "
             f"which is for {', '.join(allowed) or 'no type of JAX'}"
         )
+
+
+def types_of(arrays: Iterable[Any]) -> list[ShapedArray]:
+    """The types of arrays, or of what is like them."""
+    return [ShapedArray(x.shape, x.dtype) for x in arrays]
+
+
+def has_carrier(x: Any) -> bool:
+    """Whether an array, or what is like one, travels as another type."""
+    return str(x.dtype) in CARRIERS
 
 
 def carried(aval: ShapedArray) -> ShapedArray:

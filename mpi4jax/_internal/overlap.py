@@ -16,12 +16,12 @@ import jax.numpy as jnp
 
 from . import handles
 from .bridge import custom_call_target
+from .dtypes import types_of
 from .effects import lower_in_order, ordered_effect
 from .handles import Communicator
 from .jax_compat import (
     Literal,
     Primitive,
-    ShapedArray,
     Tracer,
     ad,
     at_its_line,
@@ -55,9 +55,7 @@ def _of_some(values: Sequence[Any]) -> list[Any]:
     return [x if type(x) is ad.Zero else next(found) for x in values]
 
 
-in_order_p.def_effectful_abstract_eval(
-    lambda *avals: ([ShapedArray(x.shape, x.dtype) for x in avals], {ordered_effect})
-)
+in_order_p.def_effectful_abstract_eval(lambda *avals: (types_of(avals), {ordered_effect}))
 ad.primitive_jvps[in_order_p] = lambda primals, tangents: (
     in_order_p.bind(*primals),
     _of_some(tangents),
@@ -226,7 +224,7 @@ def _flight_of(equation: Any, operands: Sequence[Any]) -> _Started | None:
     if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
         return None
     prepare()
-    avals = [ShapedArray(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    avals = types_of(x.aval for x in equation.invars)
     flight, number = form(tuple(avals), **equation.params)
     return flight, operands[:number], flight.those_kept(operands[number:])
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from . import copies
 from .concatenation import concatenate, split
 from .copies import Copy, View
-from .dtypes import carried
+from .dtypes import has_carrier, types_of
 from .jax_compat import (
     Primitive,
     ShapedArray,
@@ -91,19 +91,6 @@ def owned(extent: Extent, direction: Direction) -> slice:
     return slice(start, start + extent.behind)
 
 
-def where_something_comes(part: Part) -> Part:
-    """The same part, or none of it where nothing comes.
-
-    JAX sees that the result depends on the call nevertheless, and XLA has nothing to do.
-    """
-
-    def found(extent: Extent, direction: Direction) -> slice:
-        whole = part(extent, direction)
-        return slice(whole.start, whole.start) if direction.source == PROC_NULL else whole
-
-    return found
-
-
 class Geometry(NamedTuple):
     """Which slabs there are, and the order in which they travel."""
 
@@ -139,12 +126,12 @@ class Geometry(NamedTuple):
         return tuple(slice(*one.indices(size)[:2]) for one, size in pairs)
 
     def take(
-        self, leaves: Sequence[Any], extents: Extents, direction: Direction, part: Part
+        self, leaves: Sequence[Any], extents: Extents, direction: Direction
     ) -> list[Any]:
-        """The slabs of all fields."""
+        """The slabs of all fields that are sent in a direction."""
         found = []
         for x, of_leaf in zip(leaves, extents, strict=True):
-            where = part(of_leaf[direction.axis], direction)
+            where = owned(of_leaf[direction.axis], direction)
             found.append(x[self.slab(x.shape, of_leaf, direction.axis, where)])
         return found
 
@@ -153,14 +140,20 @@ class Geometry(NamedTuple):
         leaves: Sequence[Any],
         extents: Extents,
         direction: Direction,
-        part: Part,
         slabs: Sequence[Any],
         filled: Sequence[Direction] = (),
     ) -> list[Any]:
-        """Write slabs, but for ghost cells that are filled already."""
+        """Write slabs that have come, but for ghost cells that are filled already.
+
+        Where nothing comes, none of a slab is written: JAX sees that the result depends on
+        the call nevertheless, and XLA has nothing to do.
+        """
         found = []
         for x, of_leaf, slab in zip(leaves, extents, slabs, strict=True):
-            where = part(of_leaf[direction.axis], direction)
+            where = ghosts(of_leaf[direction.axis], direction)
+            if direction.source == PROC_NULL:
+                where = slice(where.start, where.start)
+                slab = slab[self.along(x.ndim, direction.axis, slice(0, 0))]
             index = list(self.slab(x.shape, of_leaf, direction.axis, where))
             rest = [slice(0, size) for size in slab.shape]
             for other in filled:
@@ -270,7 +263,10 @@ class _Layout:
         return View(n, x.shape, 0, slab)
 
     def passed_on(self, later: _Layout) -> list[Copy]:
-        """The copies of what has come to the messages of a later group, at the corners."""
+        """The copies of what has come to the messages of a later group, at the corners.
+
+        What has come is behind the fields.
+        """
         found = []
         for (direction, n), source in self.slabs.items():
             for (further, m), result in later.slabs.items():
@@ -286,7 +282,7 @@ class _Layout:
                     place = self._geometry.places[other.axis]
                     index[place] = part(of_leaf[other.axis], other)
                     ends.append(slab._replace(parts=tuple(index)))
-                found.append(Copy(*ends))
+                found.append(Copy(*ends).moved(source=len(self._leaves)))
         return found
 
     def pack(self, slabs: Sequence[Sequence[Any]]) -> list[Any]:
@@ -318,8 +314,8 @@ def _layouts(geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> lis
     return found
 
 
-def _types(*avals: Any) -> list[ShapedArray]:
-    return [ShapedArray(x.shape, x.dtype) for x in avals]
+def _zeros(types: Sequence[ShapedArray]) -> list[Any]:
+    return [jnp.zeros(aval.shape, aval.dtype) for aval in types]
 
 
 # What is sent in a group of directions, of the fields and of what came in groups before.
@@ -331,7 +327,7 @@ def _types_to_send(
     *avals: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[ShapedArray]:
     leaves = avals[: len(extents)]
-    return [*_types(*avals), *_layouts(geometry, leaves, extents)[group].types]
+    return [*types_of(avals), *_layouts(geometry, leaves, extents)[group].types]
 
 
 def _take_by_xla(
@@ -342,7 +338,7 @@ def _take_by_xla(
     arrived = [(before.unpack(came), before.group) for before in earlier]
     found = []
     for direction in layout.group:
-        slabs = geometry.take(leaves, extents, direction, owned)
+        slabs = geometry.take(leaves, extents, direction)
         for slabs_before, before in arrived:
             slabs = geometry.pass_on(slabs_before, before, slabs, direction, extents)
         found.append(slabs)
@@ -352,17 +348,14 @@ def _take_by_xla(
 def _take_by_core(
     *operands: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[Any]:
-    leaves = operands[: len(extents)]
-    layout = _layouts(geometry, leaves, extents)[group]
-    found = _copies_to_send(leaves, geometry, extents, group)
-    return [*operands, *copies.taken(operands, layout.types, found)]
+    layouts = _layouts(geometry, operands[: len(extents)], extents)[: group + 1]
+    found = _copies_to_send(layouts)
+    return [*operands, *copies.taken(operands, layouts[-1].types, found)]
 
 
-def _copies_to_send(
-    leaves: Sequence[Any], geometry: Geometry, extents: Extents, group: int
-) -> list[Copy]:
-    """From the fields, and what has come before, to the messages of a group."""
-    *earlier, layout = _layouts(geometry, leaves, extents)[: group + 1]
+def _copies_to_send(layouts: Sequence[_Layout]) -> list[Copy]:
+    """From the fields, and what came before, to the messages of the last group."""
+    *earlier, layout = layouts
     found = [
         Copy(layout.in_field(n, direction, owned), slab)
         for (direction, n), slab in layout.slabs.items()
@@ -370,8 +363,7 @@ def _copies_to_send(
     ]
     found.sort(key=lambda copy: copy.source.place)
     for before in earlier:
-        for copy in before.passed_on(layout):
-            found.append(copy.moved(source=len(leaves)))
+        found += before.passed_on(layout)
     return [copy.moved(result=-layout.first) for copy in found]
 
 
@@ -382,7 +374,7 @@ def _types_before_sending(
     *avals: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[ShapedArray]:
     layout = _layouts(geometry, avals[: len(extents)], extents)[group]
-    return _types(*avals[: len(avals) - len(layout.types)])
+    return types_of(avals[: len(avals) - len(layout.types)])
 
 
 def _untake(
@@ -392,10 +384,9 @@ def _untake(
     extents: Extents,
     group: int,
 ) -> list[Any]:
-    leaves = operands[: len(extents)]
-    layout = _layouts(geometry, leaves, extents)[group]
-    rest = len(operands) - len(layout.types)
-    found = _copies_to_send(leaves, geometry, extents, group)
+    layouts = _layouts(geometry, operands[: len(extents)], extents)[: group + 1]
+    rest = len(operands) - len(layouts[-1].types)
+    found = _copies_to_send(layouts)
     return give_back(operands, [copy.moved(result=rest) for copy in found])[:rest]
 
 
@@ -403,41 +394,41 @@ def _untake(
 
 
 def _types_of_fields(*avals: Any, extents: Extents, **_: Any) -> list[ShapedArray]:
-    return _types(*avals[: len(extents)])
+    return types_of(avals[: len(extents)])
 
 
 def _put_by_xla(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
     # All slabs were read before any ghost cell is written: to have some read afterwards,
     # XLA would copy whole fields. So the last ones go first.
     leaves, came = list(operands[: len(extents)]), operands[len(extents) :]
-    part = where_something_comes(ghosts)
     filled: list[Direction] = []
     for layout in reversed(_layouts(geometry, leaves, extents)):
         for direction, slabs in zip(layout.group, layout.unpack(came), strict=True):
-            if direction.source == PROC_NULL:
-                nothing = slice(0, 0)
-                slabs = [x[geometry.along(x.ndim, direction.axis, nothing)] for x in slabs]
-            leaves = geometry.put(leaves, extents, direction, part, slabs, filled)
+            leaves = geometry.put(leaves, extents, direction, slabs, filled)
         filled += [d for d in layout.group if d.source != PROC_NULL]
     for group in geometry.within:
-        taken = [geometry.take(leaves, extents, d, owned) for d in group]
+        taken = [geometry.take(leaves, extents, d) for d in group]
         # For the same reason, not in the kernels that write them.
         taken = jax.lax.optimization_barrier(taken)
         for direction, slabs in zip(group, taken, strict=True):
-            leaves = geometry.put(leaves, extents, direction, ghosts, slabs)
+            leaves = geometry.put(leaves, extents, direction, slabs)
     return leaves
 
 
 def _put_by_core(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
     leaves, came = operands[: len(extents)], operands[len(extents) :]
-    return copies.put(leaves, came, _copies_to_fields(leaves, geometry, extents))
+    layouts = _layouts(geometry, leaves, extents)
+    found = _copies_to_fields(layouts, leaves, geometry, extents)
+    return copies.put(leaves, came, found)
 
 
 def _copies_to_fields(
-    leaves: Sequence[Any], geometry: Geometry, extents: Extents
+    layouts: Sequence[_Layout],
+    leaves: Sequence[Any],
+    geometry: Geometry,
+    extents: Extents,
 ) -> list[Copy]:
     """From what has come, or from the fields, which are behind that, to the fields."""
-    layouts = _layouts(geometry, leaves, extents)
     found = [
         Copy(slab, layout.in_field(n, direction, ghosts))
         for layout in layouts
@@ -459,9 +450,12 @@ def _copies_to_fields(
 def _types_of_arrivals(
     *avals: Any, geometry: Geometry, extents: Extents
 ) -> list[ShapedArray]:
-    layouts = _layouts(geometry, avals, extents)
-    arrivals = itertools.chain.from_iterable(layout.types for layout in layouts)
-    return [*_types(*avals), *arrivals]
+    return [*types_of(avals), *_arrivals(_layouts(geometry, avals, extents))]
+
+
+def _arrivals(layouts: Sequence[_Layout]) -> list[ShapedArray]:
+    """The types of the messages of all groups."""
+    return list(itertools.chain.from_iterable(layout.types for layout in layouts))
 
 
 def _unput(
@@ -470,9 +464,9 @@ def _unput(
     geometry: Geometry,
     extents: Extents,
 ) -> list[Any]:
-    types = _types_of_arrivals(*leaves, geometry=geometry, extents=extents)[len(leaves) :]
-    came = [jnp.zeros(aval.shape, aval.dtype) for aval in types]
-    found = _copies_to_fields(leaves, geometry, extents)
+    layouts = _layouts(geometry, leaves, extents)
+    came = _zeros(_arrivals(layouts))
+    found = _copies_to_fields(layouts, leaves, geometry, extents)
     back = give_back([*came, *leaves], [copy.moved(result=len(came)) for copy in found])
     return [*back[len(came) :], *back[: len(came)]]
 
@@ -491,7 +485,7 @@ def _linear(
         types: Gives the types of its results.
         by_xla: What it does.
         by_core: The same on CPUs, for arrays of some types.
-        in_core: Whether a type is one of these.
+        in_core: Whether an array is of one of these.
 
     """
     primitive = Primitive(f"{name}_slabs_mpi")
@@ -515,7 +509,7 @@ def _linear(
         return results, [0] * len(results)
 
     def on_cpu(*operands: Any, **params: Any) -> list[Any]:
-        is_core = all(map(in_core, _types(*operands)))
+        is_core = all(map(in_core, operands))
         return (by_core if is_core else by_xla)(*operands, **params)
 
     ad.primitive_jvps[primitive] = push
@@ -526,12 +520,12 @@ def _linear(
     return primitive
 
 
-def _can_copy(aval: ShapedArray) -> bool:
-    return bool(carried(aval).dtype == aval.dtype)
+def _can_copy(x: Any) -> bool:
+    return not has_carrier(x)
 
 
-def _can_add(aval: ShapedArray) -> bool:
-    return str(aval.dtype) in copies.ADDED
+def _can_add(x: Any) -> bool:
+    return str(x.dtype) in copies.ADDED
 
 
 def _transposes(one: Primitive, other: Primitive) -> None:
@@ -613,6 +607,6 @@ def _travelled(
     layout: _Layout, sent: Sequence[Any], directions: Sequence[Direction], travel: Travel
 ) -> list[Any]:
     """What comes for the messages that are sent."""
-    room = [jnp.zeros(aval.shape, aval.dtype) for aval in layout.types]
-    came = travel(layout.by_bundle(sent), layout.by_bundle(room), directions)
+    room = layout.by_bundle(_zeros(layout.types))
+    came = travel(layout.by_bundle(sent), room, directions)
     return list(itertools.chain(*came))
