@@ -308,8 +308,8 @@ pub fn set_messages(site: i64, sent: Vec<(i64, i64)>, received: Vec<(i64, i64)>)
 #[pyfunction]
 pub fn recent_calls() -> Vec<RecentCall> {
     let now = recorder::exactly_now();
-    recorder::recorded()
-        .filter_map(recorder::record)
+    recorder::recent()
+        .into_iter()
         .map(|call| {
             (
                 call.operation.name,

@@ -227,3 +227,32 @@ fn lists_are_told_apart_by_a_hash() {
     assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
     assert_ne!(hash(&[1, 2]), hash(&[1, 0]));
 }
+
+/// Fails if the record of a call is overwritten before the call is over.
+#[test]
+fn a_call_in_progress_keeps_its_record() {
+    const OTHERS: u64 = 5000;
+    let _alone = alone();
+    let see = || {
+        let number = recorder::in_progress()[0];
+        let in_another_thread = || {
+            for _ in 0..OTHERS {
+                drop(run("send", send()));
+            }
+        };
+        std::thread::scope(|scope| drop(scope.spawn(in_another_thread).join()));
+        assert_eq!(recorder::in_progress(), [number]);
+        let record = recorder::record(number).unwrap();
+        assert_eq!((record.operation.name, record.end), ("barrier", None));
+        assert_eq!(record.thread, recorder::os_thread::current());
+        let recent = recorder::recent();
+        assert_eq!(recent[0].number, number);
+        assert_ne!(recent[1].thread, record.thread);
+    };
+    let before = recorder::recorded().end;
+    seeing(see, || drop(run("barrier", on(RANK_1))));
+    assert!(recorder::in_progress().is_empty());
+    let skipped = OTHERS / 1024;
+    let after = recorder::recorded().end;
+    assert!((OTHERS + 1..OTHERS + 2 + skipped).contains(&(after - before)));
+}

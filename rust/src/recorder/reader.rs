@@ -1,12 +1,13 @@
 //! Reading all records, in their order, while calls go on.
 
-use super::ring::{Record, calls_are_read_to, capacity, record, recorded};
+use super::clock::exactly_now;
+use super::ring::{Record, calls_are_read_to, capacity, is_skipped, record, recorded};
 
 /// A place in the records. Only one may be in use at a time, as calls wait for it.
 pub struct Reader {
     next: u64,
-    /// Calls that were under way when their turn was, in the order of their numbers.
-    unfinished: Vec<u64>,
+    /// Calls that were in progress when it was their turn, in the order of their numbers.
+    unfinished: Vec<Record>,
     lost: u64,
 }
 
@@ -32,16 +33,18 @@ impl Reader {
     /// They come in the order in which they began, unless one of them takes so long that others
     /// fill half of the ring meanwhile.
     pub fn read(&mut self, mut see: impl FnMut(&Record)) {
-        let lost = &mut self.lost;
-        self.unfinished.retain(|number| match record(*number) {
-            Some(call) if call.end.is_some() => {
+        self.unfinished.retain(|call| match record(call.number) {
+            Some(call) if call.end.is_none() => true,
+            Some(call) => {
                 see(&call);
                 false
             }
-            found => {
-                let is_kept = found.is_some() || recorded().contains(number);
-                *lost += u64::from(!is_kept);
-                is_kept
+            None => {
+                // It ended after the last look, and another call has its slot.
+                let mut call = call.clone();
+                call.end = Some(exactly_now());
+                see(&call);
+                false
             }
         });
         let calls = recorded();
@@ -49,7 +52,8 @@ impl Reader {
         while self.next < calls.end {
             match record(self.next) {
                 Some(call) if call.end.is_some() => see(&call),
-                Some(_) if calls.end - self.next > half => self.unfinished.push(self.next),
+                Some(call) if calls.end - self.next > half => self.unfinished.push(call),
+                None if is_skipped(self.next) => (),
                 None if self.next < recorded().start => self.lost += 1,
                 // It is being written, or the calls after it can wait.
                 _ => break,
@@ -62,9 +66,13 @@ impl Reader {
     /// Shows all calls that are not read yet, also those that are under way.
     pub fn read_last(mut self, mut see: impl FnMut(&Record)) -> u64 {
         self.read(&mut see);
-        for number in self.unfinished.drain(..).chain(self.next..recorded().end) {
+        for call in &self.unfinished {
+            see(call);
+        }
+        for number in self.next..recorded().end {
             match record(number) {
                 Some(call) => see(&call),
+                None if is_skipped(number) => (),
                 None => self.lost += 1,
             }
         }

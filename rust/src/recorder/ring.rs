@@ -1,19 +1,23 @@
 //! The records, in a ring.
 //!
-//! A call takes the next slot by one atomic increment, and fills it by plain stores. Who reads
-//! copies a slot and looks at its number before and after: a copy of a slot that was being
-//! written meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread
-//! that hangs in MPI has its record where others see it.
+//! A call takes the next slot by one atomic increment, and fills it by plain stores. A reader copies
+//! a slot and compares its number before and after: a copy of a slot that was being written
+//! meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread that hangs
+//! in MPI has its record where others see it. The record of a call in progress is never overwritten:
+//! a call whose slot is occupied by one takes the next slot.
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
+};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::clock::{Instant, now};
+use super::os_thread;
 use crate::mpi::GrowingList;
 use crate::xla::{Buffer, Frame};
 
@@ -99,6 +103,10 @@ pub struct Record {
     pub in_flight: u32,
     /// Of several messages, the place of the one that the call waits for, if it has said so.
     pub awaited: Option<usize>,
+    /// The system's number of the thread that made the call.
+    pub thread: u32,
+    /// Whether the call has come to MPI. Before that, it waits for its operands in device memory.
+    pub has_reached_mpi: bool,
     attributes: [i64; ATTRIBUTES],
 }
 
@@ -128,8 +136,11 @@ struct Slot {
     begin: AtomicU64,
     /// 0 until the call returns.
     end: AtomicU64,
-    /// The data types of both arrays, in 32 bits each. 0 where there is no array.
-    dtypes: AtomicU64,
+    /// The data types of both arrays. 0 where there is no array.
+    sent_type: AtomicU8,
+    received_type: AtomicU8,
+    has_reached_mpi: AtomicBool,
+    thread: AtomicU32,
     sent: AtomicI64,
     received: AtomicI64,
     in_flight: AtomicU32,
@@ -138,12 +149,25 @@ struct Slot {
     attributes: [AtomicI64; ATTRIBUTES],
 }
 
+const _: () = assert!(size_of::<Slot>() == 128);
+
+impl Slot {
+    /// Whether it holds a call that is in progress.
+    #[inline(always)]
+    fn is_occupied(&self) -> bool {
+        self.end.load(Relaxed) == 0 && self.number.load(Relaxed) != 0
+    }
+}
+
 struct Ring {
     slots: Box<[Slot]>,
-    /// How many calls there were.
+    /// How many numbers were given to calls.
     count: AtomicU64,
     /// The number of the first call that would overwrite what a reader of all calls still needs.
     limit: AtomicU64,
+    /// The numbers that no call got, as their slots were occupied, while there is a reader of all
+    /// calls.
+    skipped: Mutex<Vec<u64>>,
 }
 
 /// Nobody reads all calls.
@@ -164,6 +188,13 @@ pub(super) fn calls_are_read_to(next: Option<u64>) {
     let ring = Ring::get();
     let limit = next.map_or(NO_LIMIT, |next| next + ring.slots.len() as u64);
     ring.limit.store(limit, Release);
+    let first_kept = next.unwrap_or(NO_LIMIT);
+    ring.skipped().retain(|number| *number >= first_kept);
+}
+
+/// Whether a number was given to no call.
+pub(super) fn is_skipped(number: u64) -> bool {
+    Ring::get().skipped().contains(&number)
 }
 
 impl Ring {
@@ -175,7 +206,46 @@ impl Ring {
                 .collect(),
             count: AtomicU64::new(0),
             limit: AtomicU64::new(NO_LIMIT),
+            skipped: Mutex::new(Vec::new()),
         })
+    }
+
+    fn skipped(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of the next call, and its number.
+    #[inline(always)]
+    fn next(&self) -> (&Slot, u64) {
+        let number = self.count.fetch_add(1, Relaxed) + 1;
+        if self.is_taken(number) {
+            self.wait(number);
+        }
+        let slot = self.slot(number);
+        if slot.is_occupied() {
+            return self.next_free(number);
+        }
+        (slot, number)
+    }
+
+    /// The slot of the next call, where that of this number is occupied.
+    #[cold]
+    #[inline(never)]
+    fn next_free(&self, mut number: u64) -> (&Slot, u64) {
+        // If all of them are, there are more calls in progress than the ring has room for.
+        for _ in 0..self.slots.len() {
+            if !self.slot(number).is_occupied() {
+                break;
+            }
+            if self.limit.load(Relaxed) != NO_LIMIT {
+                self.skipped().push(number);
+            }
+            number = self.count.fetch_add(1, Relaxed) + 1;
+            if self.is_taken(number) {
+                self.wait(number);
+            }
+        }
+        (self.slot(number), number)
     }
 
     #[inline(always)]
@@ -249,12 +319,7 @@ impl Call for Frame<'_> {
 /// Records that a call begins, on the communicator with this number.
 #[inline(always)]
 pub fn begin(operation: &'static Operation, call: &impl Call, communicator: i64) -> Recording {
-    let ring = Ring::get();
-    let number = ring.count.fetch_add(1, Relaxed) + 1;
-    if ring.is_taken(number) {
-        ring.wait(number);
-    }
-    let slot = ring.slot(number);
+    let (slot, number) = Ring::get().next();
     slot.number.store(0, Relaxed);
     fence(Release);
 
@@ -270,9 +335,11 @@ pub fn begin(operation: &'static Operation, call: &impl Call, communicator: i64)
     slot.in_flight.store(0, Relaxed);
     slot.awaited.store(0, Relaxed);
     let (sent, received) = (call.sent(), call.received());
-    let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| u64::from(dtype as u32));
-    slot.dtypes
-        .store(dtype(sent) << 32 | dtype(received), Relaxed);
+    let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| dtype as u8);
+    slot.sent_type.store(dtype(sent), Relaxed);
+    slot.received_type.store(dtype(received), Relaxed);
+    slot.has_reached_mpi.store(true, Relaxed);
+    slot.thread.store(os_thread::current(), Relaxed);
     slot.sent.store(sent.map_or(0, |(_, count)| count), Relaxed);
     slot.received
         .store(received.map_or(0, |(_, count)| count), Relaxed);
@@ -333,6 +400,13 @@ impl Recording {
         record(self.number)
     }
 
+    /// Records whether the call has come to MPI. It has, unless it says so.
+    pub fn set_reached_mpi(&self, has_reached: bool) {
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.has_reached_mpi.store(has_reached, Relaxed);
+        }
+    }
+
     /// Where the call says how far it has got.
     #[inline(always)]
     pub fn progress(&self) -> Progress {
@@ -385,10 +459,10 @@ pub fn record(number: u64) -> Option<Record> {
     if slot.number.load(Acquire) != number {
         return None;
     }
-    let dtypes = slot.dtypes.load(Relaxed);
-    let array = |dtype: u64, count: &AtomicI64| {
+    let array = |dtype: &AtomicU8, count: &AtomicI64| {
+        let dtype = dtype.load(Relaxed);
         (dtype != 0).then(|| Array {
-            dtype: dtype as u32 as i32,
+            dtype: dtype.into(),
             count: count.load(Relaxed),
         })
     };
@@ -399,29 +473,37 @@ pub fn record(number: u64) -> Option<Record> {
     }
     let end = slot.end.load(Relaxed);
     let awaited = slot.awaited.load(Relaxed) as usize;
-    let found = (
-        slot.sequence.load(Relaxed),
-        Instant(slot.begin.load(Relaxed)),
-        array(dtypes >> 32, &slot.sent),
-        array(dtypes & u64::from(u32::MAX), &slot.received),
-        slot.in_flight.load(Relaxed),
-    );
-    fence(Acquire);
-    if slot.number.load(Relaxed) != number {
-        return None;
-    }
-    let (sequence, begin, sent, received, in_flight) = found;
-    Some(Record {
+    let copy = Record {
         number,
         // SAFETY: null, or an operation that lives for good.
         operation: unsafe { operation.as_ref() }?,
-        sequence,
-        begin,
+        sequence: slot.sequence.load(Relaxed),
+        begin: Instant(slot.begin.load(Relaxed)),
         end: (end != 0).then_some(Instant(end)),
-        sent,
-        received,
-        in_flight,
+        sent: array(&slot.sent_type, &slot.sent),
+        received: array(&slot.received_type, &slot.received),
+        in_flight: slot.in_flight.load(Relaxed),
         awaited: awaited.checked_sub(1),
+        thread: slot.thread.load(Relaxed),
+        has_reached_mpi: slot.has_reached_mpi.load(Relaxed),
         attributes,
-    })
+    };
+    fence(Acquire);
+    (slot.number.load(Relaxed) == number).then_some(copy)
+}
+
+/// The numbers of the calls in progress, the oldest first.
+pub fn in_progress() -> Vec<u64> {
+    let slots = Ring::get().slots.iter();
+    let occupied = slots.filter(|slot| slot.is_occupied());
+    let mut numbers: Vec<u64> = occupied.map(|slot| slot.number.load(Relaxed)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The last calls that are kept, and those in progress, the oldest first.
+pub fn recent() -> Vec<Record> {
+    let last = recorded();
+    let older = in_progress().into_iter().take_while(|n| *n < last.start);
+    older.chain(last.clone()).filter_map(record).collect()
 }
