@@ -3,6 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 
+from ._internal.threads import Threads
+from ._internal.tracefile import Described
+
 DEADLOCK: int
 """The exit code where no rank's own says more."""
 
@@ -71,12 +74,27 @@ def set_neighbors(
     """
 
 def describe_communicator(
-    number: int, name: str, members: list[int], creation: int
+    number: int, handle: int, name: str, members: list[int]
 ) -> None:
-    """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`.
+    """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`."""
 
-    `creation` is the number that Fortran has for it.
+def follow_copies(world: int) -> None:
+    """Count the copies of `MPI_COMM_WORLD`, by its handle, and theirs.
+
+    Processes know by that which copy each other means.
     """
+
+def share_default() -> None:
+    """Say that others than mpi4jax may communicate on the default communicator."""
+
+def begin_meeting(name: str) -> int:
+    """Record that this rank waits for all others, in a "profile" or a "trace".
+
+    Gives a number for :func:`end_meeting`.
+    """
+
+def end_meeting(number: int) -> None:
+    """Record that it does not wait any more."""
 
 def set_world(comm: int) -> None:
     """Say what the handle of `MPI_COMM_WORLD` is, by which all ranks are ended."""
@@ -85,7 +103,7 @@ def start_watching(
     rank: int,
     size: int,
     own: int,
-    whereabouts: Callable[[], tuple[str, str]],
+    whereabouts: Callable[[Sequence[int]], Threads],
     *,
     report_after: float,
     timeout: float | None,
@@ -93,8 +111,8 @@ def start_watching(
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its
-    line.
+    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads are:
+    it gets the system's numbers of those that are in calls.
     """
 
 def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:
@@ -111,9 +129,11 @@ def set_call_site(site: int, line: str) -> None:
     """Say which line calls with this `call_site` come from: none if they are eager."""
 
 def set_messages(
-    site: int, sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]
+    site: int,
+    sent: Sequence[tuple[int, int, int]],
+    received: Sequence[tuple[int, int, int]],
 ) -> None:
-    """Say which messages calls with this `call_site` have, each by rank and tag."""
+    """Say which messages calls with this `call_site` have: their ranks, tags and bytes."""
 
 def recent_calls() -> list[
     tuple[str, int, str, list[str], str | None, float, float | None]
@@ -171,8 +191,11 @@ def registry() -> object:
 def call_sites(count: int) -> list[tuple[int, str]]:
     """The call sites that have become known after the first `count`, with their lines."""
 
-def communicators() -> list[tuple[int, str, list[int]]]:
-    """The number, the name and the members of each communicator."""
+def communicators() -> list[Described]:
+    """All communicators."""
+
+def identify_communicators(tables: list[list[Described]]) -> list[list[int]]:
+    """Give the communicators of several processes numbers that are the same in all of them."""
 
 def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: int) -> None:
     """Write all calls from now on into a file.

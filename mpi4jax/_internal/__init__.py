@@ -7,7 +7,19 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, checks, dispatch, flush, jax_compat, profile, trace, watch
+from mpi4py import MPI
+
+from . import (
+    bridge,
+    checks,
+    dispatch,
+    ending,
+    flush,
+    jax_compat,
+    profile,
+    trace,
+    watch,
+)
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -17,7 +29,9 @@ _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
-watch.enable()
+ending.enable()
+if MPI.Is_initialized():
+    watch.follow_copies()
 if settings.check:
     checks.enable()
 if settings.fast_dispatch:
@@ -29,12 +43,18 @@ if settings.profile:
 
 
 def _end() -> None:
+    # The others are to know at once, if they wait for this process.
+    has_failed = ending.tell()
     try:
         # No call may be under way when MPI is finalised.
         flush.flush()
-        profile.end()
+        if has_failed:
+            # The others may be anywhere.
+            profile.abandon()
+        else:
+            profile.end()
     finally:
-        trace.end()
+        trace.end(is_alone=has_failed)
         _core.free_staging()
 
 

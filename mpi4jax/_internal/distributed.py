@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import coordinator, watch
+from . import coordinator, threads, watch
 from .handles import COMM, members_of
 from .hashable import handle, unpack_hashable
 from .jax_compat import JAXLIB_LIBRARY, backends_are_initialized
@@ -51,11 +51,12 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
     comm = MPI.COMM_WORLD if comm is None else unpack_hashable(comm)
     _agree(comm, _problem())
     _comm = comm.Dup()
-    if comm.Get_size() == MPI.COMM_WORLD.Get_size():
+    is_world = comm.Get_size() == MPI.COMM_WORLD.Get_size()
+    if is_world:
         watch.connect()
     serve_jax(_comm)
     connect(_comm, "mpi")
-    watch.waits_at_exit_in("jax.distributed.shutdown")
+    threads.note_distributed(uses_mpi=True, is_world=is_world)
 
 
 def _problem() -> str | None:

@@ -60,20 +60,29 @@ _default_comm: MPI.Intracomm | None = None
 _DEFAULT, _WORLD, _SELF, _next_communicator = range(4)
 
 
-def get_default_comm() -> MPI.Intracomm:
-    """The communicator of calls without `comm`: a clone of COMM_WORLD."""
+def default_comm(
+    doing: str = "in its first call without `comm=`",
+    rule: str = "all ranks of MPI.COMM_WORLD have to make their first call without `comm=` "
+    "together, as it makes the default communicator, a clone of that one.",
+) -> MPI.Intracomm:
+    """The communicator of calls without `comm`: a clone of COMM_WORLD.
+
+    If it has to be made and others are late for that, `doing` and `rule` are reported.
+    """
     global _default_comm
     if _default_comm is None:
-        with watch.Meeting(
-            "in its first call without `comm=`",
-            "all ranks of MPI.COMM_WORLD have to make their first call without `comm=` "
-            "together, as it makes the default communicator, a clone of that one. What the "
-            "others do is not known before they do.",
-        ):
+        unknown = "What the others do is not known before they do."
+        with watch.Meeting(doing, f"{rule} {unknown}"):
             _default_comm = MPI.COMM_WORLD.Clone()
         _register(_default_comm, _DEFAULT)
         watch.connect()
     return _default_comm
+
+
+def get_default_comm() -> MPI.Intracomm:
+    """The same for other packages, which may communicate on it."""
+    _core.share_default()
+    return default_comm()
 
 
 @functools.cache
@@ -105,8 +114,8 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     if neighbors is not None:
         _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
     members = members_of(comm)
-    _core.describe_communicator(number, _name_of(comm, number), members, comm.py2f())
     watch.start()
+    _core.describe_communicator(number, handle(comm), _name_of(comm, number), members)
     comm.Set_attr(_keyval(), communicator)
     return communicator
 
@@ -143,7 +152,7 @@ def communicator(function: str, comm: Any) -> Communicator:
 def _find_communicator(function: str, comm: Any) -> Communicator:
     """The same for one that is new, wrapped, or no communicator at all."""
     check(function, "comm", COMM, comm)
-    comm = get_default_comm() if comm is None else unpack_hashable(comm)
+    comm = default_comm() if comm is None else unpack_hashable(comm)
     if not comm:
         raise ValueError(
             f'{function} got a null communicator for argument "comm" '

@@ -70,6 +70,8 @@ __all__ = [
     "get_token",
     "hlo",
     "ir",
+    "is_compiling",
+    "is_jitted",
     "is_kept_argument",
     "is_user_file",
     "lower_function",
@@ -85,6 +87,8 @@ __all__ = [
     "token_type",
     "trace_state_clean",
     "traceback_of",
+    "waits_for_arrays",
+    "waits_for_processes",
 ]
 
 LATEST_TESTED_JAX = "0.12.0"
@@ -253,6 +257,47 @@ JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
 def is_user_file(file: str) -> bool:
     """Whether a file does not belong to JAX."""
     return source_info_util.is_user_filename(file) and not file.startswith(_JAXLIB)
+
+
+_JAX = os.path.join(os.path.dirname(jax.__file__), "_src", "")
+_COMPILER = os.path.join(_JAX, "compiler.py")
+_DISTRIBUTED = os.path.join(_JAX, "distributed.py")
+#: Where JAX calls functions of jaxlib's that wait for an array, or until one more program can
+#: be run.
+_WAITING = frozenset(
+    os.path.join(_JAX, *name.split("/"))
+    for name in (
+        "api.py",
+        "array.py",
+        "core.py",
+        "dispatch.py",
+        "interpreters/pxla.py",
+        "numpy/array_methods.py",
+        "pjit.py",
+        "stages.py",
+    )
+)
+
+
+def is_compiling(file: str) -> bool:
+    """Whether a thread that is in this file compiles."""
+    return file == _COMPILER
+
+
+def waits_for_arrays(file: str) -> bool:
+    """Whether a thread that is asleep in this file waits for an array."""
+    return file in _WAITING
+
+
+def waits_for_processes(code: CodeType) -> bool:
+    """Whether a thread that is asleep in a function waits for the JAX of all processes."""
+    return code.co_name == "shutdown" and code.co_filename == _DISTRIBUTED
+
+
+def is_jitted(function: Any) -> bool:
+    """Whether something is a function that JAX calls without a frame of Python's."""
+    kind = type(function)
+    return kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib")
 
 
 #: The attribute by which an argument of a program lends its memory to a result.

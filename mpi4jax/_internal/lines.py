@@ -214,7 +214,7 @@ def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
         if halves is not None:
             _halves[site] = halves
             if is_reported:
-                _core.set_messages(site, *([half[:2] for half in way] for way in halves))
+                _core.set_messages(site, *map(list, halves))
         _core.set_call_site(site, line)
         sites.append(site)
     for call in calls:

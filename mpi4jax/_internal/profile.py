@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import bridge, handles, lines, trace
+from . import bridge, handles, lines, trace, watch
 from .dtypes import DATATYPES
 from .flush import flush
 from .lines import Halves
@@ -29,8 +29,8 @@ from .tracefile import (
     Clock,
     Clocks,
     Communicator,
-    communicator_keys,
     entries,
+    identified,
     is_between_neighbors,
 )
 
@@ -55,7 +55,12 @@ class Recording:
         self._operations = bridge.operations
         if not is_first:
             flush()
-        self._comm = handles.get_default_comm().Dup()
+        comm = handles.default_comm()
+        with watch.meeting("profile"):
+            self._begin_together(comm)
+
+    def _begin_together(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm.Dup()
         self._boot = trace.boot()
         self._root_boot: str | None = self._comm.bcast(self._boot)
         self._clocks = [self._compare()]
@@ -77,6 +82,10 @@ class Recording:
     def finish(self) -> Result:
         """End it, and give what all processes did."""
         flush()
+        with watch.meeting("profile"):
+            return self._finish_together()
+
+    def _finish_together(self) -> Result:
         elapsed = (time.monotonic_ns() - self._begin) * 1e-9
         comm, lost = self._comm, 0
         comm.Barrier()
@@ -93,7 +102,8 @@ class Recording:
         for time_ in ("begin", "end"):
             mine[time_] = clocks.shifted(mine[time_])
         waiting, traffic = np.zeros(len(mine)), np.zeros(comm.Get_size(), np.int64)
-        communicators = communicator_keys(_core.communicators())
+        tables = comm.allgather(_core.communicators())
+        communicators = identified(tables)[comm.Get_rank()]
         self._wait_for_collectives(mine, communicators, waiting)
         self._wait_for_messages(mine, communicators, waiting, traffic)
         result = Result(
@@ -157,15 +167,16 @@ class Recording:
         world = self._comm
         used = set(np.unique(calls["communicator"][calls["sequence"] != 0]).tolist())
         mine = {c.key: number for number, c in communicators.items() if number in used}
-        known = set[tuple[Any, ...]]().union(*world.allgather(set(mine)))
+        members = {c.key: c.members for c in communicators.values()}
+        known = set[int]().union(*world.allgather(set(mine)))
         from_root, to_root = (
             [n for n, name in enumerate(self._operations) if name in names]
             for names in (FROM_ROOT, TO_ROOT)
         )
         neighbors = self._between_neighbors()
         # All in the same order, so that everybody is where its partners are.
-        for key in sorted(key for key in known if world.Get_rank() in key[0]):
-            group = world.Get_group().Incl(key[0])
+        for key in sorted(known & members.keys()):
+            group = world.Get_group().Incl(members[key])
             comm = world.Create_group(group)
             group.Free()
             number = mine.get(key, -1)
@@ -308,6 +319,14 @@ def start() -> None:
     global _recording
     if _recording is None and not trace.is_command():
         _recording = Recording(is_first=True)
+
+
+def abandon() -> None:
+    """End without the other processes, if the program was looked at."""
+    global _recording
+    if _recording is not None:
+        recording, _recording = _recording, None
+        recording.abandon()
 
 
 def end() -> None:

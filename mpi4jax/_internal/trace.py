@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from . import bridge, handles, lines, versions
+from . import bridge, handles, lines, versions, watch
 from .dtypes import DATATYPES, OPERATORS
 from .operation import wrap_eager_calls
 
@@ -47,12 +47,30 @@ class Trace:
     def __init__(self, folder: Path) -> None:
         world = MPI.COMM_WORLD
         rank, size = world.Get_rank(), world.Get_size()
-        folder.mkdir(parents=True, exist_ok=True)
-        # Until the process ends.
-        self._file = open(folder / f"rank-{rank}.json", "w")  # noqa: SIM115
+        name = f"MPI4JAX_TRACE={folder}"
+        comm = handles.default_comm(
+            f"at the start of its trace ({name})",
+            "all ranks of MPI.COMM_WORLD have to write a trace, or none.",
+        )
+        # It is made here and nowhere later, as all processes have to take part in that.
+        self._comm = comm.Dup()
+        self.calls = folder / f"rank-{rank}.calls"
         self._sites = 0
         self._communicators = 0
         self._is_open = True
+        problem = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Until the process ends.
+            self._file = open(folder / f"rank-{rank}.json", "w")  # noqa: SIM115
+            _core.start_trace(self.calls, bridge.operations, CAPACITY)
+        except OSError as error:
+            problem = str(error)
+        problems = self._comm.allgather(problem)
+        if any(problems):
+            _core.stop_trace()
+            where = next(rank for rank, problem in enumerate(problems) if problem)
+            raise RuntimeError(f"{name}: rank {where} can't write it: {problems[where]}")
         self._write(
             kind="process",
             rank=rank,
@@ -70,11 +88,7 @@ class Trace:
             },
             nobody=MPI.PROC_NULL,
         )
-        # It is made here and nowhere later, as all processes have to take part in that.
-        self._comm = handles.get_default_comm().Dup()
         self._compare_clocks()
-        self.calls = folder / f"rank-{rank}.calls"
-        _core.start_trace(self.calls, bridge.operations, CAPACITY)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         wrap_eager_calls(self._timed)
 
@@ -90,8 +104,10 @@ class Trace:
             messages = {} if halves is None else halves._asdict()
             self._write(kind="site", number=site, line=line, **messages)
         communicators = _core.communicators()
-        for number, name, members in communicators[self._communicators :]:
-            self._write(kind="communicator", number=number, name=name, members=members)
+        for number, name, members, copies in communicators[self._communicators :]:
+            self._write(
+                kind="communicator", number=number, name=name, members=members, copies=copies
+            )
         self._communicators = len(communicators)
         # What happens next may end the process at once.
         self._file.flush()
@@ -122,19 +138,21 @@ class Trace:
         offset, error = compare_clocks(self._comm)
         self._write(kind="clock", at=time.monotonic_ns(), offset=offset, error=error)
 
-    def end(self) -> None:
-        """Finish the files. All processes have to take part."""
+    def end(self, is_alone: bool) -> None:
+        """Finish the files. All processes have to take part but those that are alone."""
         if not self._is_open:
             return
         self._is_open = False
         summary = _core.stop_trace()
         self._write_tables()
-        # Another process may have much to do yet.
-        everybody = self._comm.Ibarrier()
-        while not everybody.Test():
-            time.sleep(0.001)
-        self._compare_clocks()
-        self._comm.Free()
+        if not is_alone:
+            with watch.meeting("trace"):
+                # Another process may have much to do yet.
+                everybody = self._comm.Ibarrier()
+                while not everybody.Test():
+                    time.sleep(0.001)
+                self._compare_clocks()
+            self._comm.Free()
         count, lost = summary or (None, None)
         self._write(kind="end", at=time.monotonic_ns(), calls=count, lost=lost)
         self._file.close()
@@ -197,7 +215,7 @@ def start(folder: str) -> None:
         _trace = Trace(Path(folder))
 
 
-def end() -> None:
-    """Finish the files, if there are any."""
+def end(is_alone: bool) -> None:
+    """Finish the files, if there are any. Who has failed does so alone."""
     if _trace is not None:
-        _trace.end()
+        _trace.end(is_alone)

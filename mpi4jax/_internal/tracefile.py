@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from mpi4jax import _core
 
 from .lines import Half, Halves
 
@@ -73,8 +75,8 @@ class Communicator(NamedTuple):
     name: str
     #: The ranks of its processes in COMM_WORLD.
     members: tuple[int, ...]
-    #: What is the same for all of its processes, and for no other communicator.
-    key: tuple[Any, ...]
+    #: A number that is the same in all of its processes, and no other communicator's.
+    key: int
 
 
 class Clock(NamedTuple):
@@ -134,24 +136,27 @@ class Span(NamedTuple):
     end: int
 
 
-#: The numbers of communicators that are the same in every process (`handles.py`).
-_FIXED = range(3)
+#: A communicator as the core describes it: its number, its name, its members as runs (first,
+#: stride, count), and its lineage, if it is a copy (`rust/src/recorder/identify.rs`).
+Described = tuple[int, str, list[tuple[int, int, int]], "list[tuple[int, int]] | None"]
 
 
-def communicator_keys(
-    found: Iterable[tuple[int, str, list[int]]],
-) -> dict[int, Communicator]:
-    """The communicators of a process, from numbers, names and members by number."""
-    communicators: dict[int, Communicator] = {}
-    for number, name, members in found:
-        group = tuple(members)
-        same = [
-            c for n, c in communicators.items() if c.members == group and n not in _FIXED
-        ]
-        # Processes may number them differently, but not those among themselves.
-        place = number if number in _FIXED else len(_FIXED) + len(same)
-        communicators[number] = Communicator(name, group, (group, place))
-    return communicators
+def identified(tables: Sequence[Sequence[Described]]) -> list[dict[int, Communicator]]:
+    """The communicators of several processes, by their numbers in each of them."""
+    keys = _core.identify_communicators([list(table) for table in tables])
+    return [
+        {
+            number: Communicator(name, _ranks(members), key)
+            for (number, name, members, _), key in zip(table, own, strict=True)
+        }
+        for table, own in zip(tables, keys, strict=True)
+    ]
+
+
+def _ranks(runs: Iterable[tuple[int, int, int]]) -> tuple[int, ...]:
+    return tuple(
+        first + stride * index for first, stride, count in runs for index in range(count)
+    )
 
 
 def is_between_neighbors(operation: str) -> bool:
@@ -178,7 +183,7 @@ class Process:
         self._sites: dict[int, str] = {}
         #: The messages of calls that have several.
         self._halves: dict[int, Halves] = {}
-        communicators: list[tuple[int, str, list[int]]] = []
+        self.described: list[Described] = []
         clocks: list[Clock] = []
         self.facts: dict[str, Any] = {}
         #: How many calls were lost, or None if the process did not get to its end.
@@ -194,14 +199,16 @@ class Process:
                         *(tuple(Half(*h) for h in line[way]) for way in Halves._fields)
                     )
             elif kind == "communicator":
-                communicators.append((line["number"], line["name"], line["members"]))
+                keys = ("number", "name", "members", "copies")
+                self.described.append(tuple(map(line.__getitem__, keys)))  # type: ignore
             elif kind == "clock":
                 clocks.append(Clock(**line))
             elif kind == "end":
                 self.lost = line["lost"]
         if not self.facts:
             raise TraceError(f"{path} has no beginning")
-        self.communicators = communicator_keys(communicators)
+        #: What :func:`read` makes of them.
+        self.communicators: dict[int, Communicator] = {}
         self.clocks = Clocks(clocks, self.facts["boot"], root_boot)
         self.rank: int = self.facts["rank"]
         self.operations: list[str] = self.facts["operations"]
@@ -285,4 +292,8 @@ def read(folder: Path) -> list[Process]:
     if 0 not in paths:
         raise TraceError(f"{folder} lacks rank-0.json, whose clock is that of the others")
     boot = Process(paths[0]).facts["boot"]
-    return [Process(paths[rank], boot) for rank in sorted(paths)]
+    processes = [Process(paths[rank], boot) for rank in sorted(paths)]
+    tables = identified([process.described for process in processes])
+    for process, communicators in zip(processes, tables, strict=True):
+        process.communicators = communicators
+    return processes

@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::Result;
 use crate::mpi::REGISTRY;
+use crate::recorder;
 
 /// The struct, as the module's documentation has it in C.
 #[repr(C)]
@@ -75,6 +76,9 @@ unsafe extern "C" fn communicator(
     rank: *mut c_int,
     size: *mut c_int,
 ) -> c_int {
+    if number == recorder::DEFAULT_COMMUNICATOR {
+        recorder::share_default();
+    }
     answer(
         || REGISTRY.communicator(number),
         // SAFETY: C lends the outputs, or leaves them out.

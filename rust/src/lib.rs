@@ -42,17 +42,18 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
-    #[pymodule_export]
     use super::python::{
-        connect_watchers, describe_communicator, device, device_count, end_with, finish_flights,
-        free_communicator, free_staging, get_logging, in_flight, is_direct, load,
-        mpi_takes_device_memory, recent_calls, registry, serve_jax, set_call_site, set_check,
-        set_communicator, set_count_limit, set_datatype, set_direct, set_eager_line,
-        set_flight_line, set_logging, set_messages, set_neighbors, set_operator, set_pushing,
-        set_raise_on_error, set_staging_limit, set_status, set_world, start_trampoline,
-        start_watching, status_ignore, why_no_device,
+        begin_meeting, connect_watchers, describe_communicator, device, device_count, end_meeting,
+        end_with, finish_flights, follow_copies, free_communicator, free_staging, get_logging,
+        identify_communicators, in_flight, is_direct, load, mpi_takes_device_memory, recent_calls,
+        registry, serve_jax, set_call_site, set_check, set_communicator, set_count_limit,
+        set_datatype, set_direct, set_eager_line, set_flight_line, set_logging, set_messages,
+        set_neighbors, set_operator, set_pushing, set_raise_on_error, set_staging_limit,
+        set_status, set_world, share_default, start_trampoline, start_watching, status_ignore,
+        why_no_device,
     };
+    #[pymodule_export]
+    use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
@@ -11,14 +11,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
 use crate::c_interface::REGISTRY_INTERFACE;
-use crate::diagnosis::End;
+use crate::diagnosis::{End, Place};
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Ends, Functions, Library, Mpich, Neighbor, Neighbors, OpenMpi,
-    PredefinedOp, REGISTRY, Standard,
+    Abi, Communicator, Datatype, Ends, Functions, Handle, Library, Lineage, Mpich, Neighbor,
+    Neighbors, OpenMpi, PredefinedOp, REGISTRY, Standard,
 };
 use crate::ops::Left;
-use crate::recorder::CommunicatorFacts;
+use crate::recorder::{CommunicatorFacts, Identity, Run};
 use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
 use crate::{log, mpi, ops, recorder, trace, trampoline, watch};
@@ -76,6 +76,8 @@ fn bind<A: Abi>(path: &str) -> PyResult<(Handlers, Handlers)> {
     // A second import in the same process finds the same MPI.
     A::functions().get_or_init(|| functions);
     START_WATCHING.get_or_init(|| watch::start::<A>);
+    LINEAGE_OF.get_or_init(|| lineage_of::<A>);
+    FOLLOW_COPIES.get_or_init(|| follow_copies_of::<A>);
     FREE_COMMUNICATOR.get_or_init(|| ops::free_communicator::<A>);
     FINISH.get_or_init(|| ops::finish::<A>);
     SERVE_JAX.get_or_init(|| trampoline::serve::<A>);
@@ -103,6 +105,7 @@ fn capsule<'py>(
 /// describes it.
 #[pyfunction]
 pub fn registry(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+    recorder::set_foreign_handlers();
     let address = ptr::from_ref(&REGISTRY_INTERFACE).cast_mut().cast();
     capsule(py, address, c"mpi4jax.registry")
 }
@@ -278,16 +281,51 @@ pub fn free_staging(py: Python<'_>) {
     py.detach(|| POOL.clear());
 }
 
-/// Says what users call the communicator with this number, and which ranks it has in
-/// `MPI_COMM_WORLD`. `creation` is what Fortran has for it.
+/// Says what users call the communicator with this number and handle, and which ranks it has in
+/// `MPI_COMM_WORLD`.
 #[pyfunction]
-pub fn describe_communicator(number: i64, name: String, members: Vec<i32>, creation: i64) {
+pub fn describe_communicator(number: i64, handle: usize, name: String, members: Vec<i32>) {
+    let lineage = LINEAGE_OF.get().and_then(|lineage_of| lineage_of(handle));
     let facts = CommunicatorFacts {
         name,
-        members,
-        creation,
+        group: Arc::new(members.into_iter().collect()),
+        identity: match lineage {
+            _ if number == recorder::DEFAULT_COMMUNICATOR => Identity::Default,
+            Some(0) => Identity::World,
+            Some(lineage) => Identity::Copy(lineage),
+            None => Identity::Unknown,
+        },
     };
     recorder::set_communicator_facts(number, facts);
+}
+
+static LINEAGE_OF: OnceLock<fn(usize) -> Option<Lineage>> = OnceLock::new();
+
+fn lineage_of<A: Abi>(comm: usize) -> Option<Lineage> {
+    mpi::lineage_of(A::functions().get()?, A::Comm::from_raw(comm))
+}
+
+/// Follows the copies of `MPI_COMM_WORLD`, by its handle, so that ranks know which copy each other
+/// means.
+#[pyfunction]
+pub fn follow_copies(world: usize) {
+    if let Some(follow) = FOLLOW_COPIES.get() {
+        follow(world);
+    }
+}
+
+static FOLLOW_COPIES: OnceLock<fn(usize)> = OnceLock::new();
+
+fn follow_copies_of<A: Abi>(world: usize) {
+    if let Some(functions) = A::functions().get() {
+        mpi::follow_copies(functions, A::Comm::from_raw(world));
+    }
+}
+
+/// Says that others than mpi4jax may communicate on the default communicator.
+#[pyfunction]
+pub fn share_default() {
+    recorder::share_default();
 }
 
 /// Says which Python line the calls with this `call_site` come from: none (an empty one) if they
@@ -297,10 +335,15 @@ pub fn set_call_site(site: i64, line: &str) {
     recorder::set_call_site(site, line);
 }
 
-/// Says which messages calls with this `call_site` send and receive, each by rank and tag.
+/// Says which messages calls with this `call_site` send and receive, each by rank, tag and bytes.
 #[pyfunction]
-pub fn set_messages(site: i64, sent: Vec<(i64, i64)>, received: Vec<(i64, i64)>) {
-    recorder::set_messages(site, recorder::Messages { sent, received });
+pub fn set_messages(site: i64, sent: Vec<(i64, i64, u64)>, received: Vec<(i64, i64, u64)>) {
+    let message = |(rank, tag, bytes)| recorder::Message { rank, tag, bytes };
+    let messages = recorder::Messages {
+        sent: sent.into_iter().map(message).collect(),
+        received: received.into_iter().map(message).collect(),
+    };
+    recorder::set_messages(site, messages);
 }
 
 /// The last calls of this process, the oldest first: the operation of each, its place among the collective calls on the communicator (or 0), the name of that, its arguments,
@@ -365,8 +408,22 @@ pub fn set_world(comm: usize) {
     mpi::set_world(comm);
 }
 
+/// What Python says of its threads: the line of an eager call; the threads that are elsewhere, by
+/// name, activity and line; those that wait for JAX, by the system's number and what they wait in;
+/// why that may be for something else than a call, if it may; whether the main thread waits at exit
+/// for the JAX of all processes; whether an interrupt raises `KeyboardInterrupt`.
+type Whereabouts = (
+    String,
+    Vec<(String, String, String)>,
+    Vec<(u32, u64)>,
+    String,
+    bool,
+    bool,
+);
+
 /// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `own` is the
-/// handle of `MPI_COMM_SELF`. `whereabouts` gives what Python does, and its line.
+/// handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads are; it gets the system's
+/// numbers of those that are in calls.
 #[pyfunction]
 #[pyo3(signature = (rank, size, own, whereabouts, *, report_after, timeout, end_deadlocks))]
 pub fn start_watching(
@@ -379,8 +436,24 @@ pub fn start_watching(
     end_deadlocks: bool,
 ) {
     // The thread that asks is none of Python's.
-    watch::set_whereabouts(Box::new(move || {
-        Python::try_attach(|py| whereabouts.call0(py).ok()?.extract(py).ok())?
+    watch::set_ask(Box::new(move |in_calls| {
+        let answer =
+            Python::try_attach(|py| whereabouts.call1(py, (in_calls,)).ok()?.extract(py).ok());
+        let answer: Whereabouts = answer??;
+        let (eager_line, elsewhere, waiting, doubt, is_in_shutdown, has_default_interrupt) = answer;
+        let place = |(thread, activity, line)| Place {
+            thread,
+            activity,
+            line,
+        };
+        Some(watch::Python {
+            eager_line,
+            elsewhere: elsewhere.into_iter().map(place).collect(),
+            waiting,
+            doubt,
+            is_in_shutdown,
+            has_default_interrupt,
+        })
     }));
     let settings = Settings {
         report_after,
@@ -423,13 +496,61 @@ pub fn call_sites(count: usize) -> Vec<(i64, String)> {
     recorder::call_sites_since(count)
 }
 
-/// The number, the name and the members of each communicator.
+/// A communicator: its number, its name, its members as runs of first, stride and count, and the
+/// copies that lead to it from `MPI_COMM_WORLD`, each by its place and how many there are, if it is
+/// one.
+type CommunicatorEntry = (i64, String, Vec<(i32, i32, i32)>, Option<Vec<(u32, u32)>>);
+
+/// Gives the communicators of several processes numbers that are the same in all of them.
 #[pyfunction]
-pub fn communicators() -> Vec<(i64, String, Vec<i32>)> {
+pub fn identify_communicators(tables: Vec<Vec<CommunicatorEntry>>) -> Vec<Vec<usize>> {
+    let run = |(first, stride, count)| Run {
+        first,
+        stride,
+        count,
+    };
+    let entry = |(number, name, members, copies): CommunicatorEntry| recorder::CommunicatorEntry {
+        number,
+        name,
+        members: members.into_iter().map(run).collect(),
+        copies,
+    };
+    let table = |table: Vec<CommunicatorEntry>| table.into_iter().map(entry).collect();
+    let tables: Vec<Vec<_>> = tables.into_iter().map(table).collect();
+    recorder::identify(&tables)
+}
+
+/// All communicators.
+#[pyfunction]
+pub fn communicators() -> Vec<CommunicatorEntry> {
+    let run = |run: &Run| (run.first, run.stride, run.count);
+    let copy = |copy: mpi::Copy| (copy.place, copy.of);
     recorder::communicators()
         .into_iter()
-        .map(|(number, facts)| (number, facts.name, facts.members))
+        .map(|(number, facts)| {
+            let path = match facts.identity {
+                Identity::Copy(lineage) => Some(mpi::path(lineage)),
+                _ => None,
+            };
+            let path = path.map(|path| path.into_iter().map(copy).collect());
+            let members = facts.group.runs().iter().map(run).collect();
+            (number, facts.name, members, path)
+        })
         .collect()
+}
+
+/// Records that this rank waits for all others, in what is called "profile" or "trace".
+/// Gives a number for it.
+#[pyfunction]
+pub fn begin_meeting(name: &str) -> PyResult<u64> {
+    let unknown = || PyValueError::new_err(format!("there is no meeting {name:?}"));
+    recorder::begin_meeting(name).ok_or_else(unknown)
+}
+
+/// Records that it does not wait any more.
+#[pyfunction]
+pub fn end_meeting(number: u64) {
+    recorder::end_meeting(number);
 }
 
 /// Writes all calls from now on into a file. `operations` are the names of all of them. If there

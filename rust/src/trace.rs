@@ -62,7 +62,8 @@ pub struct Entry {
 const SIZE: usize = size_of::<Entry>();
 
 impl Entry {
-    fn new(call: &Record, operations: &[String]) -> Self {
+    /// The entry of a call, if it is one of these operations.
+    fn new(call: &Record, operations: &[String]) -> Option<Self> {
         let number = |name| call.attribute(name).map_or(NONE, |value| value as i32);
         let tag = |name| match number(name) {
             NONE => number("tag"),
@@ -71,8 +72,8 @@ impl Entry {
         let count = |array: Option<Array>| array.map_or(0, |array| array.count);
         let dtype = |array: Option<Array>| array.map_or(0, |array| array.dtype as u8);
         let name = call.operation.name;
-        let operation = operations.iter().position(|known| known == name);
-        Self {
+        let operation = operations.iter().position(|known| known == name)?;
+        Some(Self {
             begin: call.begin.0,
             end: call.end.map_or(0, |end| end.0),
             call_site: call.attribute("call_site").unwrap_or(0),
@@ -94,14 +95,19 @@ impl Entry {
             recv_tag: tag("recvtag"),
             sent_type: dtype(call.sent),
             received_type: dtype(call.received),
-            operation: operation.map_or(u16::MAX, |index| index as u16),
-        }
+            operation: operation as u16,
+        })
     }
 
     fn bytes(&self) -> [u8; SIZE] {
         // SAFETY: an entry is numbers, which leave no gap between them.
         unsafe { std::mem::transmute(*self) }
     }
+}
+
+fn bytes_of(call: &Record, operations: &[String]) -> impl Iterator<Item = u8> + use<> {
+    let entry = Entry::new(call, operations);
+    entry.map(|entry| entry.bytes()).into_iter().flatten()
 }
 
 /// How often the thread looks for new calls.
@@ -151,6 +157,7 @@ pub fn start(path: &Path, operations: Vec<String>) -> io::Result<()> {
     thread::Builder::new()
         .name("mpi4jax-trace".into())
         .spawn(|| {
+            recorder::os_thread::claim();
             while is_written() {
                 thread::sleep(PERIOD);
             }
@@ -180,7 +187,7 @@ impl Trace {
             buffer,
             ..
         } = self;
-        reader.read(|call| buffer.extend(Entry::new(call, operations).bytes()));
+        reader.read(|call| buffer.extend(bytes_of(call, operations)));
         self.flush()
     }
 
@@ -206,7 +213,7 @@ pub fn stop() -> Option<Summary> {
     // Drops it in the end, so that calls don't wait for it any more.
     let lost = trace
         .reader
-        .read_last(|call| buffer.extend(Entry::new(call, operations).bytes()));
+        .read_last(|call| buffer.extend(bytes_of(call, operations)));
     let count = trace.count + (buffer.len() / SIZE) as u64;
     trace.file.write_all(buffer).ok()?;
     Some(Summary { count, lost })

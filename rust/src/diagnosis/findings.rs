@@ -1,26 +1,26 @@
 //! What is wrong, from the notes of all ranks.
-//!
-//! A rank is stuck if only ranks that are stuck or have ended could bring its call to an end. What
-//! ranks say holds for one moment: every call that counts here has been under way for some seconds.
-//! So nothing is on its way between them any more.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::note::{CommunicatorId, Half, Note, Peer, State, Waiting};
+use super::note::{Call, Collective, Endpoint, Kind, Message, Note, Peer, State};
+use super::notes::Notes;
+use super::proof::{SETTLED, stuck, stuck_unless_others_act};
 use super::ranks::Ranks;
+use super::scene::Scene;
 
-/// Of a job that fails anyway, a call counts from so many seconds on.
-pub const SETTLED: f64 = 1.0;
-/// Of any other: on a machine that has more to do than it can, a message may have been under way for
+/// In a job that does not fail anyway: on a machine that has more to do than it can, a message may have been on its way for
 /// some seconds when both sides are in other calls already.
 const SURELY_SETTLED: f64 = 10.0;
 
-/// How many seconds a call has to last to count, if users have calls reported after so many.
-pub fn settled(notes: &[Note], report_after: f64) -> f64 {
-    let fails = |note: &Note| {
-        note.is_interrupted || matches!(&note.state, State::Ended(end) if end.code != 0)
-    };
-    if notes.iter().any(fails) {
+/// More of one kind are not listed.
+const MOST_OF_A_KIND: usize = 4;
+/// If ranks have made more different numbers of calls, they are told together.
+const MOST_COUNTS: usize = 3;
+
+/// How many seconds something has to last to count, if users have calls reported after so many.
+pub fn settled(notes: &Notes, report_after: f64) -> f64 {
+    let fails = |note: &Note| note.is_interrupted || note.end().is_some_and(|end| end.code != 0);
+    if notes.iter().any(|(_, note)| fails(note)) {
         SETTLED
     } else {
         (report_after / 2.0).clamp(SETTLED, SURELY_SETTLED)
@@ -30,9 +30,9 @@ pub fn settled(notes: &[Note], report_after: f64) -> f64 {
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
-    /// What was found, a sentence each.
+    /// What is wrong, a sentence each.
     pub findings: Vec<String>,
-    /// The ranks that wait for each other, or for one that has ended: they never go on.
+    /// The ranks that can never continue.
     pub stuck: Ranks,
     /// The exit code for all, if the stuck ones are ended.
     pub exit_code: i32,
@@ -43,322 +43,203 @@ pub const DEADLOCK: i32 = 86;
 /// That of a process that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
 
-/// A collective call: its communicator, and its place among the calls on it.
-type Collective<'a> = (&'a CommunicatorId, u64);
-
-struct Scene<'a> {
-    notes: HashMap<i32, &'a Note>,
-    calls: BTreeMap<i32, &'a Waiting>,
-    /// The ranks in each collective call.
-    collectives: BTreeMap<Collective<'a>, Vec<i32>>,
+/// The scene's ranks for which something holds of their notes.
+fn ranks_where(scene: &Scene, holds: impl Fn(&Note) -> bool) -> Ranks {
+    let ranks = 0..scene.size;
+    ranks.filter(|rank| holds(scene.note(*rank))).collect()
 }
 
-/// How things stand with a collective call.
-#[derive(Default)]
-struct Attendance {
-    /// What those who are there disagree about, with the ranks for each view.
-    disagreement: Option<Disagreement>,
-    /// Members who have not called it yet.
-    missing: Vec<i32>,
-}
-
-struct Disagreement {
-    about: String,
-    sides: Vec<(String, Ranks)>,
-}
-
-impl<'a> Scene<'a> {
-    fn new(notes: &'a [Note]) -> Self {
-        let calls: BTreeMap<i32, &Waiting> = notes
-            .iter()
-            .filter_map(|note| Some((note.rank, note.waiting()?)))
-            .collect();
-        let mut collectives: BTreeMap<Collective, Vec<i32>> = BTreeMap::new();
-        for (rank, call) in &calls {
-            if call.sequence > 0 {
-                let key = (&call.communicator, call.sequence);
-                collectives.entry(key).or_default().push(*rank);
-            }
-        }
-        Self {
-            notes: notes.iter().map(|note| (note.rank, note)).collect(),
-            calls,
-            collectives,
-        }
-    }
-
-    fn attendance(&self, key: Collective, ranks: &[i32]) -> Attendance {
-        let first = self.calls[&ranks[0]];
-        let there: HashSet<i32> = ranks.iter().copied().collect();
-        let missing = first.members().filter(|member| {
-            // Who has made as many calls has left this one, or left it early as it may.
-            let count = self.notes.get(member).map_or(0, |note| note.count(key.0));
-            let is_needed = || ranks.iter().any(|rank| self.calls[rank].needs(*member));
-            !there.contains(member) && count < key.1 && is_needed()
-        });
-        Attendance {
-            missing: missing.collect(),
-            disagreement: self.disagreement(ranks),
-        }
-    }
-
-    fn disagreement(&self, ranks: &[i32]) -> Option<Disagreement> {
-        let split = |about: &str, value: &dyn Fn(&Waiting) -> Option<String>| {
-            let mut sides: BTreeMap<String, Vec<i32>> = BTreeMap::new();
-            for rank in ranks {
-                sides
-                    .entry(value(self.calls[rank])?)
-                    .or_default()
-                    .push(*rank);
-            }
-            let mut sides: Vec<_> = sides
-                .into_iter()
-                .map(|(value, ranks)| (value, ranks.into_iter().collect()))
-                .collect();
-            sides.sort_by_key(|(_, ranks): &(String, Ranks)| ranks.iter().next());
-            (sides.len() > 1).then(|| Disagreement {
-                about: about.to_owned(),
-                sides,
-            })
-        };
-        if let Some(found) = split("operations", &|call| Some(call.operation.clone())) {
-            return Some(found);
-        }
-        let agreed = &self.calls[&ranks[0]].agreed;
-        agreed.iter().find_map(|(about, _)| {
-            split(about, &|call| {
-                let values = call.agreed.iter();
-                let mut values = values.filter(|(name, _)| name == about);
-                Some(values.next()?.1.clone())
-            })
-        })
-    }
-
-    /// Whether a rank may still come and act: it is neither stuck nor has it ended.
-    fn may_act(&self, rank: i32, stuck: &HashSet<i32>) -> bool {
-        let has_ended = matches!(
-            self.notes.get(&rank).map(|note| &note.state),
-            Some(State::Ended(_))
-        );
-        !has_ended && !stuck.contains(&rank)
-    }
-
-    /// Whether one rank sends what another one receives.
-    fn is_message(&self, sender: i32, receiver: i32) -> bool {
-        let (Some(from), Some(to)) = (self.calls.get(&sender), self.calls.get(&receiver)) else {
-            return false;
-        };
-        let is_received = |send: &Half| {
-            let fits = |receive: &Half| {
-                [Peer::Rank(sender), Peer::Any].contains(&receive.peer)
-                    && receive.tag.is_none_or(|tag| send.tag == Some(tag))
-            };
-            send.peer == Peer::Rank(receiver) && to.receives.iter().any(fits)
-        };
-        from.communicator == to.communicator && from.sends.iter().any(is_received)
-    }
-
-    /// The messages of a point-to-point call of which it surely waits for one, and whether it
-    /// receives them. What it sends besides may be done already.
-    fn awaited(call: &Waiting) -> (Vec<Half>, bool) {
-        let real = |halves: &[Half]| -> Vec<Half> {
-            let real = |half: &&Half| half.peer != Peer::Nobody;
-            halves.iter().filter(real).copied().collect()
-        };
-        let receives = real(&call.receives);
-        if receives.is_empty() {
-            (real(&call.sends), false)
-        } else {
-            (receives, true)
-        }
-    }
-
-    /// The same, or only the one that it waits for now, if that is known.
-    fn awaited_now(call: &Waiting) -> (Vec<Half>, bool) {
-        let now = call
-            .awaited
-            .map(|(half, is_receive)| (vec![half], is_receive));
-        now.unwrap_or_else(|| Self::awaited(call))
-    }
-
-    /// Whether two ranks are at the two ends of a message.
-    fn meets(&self, rank: i32, other: i32, is_receive: bool) -> bool {
-        if is_receive {
-            self.is_message(other, rank)
-        } else {
-            self.is_message(rank, other)
-        }
-    }
-
-    /// Whether a point-to-point call may come to its end. Of several messages, each may be the one
-    /// that it waits for.
-    fn can_go_on(&self, rank: i32, call: &Waiting, stuck: &HashSet<i32>) -> bool {
-        let (halves, is_receive) = Self::awaited(call);
-        let helps = |other| self.may_act(other, stuck) || self.meets(rank, other, is_receive);
-        let can_come = |half: &Half| match half.peer {
-            Peer::Rank(other) => helps(other),
-            Peer::Any => call.members().any(helps),
-            Peer::Nobody => true,
-        };
-        halves.is_empty() || halves.iter().any(can_come)
-    }
-
-    /// The ranks that never go on.
-    fn stuck(&self, attendances: &BTreeMap<Collective, Attendance>, settled: f64) -> HashSet<i32> {
-        let lasting = self
-            .calls
-            .iter()
-            .filter(|(_, call)| call.seconds >= settled);
-        let mut stuck: HashSet<i32> = lasting.map(|(rank, _)| *rank).collect();
-        loop {
-            let mut free: Vec<i32> = Vec::new();
-            for (key, attendance) in attendances {
-                let ranks = &self.collectives[key];
-                // A rank of those that is elsewhere now was there: it has not been there for long.
-                let is_lost = attendance.disagreement.is_some()
-                    && ranks.iter().all(|rank| self.calls[rank].seconds >= settled);
-                let waits = |rank: &i32| {
-                    let missing = attendance.missing.iter().copied();
-                    let mut missing = missing.filter(|m| self.calls[rank].needs(*m)).peekable();
-                    missing.peek().is_some() && !missing.any(|m| self.may_act(m, &stuck))
-                };
-                let is_free = |rank: &&i32| stuck.contains(rank) && !is_lost && !waits(rank);
-                free.extend(ranks.iter().filter(is_free));
-            }
-            for rank in &stuck {
-                let call = self.calls[rank];
-                if call.sequence == 0 && self.can_go_on(*rank, call, &stuck) {
-                    free.push(*rank);
-                }
-            }
-            if free.is_empty() {
-                return stuck;
-            }
-            for rank in free {
-                stuck.remove(&rank);
-            }
-        }
-    }
-}
-
-/// Says what is wrong. Calls count that have lasted for so many seconds.
-pub fn diagnose(notes: &[Note], settled: f64) -> Diagnosis {
-    let scene = Scene::new(notes);
-    let attendances: BTreeMap<Collective, Attendance> = scene
-        .collectives
-        .iter()
-        .map(|(key, ranks)| (*key, scene.attendance(*key, ranks)))
-        .collect();
-    let stuck = scene.stuck(&attendances, settled);
-
+/// Says what is wrong. What has lasted for so many seconds counts.
+pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
+    let stuck: Ranks = stuck(scene, settled).into_iter().collect();
     let mut findings = Vec::new();
-    let mut exit_code = DEADLOCK;
-    for note in notes {
-        if let State::Ended(end) = &note.state
-            && end.code != 0
-            && !stuck.is_empty()
-        {
-            exit_code = end.code;
-        }
-    }
-    let interrupted: Ranks = notes
-        .iter()
-        .filter(|note| note.is_interrupted)
-        .map(|note| note.rank)
-        .collect();
+    let interrupted = ranks_where(scene, |note| note.is_interrupted);
     if !interrupted.is_empty() {
         findings.push(format!(
             "{} interrupted (Ctrl-C) in a call.",
             interrupted.with_verb("was", "were")
         ));
-        exit_code = INTERRUPTED;
     }
-    for (key, attendance) in &attendances {
-        findings.extend(of_collective(&scene, *key, attendance));
-    }
-    let circles = circles(&scene);
+    findings.extend(of_collectives(scene));
+    let circles = circles(scene);
     let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
-    findings.extend(
-        circles
-            .iter()
-            .take(MOST_LISTED)
-            .map(|circle| in_words(circle)),
-    );
-    findings.extend(messages(&scene, &explained));
-    let silent: Ranks = notes
-        .iter()
-        .filter(|note| note.state == State::Silent)
-        .map(|note| note.rank)
-        .collect();
+    let in_words = circles.iter().map(|circle| circle_in_words(circle));
+    findings.extend(shortened(in_words.collect(), "circles"));
+    findings.extend(of_messages(scene, &explained));
+    let silent = ranks_where(scene, |note| note.state == State::Silent);
     if !silent.is_empty() {
         findings.push(format!(
             "{} not answer: killed or stopped, or the machine is gone.",
             silent.with_verb("does", "do")
         ));
     }
-    if findings.is_empty() && !scene.calls.is_empty() {
+    if findings.is_empty() && scene.calls().next().is_some() {
         findings.push(
             "no two ranks disagree, and none is missing: MPI itself takes this long.".to_owned(),
         );
     }
+    if stuck.is_empty() {
+        findings.extend(doubts(scene));
+    }
+    let mut exit_code = DEADLOCK;
+    for rank in 0..scene.size {
+        if let Some(end) = scene.note(rank).end().filter(|end| end.code != 0)
+            && !stuck.is_empty()
+        {
+            exit_code = end.code;
+        }
+    }
+    if !interrupted.is_empty() {
+        exit_code = INTERRUPTED;
+    }
     Diagnosis {
         findings,
-        stuck: stuck.into_iter().collect(),
+        stuck,
         exit_code,
     }
 }
 
-/// What ranks that are in the same collective call disagree about.
-pub fn disagreements(notes: &[Note]) -> Vec<String> {
-    let scene = Scene::new(notes);
-    let in_words = |(key, ranks): (&Collective, &Vec<i32>)| {
-        let attendance = Attendance {
-            disagreement: scene.disagreement(ranks),
-            missing: Vec::new(),
-        };
-        of_collective(&scene, *key, &attendance)
-    };
-    scene.collectives.iter().flat_map(in_words).collect()
+/// The first sentences of a kind, and how many there are besides.
+fn shortened(mut sentences: Vec<String>, kind: &str) -> Vec<String> {
+    let more = sentences.len().saturating_sub(MOST_OF_A_KIND);
+    sentences.truncate(MOST_OF_A_KIND);
+    if more > 0 {
+        sentences.push(format!("... and {more} more {kind}."));
+    }
+    sentences
 }
 
-fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec<String> {
-    let ranks = &scene.collectives[&key];
-    let first = scene.calls[&ranks[0]];
-    let name = &first.communicator_name;
+fn of_collectives(scene: &Scene) -> Vec<String> {
+    let mut all: Vec<_> = scene.collectives().collect();
+    all.sort_by_cached_key(|(collective, ranks)| {
+        let has_disagreement = scene.disagreement(collective).is_some();
+        (
+            !has_disagreement,
+            -(ranks.len() as i64),
+            (*collective).clone(),
+        )
+    });
     let mut findings = Vec::new();
-    if let Some(Disagreement { about, sides }) = &attendance.disagreement {
-        let who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
-        let values: Vec<&str> = sides.iter().map(|(value, _)| value.as_str()).collect();
-        let what = match about.as_str() {
-            "operations" => "they called different operations".to_owned(),
-            "counts" => "they gave different counts".to_owned(),
-            "structures" => "they are about to pass trees that differ in their structure, or in \
-                             the shapes or types of their leaves"
-                .to_owned(),
-            "communicators" => {
-                "they use communicators of the same ranks in different order".to_owned()
-            }
-            _ => format!("they gave different {about} ({})", listed(&values)),
-        };
-        findings.push(format!(
-            "{} disagree about call #{} of {name}: {what}.",
-            listed(&who),
-            key.1
-        ));
-    }
-    let mut missing: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
-    for rank in &attendance.missing {
-        // What a silent rank has called is not known.
-        let note = scene.notes.get(rank);
-        if let Some(note) = note.filter(|note| note.state != State::Silent) {
-            missing.entry(note.count(key.0)).or_default().push(*rank);
+    let mut all = all.into_iter();
+    for (collective, ranks) in all.by_ref().take(MOST_OF_A_KIND) {
+        findings.extend(of_collective(scene, collective, ranks));
+        if findings.len() >= MOST_OF_A_KIND {
+            break;
         }
     }
-    for (count, absent) in missing {
-        let needs = |rank: &&i32| absent.iter().any(|m| scene.calls[rank].needs(*m));
-        let there: Ranks = ranks.iter().filter(needs).copied().collect();
-        let absent: Ranks = absent.iter().copied().collect();
-        let calls = if count == 1 { "call" } else { "calls" };
+    let others = all.len();
+    if others > 0 {
+        findings.push(format!(
+            "... and {others} more collective calls are in progress."
+        ));
+    }
+    findings
+}
+
+/// What all ranks that are in a collective call disagree about.
+pub fn disagreement_in_words(scene: &Scene, collective: &Collective) -> Option<String> {
+    let (about, sides) = scene.disagreement(collective)?;
+    let mut who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
+    let mut values: Vec<String> = sides.iter().map(|(value, _)| value.clone()).collect();
+    let others = sides.len().saturating_sub(MOST_OF_A_KIND);
+    if others > 0 {
+        who.truncate(MOST_OF_A_KIND);
+        who.push(format!("{others} others"));
+        values.truncate(MOST_OF_A_KIND);
+        values.push(format!("{others} others"));
+    }
+    let what = match about {
+        "operations" => "they called different operations".to_owned(),
+        "counts" => "they gave different counts".to_owned(),
+        "structures" => "they are about to pass trees that differ in their structure, or in \
+                         the shapes or types of their leaves"
+            .to_owned(),
+        _ => format!("they gave different {about} ({})", listed(&values)),
+    };
+    Some(format!(
+        "{} disagree about call #{} of {}: {what}.",
+        listed(&who),
+        collective.sequence,
+        collective.name
+    ))
+}
+
+/// "2 calls on COMM_WORLD". Where mpi4py may make others, they are "calls of mpi4jax".
+fn calls_on(collective: &Collective, least: u64, most: u64) -> String {
+    let count = if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
+    };
+    let calls = if most == 1 { "call" } else { "calls" };
+    let whose = match collective.communicator.kind {
+        Kind::Default => "",
+        _ => " of mpi4jax",
+    };
+    format!("{count} {calls}{whose} on {}", collective.name)
+}
+
+fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<String> {
+    let Some(first) = ranks
+        .first()
+        .and_then(|rank| scene.call_in(*rank, collective))
+    else {
+        return Vec::new();
+    };
+    let mut findings: Vec<String> = disagreement_in_words(scene, collective)
+        .into_iter()
+        .collect();
+    let sequence = collective.sequence;
+    let strays = scene.strays(collective);
+    for (operation, strays) in &strays {
+        let strays: Ranks = strays.iter().copied().collect();
+        let them: Ranks = ranks.iter().copied().collect();
+        findings.push(format!(
+            "{} called {operation} as call #{sequence} of {}, and left it; {} in {}.",
+            strays,
+            collective.name,
+            them.with_verb("is", "are"),
+            first.operation
+        ));
+    }
+    let strays: BTreeSet<i32> = strays.into_values().flatten().collect();
+    let there: BTreeSet<i32> = ranks.iter().copied().collect();
+    let calls = ranks
+        .iter()
+        .filter_map(|rank| scene.call_in(*rank, collective));
+    let neighbors = calls.filter_map(|call| call.neighbors.as_ref()).flatten();
+    let neighbors: BTreeSet<i32> = neighbors.copied().collect();
+    let mut missing: BTreeMap<Option<u64>, Vec<i32>> = BTreeMap::new();
+    for member in scene.members(&collective.communicator) {
+        let is_known =
+            (0..scene.size).contains(&member) && scene.note(member).state != State::Silent;
+        let is_needed = first.neighbors.is_none() || neighbors.contains(&member);
+        if !is_known || !is_needed || there.contains(&member) || strays.contains(&member) {
+            continue;
+        }
+        let count = scene.count(member, collective);
+        if count.is_none_or(|count| count < sequence) {
+            missing.entry(count).or_default().push(member);
+        }
+    }
+    let groups: Vec<(Option<u64>, Option<u64>, Vec<i32>)> = if missing.len() > MOST_COUNTS {
+        let least = missing.keys().flatten().next().copied();
+        let most = missing.keys().flatten().last().copied();
+        vec![(least, most, missing.into_values().flatten().collect())]
+    } else {
+        let groups = missing.into_iter();
+        groups
+            .map(|(count, absent)| (count, count, absent))
+            .collect()
+    };
+    for (least, most, absent) in groups {
+        let absent: Ranks = absent.into_iter().collect();
+        let waits = |rank: &&i32| {
+            let call = scene.call_in(**rank, collective);
+            let neighbors = call.and_then(|call| call.neighbors.as_ref());
+            neighbors.is_none_or(|all| all.iter().any(|neighbor| absent.contains(*neighbor)))
+        };
+        let there: Ranks = ranks.iter().filter(waits).copied().collect();
         let who = if first.neighbors.is_none() {
             there.to_string()
         } else {
@@ -366,56 +247,83 @@ fn of_collective(scene: &Scene, key: Collective, attendance: &Attendance) -> Vec
             let plural = if there.len() == 1 { "" } else { "s" };
             format!("{their} neighbor{plural}, {there},")
         };
+        let what = match least.zip(most) {
+            Some((least, most)) => {
+                let calls = calls_on(collective, least, most);
+                format!("{} made {calls}", absent.with_verb("has", "have"))
+            }
+            None => format!(
+                "{} not in a call on {}",
+                absent.with_verb("is", "are"),
+                collective.name
+            ),
+        };
         findings.push(format!(
-            "{} made {count} {calls} on {name}, and {who} {} for call #{}.",
-            absent.with_verb("has", "have"),
+            "{what}, and {who} {} for call #{sequence}.",
             if there.len() == 1 { "waits" } else { "wait" },
-            key.1
         ));
     }
     findings
 }
 
+/// The first call of a rank that sends or receives messages.
+fn message_call<'a>(scene: &Scene<'a>, rank: i32) -> Option<&'a Call> {
+    let mut calls = scene.note(rank).calls().iter();
+    calls.find(|call| call.sequence == 0)
+}
+
+/// The message that is named as the one that a call waits for: if that is not known, what it receives
+/// rather than what it sends.
+fn named_messages(call: &Call) -> Vec<Message> {
+    let awaited = call.awaited_messages();
+    let receives: Vec<Message> = awaited.iter().filter(|m| m.is_receive).copied().collect();
+    if receives.is_empty() {
+        awaited
+    } else {
+        receives
+    }
+}
+
 /// Ranks in a circle, where each waits for a message of the next.
 fn circles(scene: &Scene) -> Vec<Vec<i32>> {
     let next = |rank: i32| {
-        let call = scene.calls.get(&rank).filter(|call| call.sequence == 0)?;
-        let (halves, is_receive) = Scene::awaited_now(call);
-        let &[
-            Half {
-                peer: Peer::Rank(other),
-                ..
-            },
-        ] = halves.as_slice()
-        else {
+        let call = message_call(scene, rank)?;
+        let [message] = named_messages(call)[..] else {
             return None;
         };
-        let meets = scene.meets(rank, other, is_receive);
+        let Peer::Rank(other) = message.endpoint.peer else {
+            return None;
+        };
+        let is_matched = scene.is_matched(rank, &call.communicator, message);
         // Two ranks that mean each other, one by a send, have the tags or communicators wrong.
-        let is_crossed = crossed(scene, rank, other, is_receive).is_some();
-        (!meets && !is_crossed).then_some(other)
+        let is_crossed = scene.counterpart(rank, other, message.is_receive).is_some();
+        let is_rank = (0..scene.size).contains(&other);
+        (is_rank && !is_matched && !is_crossed).then_some(other)
     };
     let mut seen = HashSet::new();
-    let mut found = Vec::new();
-    for start in scene.calls.keys() {
+    let mut circles = Vec::new();
+    for start in 0..scene.size {
         let mut path = Vec::new();
-        let mut at = Some(*start);
+        let mut at = Some(start);
         while let Some(rank) = at.filter(|rank| seen.insert(*rank)) {
             path.push(rank);
             at = next(rank);
         }
         if let Some(begin) = at.and_then(|rank| path.iter().position(|other| *other == rank)) {
-            found.push(path.split_off(begin));
+            circles.push(path.split_off(begin));
         }
     }
-    found
+    circles
 }
 
+/// More ranks of a circle are not listed.
+const MOST_IN_A_CIRCLE: usize = 8;
+
 /// A circle: `0 -> 1 -> 0`.
-fn in_words(circle: &[i32]) -> String {
+fn circle_in_words(circle: &[i32]) -> String {
     let mut words: Vec<String> = circle.iter().map(ToString::to_string).collect();
-    if words.len() > MOST_LISTED {
-        words.truncate(MOST_LISTED);
+    if words.len() > MOST_IN_A_CIRCLE {
+        words.truncate(MOST_IN_A_CIRCLE);
         words.push("...".to_owned());
     }
     words.push(circle[0].to_string());
@@ -423,46 +331,61 @@ fn in_words(circle: &[i32]) -> String {
     format!("{circle} is a circle: each rank waits for the next one.")
 }
 
-/// More of a kind are not listed.
-const MOST_LISTED: usize = 8;
-
 /// Messages that one side waits for, and the other side does not send or receive. Those of some
 /// ranks are explained already.
-fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
+fn of_messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
     // Who waits, by what is said of them.
     let mut waiting: BTreeMap<String, Vec<i32>> = BTreeMap::new();
-    let mut crossings = HashSet::new();
-    for (rank, call) in &scene.calls {
-        if call.sequence > 0 || explained.contains(rank) {
+    let mut pairs = HashSet::new();
+    for (rank, call) in scene.calls() {
+        if call.sequence > 0 || explained.contains(&rank) {
             continue;
         }
-        let (halves, is_receive) = Scene::awaited_now(call);
-        for half in halves {
-            let meets = |other| scene.meets(*rank, other, is_receive);
-            let (is_met, peer, them) = match half.peer {
-                Peer::Rank(other) => (meets(other), format!("rank {other}"), Some(other)),
-                _ => (call.members().any(meets), "anyone".to_owned(), None),
-            };
-            if is_met {
+        for message in named_messages(call) {
+            if scene.is_matched(rank, &call.communicator, message) {
                 continue;
             }
-            let they = them.map_or_else(|| "nobody".to_owned(), |_| peer.clone());
-            let crossed = them.and_then(|other| crossed(scene, *rank, other, is_receive));
-            if let (Some(other), Some(_)) = (them, &crossed)
-                && !crossings.insert((*rank.min(&other), *rank.max(&other)))
+            let Message {
+                endpoint: Endpoint { peer, tag },
+                is_receive,
+            } = message;
+            let (peer, they, other) = match peer {
+                Peer::Rank(other) => (
+                    format!("rank {other}"),
+                    format!("rank {other}"),
+                    Some(other),
+                ),
+                Peer::Any => ("anyone".to_owned(), "nobody".to_owned(), None),
+                Peer::Null | Peer::Outside => continue,
+            };
+            let counterpart = other.and_then(|other| scene.counterpart(rank, other, is_receive));
+            if let (Some(other), Some(_)) = (other, counterpart)
+                && !pairs.insert((rank.min(other), rank.max(other)))
             {
                 // It was said of the other one.
                 continue;
             }
-            let (wish, deed) = match (is_receive, them) {
-                (true, Some(_)) => ("for a message from", "is not sending one"),
-                (true, None) => ("for a message from", "is sending one"),
-                (false, _) => ("to send a message to", "is not receiving it"),
+            let wish = if is_receive {
+                "for a message from"
+            } else {
+                "to send a message to"
             };
-            let deed = crossed.unwrap_or_else(|| deed.to_owned());
-            let (tag, name) = (tag_in_words(half), &call.communicator_name);
+            let deed = match (counterpart, is_receive) {
+                (Some(their), _) => {
+                    let verb = if is_receive { "sends" } else { "receives" };
+                    format!(
+                        "{verb} one with {} on {}",
+                        tag_in_words(their.tag),
+                        their.name
+                    )
+                }
+                (None, true) if peer == "anyone" => "is sending one".to_owned(),
+                (None, true) => "is not sending one".to_owned(),
+                (None, false) => "is not receiving it".to_owned(),
+            };
+            let (tag, name) = (tag_in_words(tag), &call.communicator_name);
             let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
-            waiting.entry(text).or_default().push(*rank);
+            waiting.entry(text).or_default().push(rank);
         }
     }
     let mut waiting: Vec<(Ranks, String)> = waiting
@@ -470,39 +393,56 @@ fn messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
         .map(|(text, ranks)| (ranks.into_iter().collect(), text))
         .collect();
     waiting.sort();
-    let others: usize = waiting
-        .iter()
-        .skip(MOST_LISTED)
-        .map(|(ranks, _)| ranks.len())
-        .sum();
-    waiting.truncate(MOST_LISTED);
-    let findings = waiting.into_iter();
-    let mut findings: Vec<String> = findings
+    let rest = waiting.iter().skip(MOST_OF_A_KIND);
+    let others: Ranks = rest.flat_map(|(ranks, _)| ranks.iter()).collect();
+    waiting.truncate(MOST_OF_A_KIND);
+    let mut findings: Vec<String> = waiting
+        .into_iter()
         .map(|(ranks, text)| format!("{} {text}", ranks.with_verb("waits", "wait")))
         .collect();
-    if others > 0 {
-        findings.push(format!("{others} other ranks wait in the same way."));
+    if !others.is_empty() {
+        findings.push(format!(
+            "{} in the same way.",
+            others.with_verb("waits", "wait")
+        ));
     }
     findings
 }
 
-fn tag_in_words(half: Half) -> String {
-    half.tag
-        .map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"))
+fn tag_in_words(tag: Option<i64>) -> String {
+    tag.map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"))
 }
 
-/// What the other side does if it has to do with this rank, but not as this rank wants.
-fn crossed(scene: &Scene, rank: i32, other: i32, is_receive: bool) -> Option<String> {
-    let theirs = scene.calls.get(&other)?;
-    let halves = if is_receive {
-        &theirs.sends
-    } else {
-        &theirs.receives
+/// Why what looks like a deadlock is not proven to be one.
+fn doubts(scene: &Scene) -> Vec<String> {
+    let mut doubts: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+    for rank in stuck_unless_others_act(scene) {
+        let Some(running) = scene.note(rank).running() else {
+            continue;
+        };
+        if let Some(place) = running.elsewhere.first() {
+            let thread = match place.thread.as_str() {
+                "" => "its main thread".to_owned(),
+                name => format!("a thread ({name})"),
+            };
+            let line = if place.line.is_empty() {
+                String::new()
+            } else {
+                format!(" at {}", place.line)
+            };
+            doubts
+                .entry(format!("{thread}{line}"))
+                .or_default()
+                .push(rank);
+        } else if !running.doubt.is_empty() {
+            doubts.entry(running.doubt.clone()).or_default().push(rank);
+        }
+    }
+    let sentence = |(what, ranks): (String, Vec<i32>)| {
+        let ranks: Ranks = ranks.into_iter().collect();
+        format!("{ranks} may still act beside the call: {what}.")
     };
-    let half = *halves.iter().find(|half| half.peer == Peer::Rank(rank))?;
-    let verb = if is_receive { "sends" } else { "receives" };
-    let (tag, name) = (tag_in_words(half), &theirs.communicator_name);
-    Some(format!("{verb} one with {tag} on {name}"))
+    shortened(doubts.into_iter().map(sentence).collect(), "of these")
 }
 
 /// "a, b and c".

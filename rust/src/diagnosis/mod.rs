@@ -1,22 +1,33 @@
 //! What is wrong between ranks, from what each of them says about itself.
 //!
 //! - `ranks`: sets of ranks, in words.
-//! - `note`: what a rank says about itself.
-//! - `findings`: what is wrong, from the notes of all ranks.
+//! - `note`: what a process says about itself.
+//! - `notes`: what many of them say.
+//! - `scene`: what all of them do at one time.
+//! - `proof`: which ranks can never continue.
+//! - `findings`: what is wrong.
 //! - `report`: the same in words.
 //! - `traffic`: messages that were sent and never received.
 
 mod findings;
 mod note;
+mod notes;
+mod proof;
 mod ranks;
 mod report;
+mod scene;
 mod traffic;
 
-pub use findings::{DEADLOCK, Diagnosis, SETTLED, diagnose, disagreements, listed, settled};
-pub use note::{
-    CommunicatorId, End, Half, Note, Peer, State, Waiting, agreed, agreed_in_words, counts,
-    longest_call,
+pub use findings::{
+    DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, listed, settled,
 };
+pub use note::{
+    Attendance, Call, Collective, CommunicatorId, End, Endpoint, Kind, Message, Note, Peer, Place,
+    Posted, Running, State, agreed, agreed_in_words, attendances, group_of, messages_of,
+};
+pub use notes::Notes;
+pub use proof::SETTLED;
 pub use ranks::Ranks;
 pub use report::{Doing, report, rows, rows_of};
-pub use traffic::{Kind, Sent, Traffic, unreceived};
+pub use scene::Scene;
+pub use traffic::{Route, Sent, Traffic, unreceived};

@@ -1,49 +1,101 @@
-//! What a rank says about itself.
+//! What a process says about itself.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::ranks::runs;
-use crate::mpi::{PredefinedOp, REGISTRY};
-use crate::recorder::{self, CommunicatorFacts, Record, Scope};
+use crate::mpi::{self, PredefinedOp, REGISTRY};
+use crate::recorder::{self, Array, CommunicatorFacts, Group, Identity, Record, Scope};
 use crate::xla;
 
-/// What a process sends to, or receives from.
+/// The process at the other end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
-    /// The process with this rank in `MPI_COMM_WORLD`.
+    /// The one with this rank in `MPI_COMM_WORLD`.
     Rank(i32),
-    /// Whoever sends.
+    /// `MPI_ANY_SOURCE`.
     Any,
-    /// Nobody, at the end of a line of processes.
-    Nobody,
+    /// `MPI_PROC_NULL`.
+    Null,
+    /// One that does not belong to `MPI_COMM_WORLD`.
+    Outside,
 }
 
-/// One side of a message.
+/// A message as the process at one of its ends knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Half {
-    /// Who is on the other side.
+pub struct Endpoint {
+    /// The other end.
     pub peer: Peer,
-    /// The tag, if only one will do.
+    /// The tag, or `None` for `MPI_ANY_TAG`.
     pub tag: Option<i64>,
 }
 
-/// A communicator, as far as ranks know it from each other: by its members, and by the order in
-/// which it was first used.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct CommunicatorId {
-    /// A hash of the members.
-    pub members: u64,
-    /// Its number.
-    pub number: i64,
+/// A message that a process sends or receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The message.
+    pub endpoint: Endpoint,
+    /// Whether the process receives it.
+    pub is_receive: bool,
 }
 
-/// A call under way.
+/// What is known about which communicator of other processes one is. Two that are equal may be one
+/// communicator; only those that are `Default` or `World` surely are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CommunicatorId {
+    /// The hash of the group.
+    pub group: u64,
+    /// What tells it from others with this group.
+    pub kind: Kind,
+}
+
+/// What tells communicators with the same group from each other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// The default communicator, on which usually nobody but mpi4jax communicates.
+    Default,
+    /// `MPI_COMM_WORLD`.
+    World,
+    /// A copy of it, or of such a copy: the place among the copies, and their number, at each step.
+    Copy(Vec<(u32, u32)>),
+    /// Nothing.
+    Unknown,
+}
+
+impl CommunicatorId {
+    /// What is known of a communicator of this process.
+    pub fn of(facts: &CommunicatorFacts) -> Self {
+        let step = |copy: mpi::Copy| (copy.place, copy.of);
+        Self {
+            group: facts.group.hash(),
+            kind: match facts.identity {
+                Identity::Default => Kind::Default,
+                Identity::World => Kind::World,
+                Identity::Copy(lineage) => {
+                    Kind::Copy(mpi::path(lineage).into_iter().map(step).collect())
+                }
+                Identity::Unknown => Kind::Unknown,
+            },
+        }
+    }
+}
+
+impl CommunicatorId {
+    /// Whether another process means this communicator by that, as far as can be known.
+    fn resembles(&self, other: &Self) -> bool {
+        let places = |path: &[(u32, u32)]| path.iter().map(|(place, _)| *place).collect::<Vec<_>>();
+        self.group == other.group
+            && match (&self.kind, &other.kind) {
+                (Kind::Copy(one), Kind::Copy(other)) => places(one) == places(other),
+                (one, other) => one == other,
+            }
+    }
+}
+
+/// A call in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Waiting {
-    /// Its place among all calls of the rank.
+pub struct Call {
+    /// Its number among all calls of the process.
     pub number: u64,
     /// The name of the operation.
     pub operation: String,
@@ -57,26 +109,48 @@ pub struct Waiting {
     pub communicator: CommunicatorId,
     /// Its name.
     pub communicator_name: String,
-    /// The ranks in `MPI_COMM_WORLD` of its members, as runs of first and last.
-    pub members: Vec<(i32, i32)>,
+    /// For a collective call, its position among those of this process on the communicator, from 1;
+    /// else 0.
+    pub sequence: u64,
+    /// For a collective call, what all ranks have to agree about besides the operation: the words
+    /// for it, and what this process passed.
+    pub agreed: Vec<(String, String)>,
     /// For a call between neighbors in a topology: their ranks in `MPI_COMM_WORLD`. It waits for
     /// no others.
     pub neighbors: Option<Vec<i32>>,
-    /// For a collective call, its place among those on the communicator; else 0.
-    pub sequence: u64,
-    /// For a collective call, what all ranks have to agree about besides the operation: the words
-    /// for it, and what this rank has.
-    pub agreed: Vec<(String, String)>,
-    /// What is sent.
-    pub sends: Vec<Half>,
-    /// What is to be received.
-    pub receives: Vec<Half>,
-    /// Of several messages the one that it waits for, if that is known, and whether it is one that
-    /// is received. Others may be done.
-    pub awaited: Option<(Half, bool)>,
+    /// The messages that it sends and receives.
+    pub messages: Vec<Message>,
+    /// Of several messages the one that it waits for, if that is known. Others may have arrived.
+    pub awaited: Option<Message>,
+    /// The bytes of its arrays.
+    pub bytes: u64,
 }
 
-/// How a process has ended.
+/// A nonblocking operation that is not completed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Posted {
+    /// The communicator.
+    pub communicator: CommunicatorId,
+    /// Its name.
+    pub communicator_name: String,
+    /// The name of a collective operation, or nothing.
+    pub operation: String,
+    /// The messages of an operation that is none.
+    pub messages: Vec<Message>,
+}
+
+/// Where a thread of Python's is that is not in a call of mpi4jax.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The name of the thread, or nothing for the main thread.
+    pub thread: String,
+    /// What it does: "compiling", "in Comm.recv of mpi4py", or nothing.
+    pub activity: String,
+    /// The Python line.
+    pub line: String,
+}
+
+/// How a process ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// Its exit code.
@@ -85,122 +159,176 @@ pub struct End {
     pub reason: String,
 }
 
-/// What a rank does.
+/// A process that runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Running {
+    /// Its calls in progress, the oldest first.
+    pub calls: Vec<Call>,
+    /// Its nonblocking operations.
+    pub posted: Vec<Posted>,
+    /// The threads that may do something before any of the calls returns.
+    pub elsewhere: Vec<Place>,
+    /// Why it can't be excluded that something else in this process does, if it can't.
+    pub doubt: String,
+    /// Its main program is over in this way, and functions run that were registered for its exit.
+    pub ending: Option<End>,
+}
+
+/// What a process does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum State {
-    /// It is in a call.
-    Waiting(Box<Waiting>),
-    /// It is elsewhere: at this line of Python's, if it could be asked.
-    Elsewhere {
-        /// What it does there: "compiling", or nothing.
-        activity: String,
-        /// The line.
-        line: String,
-    },
-    /// It is done, and waits for the others in `MPI_Finalize`.
+    /// It runs.
+    Running(Box<Running>),
+    /// It is in `MPI_Finalize`, and waits for the others there.
     Ended(End),
     /// It does not answer.
     Silent,
 }
 
-/// What a rank says about itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Note {
-    /// Its rank in `MPI_COMM_WORLD`.
-    pub rank: i32,
-    /// What it does.
-    pub state: State,
-    /// An interrupt that Python can't handle, as the process is in a call.
-    pub is_interrupted: bool,
-    /// How many collective calls it has made on each communicator.
-    pub counts: Vec<(CommunicatorId, u64)>,
+/// What a process did in a collective call of others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attendance {
+    /// How many collective calls it has made on the communicator.
+    pub count: u64,
+    /// The operation of its own call at that position, and what all have to agree about, if it has
+    /// made one and remembers it.
+    pub call: Option<(String, Vec<(String, String)>)>,
 }
 
+/// A collective call: the communicator, what it is called, and the position of the call.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Collective {
+    /// The communicator.
+    pub communicator: CommunicatorId,
+    /// Its name. It tells communicators apart of which nothing else is known.
+    pub name: String,
+    /// The position among the collective calls on the communicator.
+    pub sequence: u64,
+}
+
+/// What a process says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// What it does.
+    pub state: State,
+    /// Seconds for which it has done just that.
+    pub steady: f64,
+    /// It was interrupted, and Python can't handle that.
+    pub is_interrupted: bool,
+    /// How many collective calls it has made on the default communicator.
+    pub default_calls: u64,
+    /// Whether others than mpi4jax may communicate on that.
+    pub shares_default: bool,
+    /// What it did in the collective calls that it was asked about, in their order.
+    pub attendances: Vec<Option<Attendance>>,
+}
+
+/// The note of a process that says nothing.
+pub static SILENT: Note = Note::new(State::Silent);
+
 impl Note {
-    /// The call that it is in, if it is in one.
-    pub fn waiting(&self) -> Option<&Waiting> {
+    /// One that says no more than what a process does.
+    pub const fn new(state: State) -> Self {
+        Self {
+            state,
+            steady: 0.0,
+            is_interrupted: false,
+            default_calls: 0,
+            shares_default: false,
+            attendances: Vec::new(),
+        }
+    }
+
+    /// What it does, if it runs.
+    pub fn running(&self) -> Option<&Running> {
         match &self.state {
-            State::Waiting(waiting) => Some(waiting),
+            State::Running(running) => Some(running),
             _ => None,
         }
     }
 
-    /// How many collective calls it has made on a communicator.
-    pub fn count(&self, communicator: &CommunicatorId) -> u64 {
-        self.counts
+    /// The calls that it is in.
+    pub fn calls(&self) -> &[Call] {
+        self.running().map_or(&[], |running| &running.calls)
+    }
+
+    /// The longest time that one of them has taken, if it is in one.
+    pub fn seconds(&self) -> Option<f64> {
+        self.calls()
             .iter()
-            .find_map(|(id, count)| (id == communicator).then_some(*count))
-            .unwrap_or(0)
+            .map(|call| call.seconds)
+            .reduce(f64::max)
+    }
+
+    /// How it ends, or has ended.
+    pub fn end(&self) -> Option<&End> {
+        match &self.state {
+            State::Running(running) => running.ending.as_ref(),
+            State::Ended(end) => Some(end),
+            State::Silent => None,
+        }
     }
 }
 
-/// How many collective calls this process has made on each communicator.
-pub fn counts() -> Vec<(CommunicatorId, u64)> {
-    let mut counts = BTreeMap::new();
-    for (number, facts) in recorder::communicators() {
-        let members = facts.hash();
-        let id = CommunicatorId { members, number };
-        counts.insert(id, recorder::calls_on(number));
-    }
-    counts.into_iter().collect()
+/// The messages of a call on a communicator.
+pub fn messages_of(messages: recorder::Messages, facts: &CommunicatorFacts) -> Vec<Message> {
+    let peer = |rank: i64| {
+        if recorder::is_nobody(rank) {
+            return Peer::Null;
+        }
+        match facts.group.get(rank) {
+            Some(rank) if rank >= 0 => Peer::Rank(rank),
+            Some(_) => Peer::Outside,
+            None => Peer::Any,
+        }
+    };
+    let message = |one: recorder::Message, is_receive| Message {
+        endpoint: Endpoint {
+            peer: peer(one.rank),
+            tag: (one.tag >= 0).then_some(one.tag),
+        },
+        is_receive,
+    };
+    let sent = messages.sent.into_iter().map(|one| message(one, false));
+    let received = messages.received.into_iter().map(|one| message(one, true));
+    received.chain(sent).collect()
 }
 
-/// The call that this process has been in for longest.
-pub fn longest_call() -> Option<Record> {
-    let recorded = recorder::recorded();
-    recorded
-        .filter_map(recorder::record)
-        .find(|record| record.end.is_none())
-}
-
-impl Waiting {
-    /// A call that is under way.
+impl Call {
+    /// A call that is in progress.
     pub fn new(record: &Record) -> Self {
         let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
-        let peer = |rank: i64| {
-            if recorder::is_nobody(rank) {
-                return Peer::Nobody;
-            }
-            let rank = usize::try_from(rank).ok();
-            let member = rank.and_then(|rank| facts.members.get(rank).copied());
-            member.map_or(Peer::Any, Peer::Rank)
-        };
-        let halves = |messages: Vec<(i64, i64)>| -> Vec<Half> {
-            let half = |(rank, tag)| Half {
-                peer: peer(rank),
-                tag: (tag >= 0).then_some(tag),
-            };
-            messages.into_iter().map(half).collect()
-        };
         let messages = record.messages();
-        let (sends, receives) = (halves(messages.sent), halves(messages.received));
-        let real = |half: &&Half| half.peer != Peer::Nobody;
-        let received = receives.iter().filter(real).map(|half| (*half, true));
-        let sent = sends.iter().filter(real).map(|half| (*half, false));
-        let awaited = record
-            .awaited
-            .and_then(|place| received.chain(sent).nth(place));
+        let bytes = bytes_of(record, &messages);
+        let messages = messages_of(messages, &facts);
+        let real = messages
+            .iter()
+            .filter(|one| one.endpoint.peer != Peer::Null);
+        let awaited = record.awaited.and_then(|place| real.copied().nth(place));
         Self {
             number: record.number,
             operation: record.name(),
             text: record.to_string(),
             line: record.line().unwrap_or_default(),
             seconds: recorder::exactly_now().seconds_since(record.begin),
-            communicator: CommunicatorId {
-                members: facts.hash(),
-                number: record.communicator(),
-            },
+            communicator: CommunicatorId::of(&facts),
             communicator_name: record.communicator_name(),
-            members: runs(facts.members.iter().copied()),
             sequence: record.sequence,
-            agreed: iter::once(("communicators".to_owned(), identity(&facts)))
-                .chain(agreed_in_words(record))
-                .collect(),
+            agreed: agreed_in_words(record).collect(),
             neighbors: neighbors(record, &facts),
-            sends,
-            receives,
+            messages,
             awaited,
+            bytes,
         }
+    }
+
+    /// The collective call that it is, if it is one.
+    pub fn collective(&self) -> Option<Collective> {
+        (self.sequence > 0).then(|| Collective {
+            communicator: self.communicator.clone(),
+            name: self.communicator_name.clone(),
+            sequence: self.sequence,
+        })
     }
 
     /// Whether it waits for a member of the communicator to make the same collective call.
@@ -210,10 +338,55 @@ impl Waiting {
             .is_none_or(|neighbors| neighbors.contains(&member))
     }
 
-    /// The members of the communicator.
-    pub fn members(&self) -> impl Iterator<Item = i32> {
-        self.members.iter().flat_map(|(first, last)| *first..=*last)
+    /// The messages of which it may be waiting for any.
+    pub fn awaited_messages(&self) -> Vec<Message> {
+        let real = |message: &&Message| message.endpoint.peer != Peer::Null;
+        match self.awaited {
+            Some(message) => vec![message],
+            None => self.messages.iter().filter(real).copied().collect(),
+        }
     }
+}
+
+fn bytes_of(record: &Record, messages: &recorder::Messages) -> u64 {
+    let of_messages = messages.sent.iter().chain(&messages.received);
+    let of_messages: u64 = of_messages.map(|message| message.bytes).sum();
+    let of_array = |array: Option<Array>| {
+        let Some(Array { dtype, count }) = array else {
+            return 0;
+        };
+        let size = REGISTRY.datatype(dtype).map_or(1, |datatype| datatype.size);
+        count.unsigned_abs().saturating_mul(size as u64)
+    };
+    of_messages.max(of_array(record.sent) + of_array(record.received))
+}
+
+/// What this process did in collective calls of others.
+pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
+    let communicators = recorder::communicators();
+    let number = |asked: &Collective| {
+        let same: Vec<_> = communicators
+            .iter()
+            .filter(|(_, facts)| CommunicatorId::of(facts).resembles(&asked.communicator))
+            .collect();
+        let named = || same.iter().filter(|(_, facts)| facts.name == asked.name);
+        match same.as_slice() {
+            [one] => Some(one.0),
+            _ if named().count() == 1 => named().next().map(|one| one.0),
+            _ => None,
+        }
+    };
+    let attendance = |asked: &Collective| {
+        let number = number(asked)?;
+        let is_asked =
+            |record: &Record| record.sequence == asked.sequence && record.communicator() == number;
+        let call = recorder::recent().into_iter().find(is_asked);
+        Some(Attendance {
+            count: recorder::calls_on(number),
+            call: call.map(|record| (record.name(), agreed_in_words(&record).collect())),
+        })
+    };
+    about.iter().map(attendance).collect()
 }
 
 /// The neighbors that a call is about, if it is one between neighbors.
@@ -221,30 +394,23 @@ fn neighbors(record: &Record, facts: &CommunicatorFacts) -> Option<Vec<i32>> {
     if record.operation.scope != Scope::Neighbors {
         return None;
     }
-    let found = REGISTRY.neighbors(record.communicator()).ok()?;
-    let both = [&found.sources, &found.destinations];
+    let neighbors = REGISTRY.neighbors(record.communicator()).ok()?;
+    let both = [&neighbors.sources, &neighbors.destinations];
     let both = both.into_iter().flat_map(|ends| &ends.bundles);
-    let ranks = both.filter_map(|bundle| {
-        let rank = usize::try_from(bundle.peer.rank).ok()?;
-        facts.members.get(rank).copied()
-    });
+    let ranks = both.filter_map(|bundle| facts.group.get(bundle.peer.rank.into()));
     Some(ranks.collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+/// The group of a communicator of this process, by the hash that notes have.
+pub fn group_of(record: &Record) -> Group {
+    let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
+    Group::clone(&facts.group)
 }
 
 /// What all ranks have to agree about in a call on one communicator: the words for it, and what
 /// this rank has.
 pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)> {
     agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.in_words(value)))
-}
-
-/// What tells a communicator from others of the same processes, which have its number on other
-/// ranks if those use them in another order: its name, and its place by the order in which MPI has
-/// made them.
-fn identity(facts: &CommunicatorFacts) -> String {
-    let earlier = recorder::communicators()
-        .into_iter()
-        .filter(|(_, other)| other.members == facts.members && other.creation < facts.creation);
-    format!("{}, place {}", facts.name, earlier.count())
 }
 
 /// The number of the first operator that a user has made.

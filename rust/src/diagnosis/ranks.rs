@@ -3,9 +3,26 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::recorder::Group;
+
 /// A set of ranks. It is shown as ranges, as there may be thousands.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "Group", into = "Group")]
 pub struct Ranks(BTreeSet<i32>);
+
+impl From<Group> for Ranks {
+    fn from(group: Group) -> Self {
+        group.iter().collect()
+    }
+}
+
+impl From<Ranks> for Group {
+    fn from(ranks: Ranks) -> Self {
+        ranks.iter().collect()
+    }
+}
 
 impl FromIterator<i32> for Ranks {
     fn from_iter<I: IntoIterator<Item = i32>>(ranks: I) -> Self {
@@ -29,6 +46,16 @@ impl Ranks {
         self.0.iter().copied()
     }
 
+    /// The first one.
+    pub fn first(&self) -> Option<i32> {
+        self.0.first().copied()
+    }
+
+    /// Adds other ranks.
+    pub fn extend(&mut self, ranks: impl IntoIterator<Item = i32>) {
+        self.0.extend(ranks);
+    }
+
     /// Whether this is one of them.
     pub fn contains(&self, rank: i32) -> bool {
         self.0.contains(&rank)
@@ -41,7 +68,7 @@ impl Ranks {
 }
 
 /// The first and the last of each run of ranks that follow one another.
-pub fn runs(ranks: impl Iterator<Item = i32>) -> Vec<(i32, i32)> {
+fn runs(ranks: impl Iterator<Item = i32>) -> Vec<(i32, i32)> {
     let mut runs: Vec<(i32, i32)> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {

@@ -3,74 +3,114 @@
 use std::collections::BTreeMap;
 
 use super::findings::Diagnosis;
-use super::note::{Note, State};
+use super::note::{Call, Note, Place, SILENT, State};
+use super::notes::Notes;
 use super::ranks::Ranks;
 
 /// More lines than this are not for people.
-const MOST_LINES: usize = 20;
+const MOST_LINES: usize = 18;
 
-/// What a group of ranks does, and its Python line.
+/// What ranks do, and their Python line.
 pub type Doing = (String, String);
 
-fn doing(note: &Note) -> Doing {
-    match &note.state {
-        State::Waiting(call) => (format!("in {}", call.text), call.line.clone()),
-        State::Elsewhere { activity, line } if activity.is_empty() => {
-            ("not in MPI".to_owned(), line.clone())
-        }
-        State::Elsewhere { activity, line } => (activity.clone(), line.clone()),
-        State::Ended(end) if end.reason.is_empty() => ("has ended".to_owned(), String::new()),
-        State::Ended(end) => (format!("has ended: {}", end.reason), String::new()),
-        State::Silent => ("does not answer".to_owned(), String::new()),
-    }
+fn in_call(call: &Call) -> Doing {
+    (format!("in {}", call.text), call.line.clone())
 }
 
-/// The same, with no more than the operation of a call.
-fn doing_in_short(note: &Note) -> Doing {
+/// The same, with no more than the operation of the call.
+fn in_call_in_short(call: &Call) -> Doing {
+    let what = format!("in {} on {}", call.operation, call.communicator_name);
+    (what, call.line.clone())
+}
+
+fn at_place(place: &Place) -> Doing {
+    let activity = match place.activity.as_str() {
+        "" => "not in MPI",
+        activity => activity,
+    };
+    let what = match place.thread.as_str() {
+        "" => activity.to_owned(),
+        thread => format!("thread {thread}: {activity}"),
+    };
+    (what, place.line.clone())
+}
+
+/// What a process does: several things, if it has several threads.
+fn doings(note: &Note, in_call: fn(&Call) -> Doing) -> Vec<Doing> {
+    let ended = |how: &str, reason: &str| match reason {
+        "" => how.to_owned(),
+        reason => format!("{how}: {reason}"),
+    };
     match &note.state {
-        State::Waiting(call) => (
-            format!("in {} on {}", call.operation, call.communicator_name),
-            call.line.clone(),
-        ),
-        _ => doing(note),
+        State::Running(running) => {
+            let ending = running.ending.iter();
+            let ending = ending.map(|end| (ended("is ending", &end.reason), String::new()));
+            let calls = running.calls.iter().map(in_call);
+            let places = running.elsewhere.iter().map(at_place);
+            let all: Vec<Doing> = ending.chain(calls).chain(places).collect();
+            if all.is_empty() {
+                vec![("not in MPI".to_owned(), String::new())]
+            } else {
+                all
+            }
+        }
+        State::Ended(end) => vec![(ended("has ended", &end.reason), String::new())],
+        State::Silent => vec![("does not answer".to_owned(), String::new())],
     }
 }
 
 /// What ranks do, by what it is.
-fn groups(ranks: impl IntoIterator<Item = (i32, Doing)>) -> Vec<(Ranks, Doing)> {
-    let mut groups: BTreeMap<Doing, Vec<i32>> = BTreeMap::new();
-    for (rank, doing) in ranks {
-        groups.entry(doing).or_default().push(rank);
+fn groups(ranks: impl IntoIterator<Item = (Ranks, Doing)>) -> Vec<(Ranks, Doing)> {
+    let mut groups: BTreeMap<Doing, Ranks> = BTreeMap::new();
+    for (ranks, doing) in ranks {
+        groups.entry(doing).or_default().extend(ranks.iter());
     }
-    let mut groups: Vec<(Ranks, Doing)> = groups
-        .into_iter()
-        .map(|(doing, ranks)| (ranks.into_iter().collect(), doing))
-        .collect();
+    let groups = groups.into_iter().map(|(doing, ranks)| (ranks, doing));
+    let mut groups: Vec<(Ranks, Doing)> = groups.collect();
     groups.sort();
     groups
 }
 
 /// A line for all ranks that do the same.
 pub fn rows(ranks: impl IntoIterator<Item = (i32, Doing)>) -> Vec<String> {
-    table(groups(ranks))
+    let one = |(rank, doing)| ([rank].into_iter().collect(), doing);
+    table(groups(ranks.into_iter().map(one)))
 }
 
-/// The same, from their notes.
-pub fn rows_of(notes: &[Note]) -> Vec<String> {
-    let mut found = groups(notes.iter().map(|note| (note.rank, doing(note))));
-    if found.len() > MOST_LINES {
-        found = groups(notes.iter().map(|note| (note.rank, doing_in_short(note))));
+/// The same, from their notes, of ranks below `size`.
+pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
+    let all = |in_call: fn(&Call) -> Doing| {
+        let known: Ranks = notes.iter().flat_map(|(ranks, _)| ranks.iter()).collect();
+        let is_complete = known.len() == size as usize;
+        let silent = (0..size).filter(|rank| !is_complete && !known.contains(*rank));
+        let silent: Ranks = silent.collect();
+        let silent = (!silent.is_empty()).then_some((&silent, &SILENT));
+        let doings = notes.iter().chain(silent).flat_map(|(ranks, note)| {
+            let doings = doings(note, in_call).into_iter();
+            doings.map(|doing| (ranks.clone(), doing))
+        });
+        groups(doings.collect::<Vec<_>>())
+    };
+    let groups = all(in_call);
+    if groups.len() > MOST_LINES {
+        return table(all(in_call_in_short));
     }
-    table(found)
+    table(groups)
 }
 
 /// A line for each group.
 fn table(mut groups: Vec<(Ranks, Doing)>) -> Vec<String> {
+    // What most ranks do is shown, whichever ranks these are.
+    if groups.len() > MOST_LINES {
+        groups.sort_by_key(|(ranks, _)| std::cmp::Reverse(ranks.len()));
+        groups[..MOST_LINES].sort();
+    }
     let hidden: Ranks = groups
         .iter()
         .skip(MOST_LINES)
         .flat_map(|(ranks, _)| ranks.iter())
         .collect();
+    let others = groups.len().saturating_sub(MOST_LINES);
     groups.truncate(MOST_LINES);
     let shown: Vec<(String, &Doing)> = groups
         .iter()
@@ -92,33 +132,34 @@ fn table(mut groups: Vec<(Ranks, Doing)>) -> Vec<String> {
         })
         .collect();
     if !hidden.is_empty() {
-        lines.push(format!("  {hidden}: other lines"));
+        lines.push(format!("  {hidden}: {others} other lines"));
     }
     lines
 }
 
 /// The report: a line for each group of ranks that do the same, and what is wrong.
-pub fn report(notes: &[Note], diagnosis: &Diagnosis) -> String {
-    let waiting: Vec<f64> = notes
-        .iter()
-        .filter_map(|note| note.waiting().map(|call| call.seconds))
-        .collect();
-    let all = if waiting.len() == notes.len() {
-        notes.len().to_string()
-    } else {
-        format!("{} of {}", waiting.len(), notes.len())
+pub fn report(notes: &Notes, size: i32, diagnosis: &Diagnosis) -> String {
+    let waiting = notes.iter().filter(|(_, note)| note.seconds().is_some());
+    let count: usize = waiting.map(|(ranks, _)| ranks.len()).sum();
+    let all = match count {
+        count if count == size as usize => size.to_string(),
+        count => format!("{count} of {size}"),
     };
-    let seconds = waiting.iter().copied().fold(0.0, f64::max);
-    let (ranks, have) = match notes.len() {
+    let seconds = notes.iter().filter_map(|(_, note)| note.seconds());
+    let seconds = seconds.fold(0.0, f64::max);
+    let (ranks, have) = match size {
         1 => ("rank", "has"),
-        _ => ("ranks", if waiting.len() == 1 { "has" } else { "have" }),
+        _ => ("ranks", if count == 1 { "has" } else { "have" }),
     };
     let mut lines = vec![format!(
         "mpi4jax: {all} {ranks} {have} been waiting for {seconds:.0} s"
     )];
-
-    lines.extend(rows_of(notes));
-    lines.extend(diagnosis.findings.iter().cloned());
+    lines.extend(rows_of(notes, size));
+    let findings = &diagnosis.findings;
+    lines.extend(findings.iter().take(MOST_LINES).cloned());
+    if findings.len() > MOST_LINES {
+        lines.push("...".to_owned());
+    }
     lines.join("\n") + "\n"
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What messages of one kind have in common.
+/// What messages of one route have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Kind {
+pub struct Route {
     /// The rank in `MPI_COMM_WORLD` of who sends.
     pub from: i32,
     /// The rank in `MPI_COMM_WORLD` of who receives.
@@ -17,11 +17,11 @@ pub struct Kind {
     pub tag: i32,
 }
 
-/// How many messages of a kind were sent.
+/// How many messages of a route were sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// What they have in common.
-    pub kind: Kind,
+    pub route: Route,
     /// How many.
     pub count: u64,
     /// The name of the communicator.
@@ -35,8 +35,8 @@ pub struct Sent {
 pub struct Traffic {
     /// Those that it has sent.
     pub sent: Vec<Sent>,
-    /// How many it has received of each kind.
-    pub received: Vec<(Kind, u64)>,
+    /// How many it has received of each route.
+    pub received: Vec<(Route, u64)>,
 }
 
 /// More kinds are not listed.
@@ -44,12 +44,12 @@ const MOST_LISTED: usize = 20;
 
 /// The report of messages that nobody has received, if there are any.
 pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
-    let mut left: BTreeMap<Kind, (u64, &Sent)> = BTreeMap::new();
+    let mut left: BTreeMap<Route, (u64, &Sent)> = BTreeMap::new();
     for sent in of_all.iter().flat_map(|traffic| &traffic.sent) {
-        left.insert(sent.kind, (sent.count, sent));
+        left.insert(sent.route, (sent.count, sent));
     }
-    for (kind, count) in of_all.iter().flat_map(|traffic| &traffic.received) {
-        if let Some((left, _)) = left.get_mut(kind) {
+    for (route, count) in of_all.iter().flat_map(|traffic| &traffic.received) {
+        if let Some((left, _)) = left.get_mut(route) {
             *left = left.saturating_sub(*count);
         }
     }
@@ -61,8 +61,8 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
         _ => &format!("{total} messages were"),
     };
     let mut lines = vec![format!("mpi4jax: {what} never received (MPI4JAX_CHECK)")];
-    for (kind, (left, sent)) in left.iter().take(MOST_LISTED) {
-        let Kind { from, to, tag, .. } = kind;
+    for (route, (left, sent)) in left.iter().take(MOST_LISTED) {
+        let Route { from, to, tag, .. } = route;
         let Sent {
             count,
             communicator,
@@ -83,8 +83,8 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn kind(from: i32, tag: i32) -> Kind {
-        Kind {
+    fn route(from: i32, tag: i32) -> Route {
+        Route {
             from,
             to: 1,
             communicator: 0,
@@ -92,9 +92,9 @@ mod tests {
         }
     }
 
-    fn sent(kind: Kind, count: u64) -> Sent {
+    fn sent(route: Route, count: u64) -> Sent {
         Sent {
-            kind,
+            route,
             count,
             communicator: "COMM_WORLD".into(),
             line: "main.py:5 in main".into(),
@@ -104,12 +104,12 @@ mod tests {
     #[test]
     fn what_nobody_has_received() {
         let sender = Traffic {
-            sent: vec![sent(kind(0, 5), 3), sent(kind(0, 6), 2)],
+            sent: vec![sent(route(0, 5), 3), sent(route(0, 6), 2)],
             received: Vec::new(),
         };
         let receiver = Traffic {
-            sent: vec![sent(kind(1, 5), 1)],
-            received: vec![(kind(0, 5), 1), (kind(0, 6), 2)],
+            sent: vec![sent(route(1, 5), 1)],
+            received: vec![(route(0, 5), 1), (route(0, 6), 2)],
         };
         assert_eq!(
             unreceived(&[sender, receiver]).unwrap(),
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn all_were_received() {
         let both = Traffic {
-            sent: vec![sent(kind(1, 5), 1)],
-            received: vec![(kind(1, 5), 1)],
+            sent: vec![sent(route(1, 5), 1)],
+            received: vec![(route(1, 5), 1)],
         };
         assert_eq!(unreceived(&[both, Traffic::default()]), None);
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn long_lists_are_cut() {
         let sender = Traffic {
-            sent: (0..30).map(|tag| sent(kind(0, tag), 1)).collect(),
+            sent: (0..30).map(|tag| sent(route(0, tag), 1)).collect(),
             received: Vec::new(),
         };
         let report = unreceived(&[sender]).unwrap();

@@ -8,6 +8,9 @@ use crate::xla::Buffer;
 
 /// The memory that the arrays of one call are in.
 pub trait Memory {
+    /// Whether it is a device's, so that a call may have to wait for that.
+    const IS_ON_DEVICE: bool;
+
     /// The address at which MPI finds the operand, from [`before`](Self::before) on.
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure>;
 

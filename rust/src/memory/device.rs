@@ -39,6 +39,8 @@ impl Direct {
 }
 
 impl Memory for Direct {
+    const IS_ON_DEVICE: bool = true;
+
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
         Ok(self.note(operand, bytes))
     }
@@ -236,6 +238,8 @@ impl Staged {
 }
 
 impl Memory for Staged {
+    const IS_ON_DEVICE: bool = true;
+
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
         let array = self.stage(operand, bytes, self.results.borrow().iter().copied())?;
         self.operands.borrow_mut().push(StagedOperand {

@@ -11,6 +11,8 @@ use crate::xla::Buffer;
 pub struct Host;
 
 impl Memory for Host {
+    const IS_ON_DEVICE: bool = false;
+
     #[inline(always)]
     fn read(&self, operand: &Buffer, _: usize) -> Result<*const c_void, Failure> {
         Ok(operand.address)

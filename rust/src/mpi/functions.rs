@@ -150,6 +150,9 @@ functions! {
             extra_state: *mut c_void,
         );
         comm_free = MPI_Comm_free(comm: *mut A::Comm);
+        comm_get_attr = MPI_Comm_get_attr(
+            comm: A::Comm, keyval: c_int, value: *mut c_void, flag: *mut c_int,
+        );
         comm_rank = MPI_Comm_rank(comm: A::Comm, rank: *mut c_int);
         comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
         comm_size = MPI_Comm_size(comm: A::Comm, size: *mut c_int);

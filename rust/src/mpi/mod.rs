@@ -6,6 +6,7 @@ pub mod functions;
 mod growing_list;
 pub mod half_float;
 mod library;
+mod lineage;
 mod operators;
 mod registry;
 mod status;
@@ -18,6 +19,7 @@ pub use functions::{
 };
 pub use growing_list::GrowingList;
 pub use library::Library;
+pub use lineage::{Copy, Lineage, follow_copies, lineage_of, path};
 pub use operators::PredefinedOp;
 pub use registry::{
     Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,

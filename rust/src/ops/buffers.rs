@@ -38,7 +38,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer> {
         let (datatype, bytes) = measure(operand)?;
         Ok(MpiBuffer {
-            address: self.in_memory(self.memory.read(operand, bytes))?,
+            address: self.in_memory(|memory| memory.read(operand, bytes))?,
             count: operand.count,
             datatype,
         })
@@ -48,7 +48,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer> {
         let (datatype, bytes) = measure(result)?;
         Ok(MpiBuffer {
-            address: self.in_memory(self.memory.write(result, bytes))?,
+            address: self.in_memory(|memory| memory.write(result, bytes))?,
             count: result.count,
             datatype,
         })

@@ -157,7 +157,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         details: impl FnOnce() -> String,
         body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
-        self.in_memory(self.memory.before(access))?;
+        self.in_memory(|memory| memory.before(access))?;
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
             let entry = log::Entry::begin(self.communicator.rank, function, &details());
@@ -168,16 +168,28 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             body(self.functions, comm)
         };
         self.check(function, code)?;
-        self.in_memory(self.memory.after(access))
+        self.in_memory(|memory| memory.after(access))
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.
     pub fn written(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
         let access = Access::both(elements, 0, datatype.size);
-        self.in_memory(self.memory.after(&access))
+        self.in_memory(|memory| memory.after(&access))
     }
 
-    pub(super) fn in_memory<T>(&self, outcome: std::result::Result<T, Failure>) -> Result<T> {
+    /// Does something with the memory of the arrays, which may have to wait for the device.
+    #[inline(always)]
+    pub(super) fn in_memory<T>(
+        &self,
+        body: impl FnOnce(&M) -> std::result::Result<T, Failure>,
+    ) -> Result<T> {
+        if M::IS_ON_DEVICE {
+            self.recording.set_reached_mpi(false);
+        }
+        let outcome = body(&self.memory);
+        if M::IS_ON_DEVICE {
+            self.recording.set_reached_mpi(true);
+        }
         outcome.map_err(|failure| self.failed(&failure))
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::Call;
 use super::check::{byte_type, number_type, world_rank};
 use crate::diagnosis::{
-    Note, Ranks, State, Waiting, agreed, agreed_in_words, disagreements, listed, rows_of,
+    self, Note, Notes, Ranks, Running, Scene, State, agreed, disagreement_in_words, listed, rows_of,
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -22,7 +22,8 @@ use crate::xla::hash;
 /// What a rank tells the others when they do not agree.
 #[derive(Serialize, Deserialize)]
 struct Statement {
-    note: Note,
+    rank: i32,
+    call: diagnosis::Call,
     /// The elements in a row of its array, if it has any.
     row: Option<i64>,
     /// What others send that this rank does not expect.
@@ -166,8 +167,15 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let statements = self.statements(comm, record, row, complaints)?;
         let mut report =
             vec!["mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)".to_owned()];
-        let notes: Vec<Note> = statements.iter().map(|one| one.note.clone()).collect();
-        report.extend(rows_of(&notes));
+        let mut notes = Notes::default();
+        for Statement { rank, call, .. } in &statements {
+            let running = Running {
+                calls: vec![call.clone()],
+                ..Running::default()
+            };
+            notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
+        }
+        report.extend(rows_of(&notes, statements.len() as i32));
         report.extend(findings(&notes, &statements));
         Ok(self.refuse(report, Some(comm)))
     }
@@ -180,17 +188,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         row: Option<i64>,
         complaints: Vec<String>,
     ) -> Result<Vec<Statement>> {
-        let mut call = Waiting::new(record);
-        call.agreed = agreed_in_words(record).collect();
-        // All of them are on this communicator, whatever number each has for it.
-        call.communicator.number = 0;
+        let mut call = diagnosis::Call::new(record);
+        // All of them are on this communicator, whatever each of them knows of it.
+        call.communicator.kind = diagnosis::Kind::Default;
         let own = Statement {
-            note: Note {
-                rank: world_rank(record, self.communicator.rank),
-                state: State::Waiting(Box::new(call)),
-                is_interrupted: false,
-                counts: Vec::new(),
-            },
+            rank: world_rank(record, self.communicator.rank),
+            call,
             row,
             complaints,
         };
@@ -224,13 +227,17 @@ fn unreadable(error: serde_json::Error) -> Error {
 }
 
 /// What does not fit, in words.
-fn findings(notes: &[Note], statements: &[Statement]) -> Vec<String> {
-    let mut found = disagreements(notes);
+fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
+    let size = statements.iter().map(|one| one.rank + 1).max().unwrap_or(0);
+    let scene = Scene::new(notes, size, &[]);
+    let collectives = scene.collectives();
+    let disagreements = collectives.filter_map(|(one, _)| disagreement_in_words(&scene, one));
+    let mut found: Vec<String> = disagreements.collect();
     found.extend(statements.iter().flat_map(|one| one.complaints.clone()));
     if found.is_empty() {
         let by_row = |row: i64| -> Ranks {
             let have = statements.iter().filter(|one| one.row == Some(row));
-            have.map(|one| one.note.rank).collect()
+            have.map(|one| one.rank).collect()
         };
         let mut rows: Vec<i64> = statements.iter().filter_map(|one| one.row).collect();
         rows.sort_unstable();

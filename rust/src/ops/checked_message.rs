@@ -11,7 +11,7 @@ use super::buffers::{MpiBuffer, RecvBuffer};
 use super::call::Call;
 use super::check::{byte_type, world_rank};
 use super::messages::Message;
-use crate::diagnosis::{Doing, Kind, Sent, Traffic, rows};
+use crate::diagnosis::{Doing, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
@@ -123,8 +123,8 @@ impl Refusal {
 #[derive(Default)]
 struct Tallies {
     /// How many of each kind, with the line of the last.
-    sent: BTreeMap<Kind, (u64, String)>,
-    received: BTreeMap<Kind, u64>,
+    sent: BTreeMap<Route, (u64, String)>,
+    received: BTreeMap<Route, u64>,
 }
 
 static TALLIES: Mutex<Option<Tallies>> = Mutex::new(None);
@@ -141,7 +141,7 @@ pub fn traffic() -> Traffic {
             .sent
             .iter()
             .map(|(kind, (count, line))| Sent {
-                kind: *kind,
+                route: *kind,
                 count: *count,
                 communicator: recorder::communicator_name(kind.communicator),
                 line: line.clone(),
@@ -252,7 +252,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             .filter(|_| to.rank != A::PROC_NULL)?;
         let line = record.line().unwrap_or_default();
         let label = Label::new(record, sent, &line);
-        let kind = Kind {
+        let kind = Route {
             from: world_rank(record, self.communicator.rank),
             to: world_rank(record, to.rank),
             communicator: label.communicator,
@@ -282,7 +282,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let own = world_rank(record, self.communicator.rank);
         let from = world_rank(record, source);
         let refusal = if label.magic == MAGIC {
-            let kind = Kind {
+            let kind = Route {
                 from,
                 to: own,
                 communicator: label.communicator,

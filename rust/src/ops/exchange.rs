@@ -115,7 +115,7 @@ fn one_after_another<A: Abi, M: Memory>(
         message.is_alone = false;
         incoming.push((message, Array::from(array)));
     }
-    call.in_memory(call.memory.before(&Access::WHOLE))?;
+    call.in_memory(|memory| memory.before(&Access::WHOLE))?;
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
         .then(|| log::Entry::begin(rank, "MPI_Waitall", &in_words(sent, received)));
@@ -134,7 +134,7 @@ fn one_after_another<A: Abi, M: Memory>(
         entry.end(code);
     }
     call.check("MPI_Wait", code)?;
-    call.in_memory(call.memory.after(&Access::WHOLE))?;
+    call.in_memory(|memory| memory.after(&Access::WHOLE))?;
     outcome
 }
 

@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::checked_message::Label;
+use crate::diagnosis::{CommunicatorId, Posted, messages_of};
 use crate::memory::Block;
 use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
-use crate::recorder::{self, Array};
+use crate::recorder::{self, Array, Group, os_thread};
 
 /// A message or a collective operation that MPI has begun.
 struct Pending {
@@ -80,6 +81,8 @@ pub struct Flight {
     pub operation: &'static str,
     /// Which call of which program has begun it.
     call_site: i64,
+    /// The number of the communicator.
+    communicator: i64,
     /// For a collective operation, its place among those on the communicator; else 0.
     pub sequence: u64,
     /// Whether it may be that nobody waits for it, which is no mistake then.
@@ -97,10 +100,17 @@ pub struct Flight {
 }
 
 impl Flight {
-    pub fn new(operation: &'static str, call_site: i64, sequence: u64, block: Block) -> Self {
+    pub fn new(
+        operation: &'static str,
+        call_site: i64,
+        communicator: i64,
+        sequence: u64,
+        block: Block,
+    ) -> Self {
         Self {
             operation,
             call_site,
+            communicator,
             sequence,
             may_be_lost: false,
             needs_pushing: true,
@@ -179,8 +189,17 @@ const MOST_PERHAPS_LOST: usize = 1024;
 /// So many of the last ones are known when they are over.
 const REMEMBERED: usize = 4096;
 
+/// What is in flight, and what is known of it without looking at it.
+struct Kept {
+    flight: Arc<Mutex<Option<Flight>>>,
+    operation: &'static str,
+    call_site: i64,
+    communicator: i64,
+    sequence: u64,
+}
+
 struct Flights {
-    by_number: BTreeMap<u32, Arc<Mutex<Option<Flight>>>>,
+    by_number: BTreeMap<u32, Kept>,
     last: u32,
     /// Whether there is something for the thread that it has not seen.
     has_begun: bool,
@@ -250,10 +269,10 @@ impl Flights {
             return;
         }
         let oldest = self.perhaps_lost.pop_front().unwrap_or(number);
-        let Some(flight) = self.by_number.get(&oldest) else {
+        let Some(kept) = self.by_number.get(&oldest) else {
             return;
         };
-        let is_over = lock(flight).as_ref().is_none_or(Flight::is_done);
+        let is_over = lock(&kept.flight).as_ref().is_none_or(Flight::is_done);
         if is_over {
             self.by_number.remove(&oldest);
         } else {
@@ -306,8 +325,14 @@ pub fn keep<A: Abi>(flight: Flight) -> u32 {
         call_site: flight.call_site,
         line: None,
     });
-    let flight = Arc::new(Mutex::new(Some(flight)));
-    all.by_number.insert(number, flight);
+    let kept = Kept {
+        operation: flight.operation,
+        call_site: flight.call_site,
+        communicator: flight.communicator,
+        sequence: flight.sequence,
+        flight: Arc::new(Mutex::new(Some(flight))),
+    };
+    all.by_number.insert(number, kept);
     if may_be_lost {
         all.may_lose(number);
     }
@@ -332,15 +357,14 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
         );
     }
     let mut all = flights();
-    let flight = all.by_number.remove(&number);
-    let Some(flight) = flight else {
+    let Some(kept) = all.by_number.remove(&number) else {
         let what = all.describe(number);
         return Err(format!(
             "wait got a request that was waited for before: {what}"
         ));
     };
     drop(all);
-    lock(&flight)
+    lock(&kept.flight)
         .take()
         .ok_or_else(|| "wait got a request that is being waited for".to_owned())
 }
@@ -378,6 +402,7 @@ fn start_pushing<A: Abi>() {
 
 /// What the thread does.
 fn push<A: Abi>() {
+    os_thread::claim();
     let Some(functions) = A::functions().get() else {
         return;
     };
@@ -394,7 +419,8 @@ fn push<A: Abi>() {
         if mem::take(&mut all.has_begun) {
             last_work = Instant::now();
         }
-        let seen: Vec<_> = all.by_number.values().cloned().collect();
+        let seen = all.by_number.values();
+        let seen: Vec<_> = seen.map(|kept| Arc::clone(&kept.flight)).collect();
         drop(all);
         let mut oldest = Duration::ZERO;
         let begin = Instant::now();
@@ -440,8 +466,8 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
     let begin = Instant::now();
     let mut left = Vec::new();
     let found = mem::take(&mut flights().by_number);
-    for (number, flight) in found {
-        let Some(mut flight) = lock(&flight).take() else {
+    for (number, kept) in found {
+        let Some(mut flight) = lock(&kept.flight).take() else {
             continue;
         };
         flight.test(functions);
@@ -459,6 +485,35 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
     left
 }
 
+/// What is in flight, as other processes may match it, with the groups of the communicators. `None`
+/// if that can't be found out now.
+pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
+    const ATTEMPTS: usize = 10;
+    let mut attempts = (0..ATTEMPTS).map(|attempt| {
+        if attempt > 0 {
+            thread::sleep(PAUSES.1);
+        }
+        FLIGHTS.try_lock().ok()
+    });
+    let all = attempts.find_map(|all| all)?;
+    let (mut posted, mut groups) = (Vec::new(), Vec::new());
+    for kept in all.by_number.values() {
+        let facts = recorder::communicator_facts(kept.communicator).unwrap_or_default();
+        let messages = recorder::messages(kept.call_site).unwrap_or_default();
+        groups.push(Group::clone(&facts.group));
+        posted.push(Posted {
+            communicator: CommunicatorId::of(&facts),
+            operation: match kept.sequence {
+                0 => String::new(),
+                _ => kept.operation.to_owned(),
+            },
+            messages: messages_of(messages, &facts),
+            communicator_name: facts.name,
+        });
+    }
+    Some((posted, groups))
+}
+
 /// How many operations are in flight.
 pub fn count() -> usize {
     flights().by_number.len()
@@ -472,7 +527,7 @@ mod tests {
     #[test]
     fn memory_that_mpi_may_write_is_not_used_again() {
         const BYTES: usize = 5 << 20; // no other test has such a block
-        let flight = || Flight::new("isend", 0, 0, Block::take(BYTES));
+        let flight = || Flight::new("isend", 0, 0, 0, Block::take(BYTES));
         let mut over = flight();
         let address = over.block.address(0) as usize;
         drop(over);

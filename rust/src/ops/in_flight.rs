@@ -37,7 +37,7 @@ pub(super) fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Re
     call.is_in_flight(number, None);
     let ticket: Ticket = [number as f32, flight::process_mark() as f32];
     let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
-    call.in_memory(call.memory.store(&result, &bytes))
+    call.in_memory(|memory| memory.store(&result, &bytes))
 }
 
 /// Checks that an array is a ticket, or several of them.
@@ -55,7 +55,7 @@ fn check_ticket(array: &Buffer) -> Result<()> {
 fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(u32, u32)> {
     check_ticket(array)?;
     let mut bytes = vec![0; array.count as usize * size_of::<f32>()];
-    call.in_memory(call.memory.load(array, &mut bytes))?;
+    call.in_memory(|memory| memory.load(array, &mut bytes))?;
     let words = bytes.chunks_exact(size_of::<f32>());
     let words = words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]) as u32);
     let words: Vec<u32> = words.collect();
@@ -75,7 +75,13 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     pub(super) fn new_flight(&self, room: &Room) -> Result<Flight> {
         let call_site = self.number("call_site").unwrap_or(0);
         let block = Block::take(room.bytes);
-        let mut flight = Flight::new(self.operation.name, call_site, self.sequence(), block);
+        let mut flight = Flight::new(
+            self.operation.name,
+            call_site,
+            self.comm_number,
+            self.sequence(),
+            block,
+        );
         flight.may_be_lost = self.number("may_be_lost")? != 0;
         Ok(flight)
     }
@@ -86,7 +92,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         block: &mut Block,
         bytes: Range<usize>,
     ) -> Result<()> {
-        self.in_memory(self.memory.load(operand, block.part(bytes)))
+        self.in_memory(|memory| memory.load(operand, block.part(bytes)))
     }
 }
 
@@ -264,7 +270,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         // The derivative of what was started from a constant.
         return results.iter().try_for_each(|result| {
             let zeros = vec![0; measure(result)?.1];
-            call.in_memory(call.memory.store(result, &zeros))
+            call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
     let mut flight = flight::take(number, mark).map_err(Error::invalid)?;
@@ -300,7 +306,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     fits?;
     for (result, arrival) in results.iter().zip(&flight.arrivals) {
         let bytes = flight.block.part(arrival.bytes.clone());
-        call.in_memory(call.memory.store(result, bytes))?;
+        call.in_memory(|memory| memory.store(result, bytes))?;
     }
     Ok(())
 }

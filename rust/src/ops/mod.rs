@@ -36,6 +36,6 @@ pub use check::{check_is_enabled, set_check};
 pub use checked_message::traffic;
 pub use companions::free_communicator;
 pub use counts::set_count_limit;
-pub use flight::{Left, count as in_flight, finish, set_line, set_pushing};
+pub use flight::{Left, count as in_flight, finish, posted, set_line, set_pushing};
 pub use handlers::{device_handlers, host_handlers};
 pub use on_error::set_raise_on_error;

@@ -158,7 +158,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         let places = |ends: &'static Ends| ends.bundles.iter().flat_map(|bundle| &bundle.places);
 
         let mut array = vec![0; bytes(self.operand.count)];
-        call.in_memory(call.memory.load(&self.operand, &mut array))?;
+        call.in_memory(|memory| memory.load(&self.operand, &mut array))?;
         let mut sent = Vec::new();
         for place in places(self.edges.destinations) {
             sent.extend_from_slice(&array[place * stride..][..block]);
@@ -171,7 +171,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         for (place, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
             array[place * block..][..block].copy_from_slice(bytes);
         }
-        call.in_memory(call.memory.store(&self.result, &array))
+        call.in_memory(|memory| memory.store(&self.result, &array))
     }
 
     /// The messages of packed blocks: one for each process.

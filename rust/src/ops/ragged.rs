@@ -23,7 +23,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     pub(super) fn counts(&self, operand: &Buffer) -> Result<Vec<i64>> {
         let size = count_size(operand)?;
         let mut bytes = vec![0; operand.count as usize * size];
-        self.in_memory(self.memory.load(operand, &mut bytes))?;
+        self.in_memory(|memory| memory.load(operand, &mut bytes))?;
         let numbers = bytes
             .chunks_exact(size)
             .map(|bytes| match bytes.try_into() {
@@ -54,7 +54,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 bytes.extend(count.to_ne_bytes());
             }
         }
-        self.in_memory(self.memory.store(result, &bytes))
+        self.in_memory(|memory| memory.store(result, &bytes))
     }
 
     /// Makes it an error on all ranks if one of them complains: that of the first that does.

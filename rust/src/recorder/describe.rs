@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::ring::{Array, Record};
-use super::tables::{Messages, call_site, communicator_facts, eager_line, is_nobody, messages};
+use super::tables::{
+    Message, Messages, call_site, communicator_facts, eager_line, is_nobody, messages,
+};
 use crate::mpi::PredefinedOp;
 use crate::xla::data_type_name;
 
@@ -61,7 +63,11 @@ impl Record {
             let one = |rank: &str, tag: &str| {
                 let rank = self.attribute(rank)?;
                 let tag = self.attribute(tag).or_else(|| self.attribute("tag"));
-                Some((rank, tag.unwrap_or(-1)))
+                Some(Message {
+                    rank,
+                    tag: tag.unwrap_or(-1),
+                    bytes: 0,
+                })
             };
             Messages {
                 sent: one("dest", "sendtag").into_iter().collect(),
@@ -87,8 +93,9 @@ impl Record {
             .into_iter()
             .map(|message| ("from", message));
         let all: Vec<_> = to.chain(from).collect();
-        words.extend(all.iter().take(MOST_MESSAGES).map(|(way, (rank, tag))| {
-            format!("{way} {} with {}", peer(*rank), tag_in_words(*tag))
+        words.extend(all.iter().take(MOST_MESSAGES).map(|(way, message)| {
+            let (peer, tag) = (peer(message.rank), tag_in_words(message.tag));
+            format!("{way} {peer} with {tag}")
         }));
         if all.len() > MOST_MESSAGES {
             words.push(format!("{} more messages", all.len() - MOST_MESSAGES));

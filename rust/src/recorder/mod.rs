@@ -1,6 +1,9 @@
 //! What this process called last: a ring of records, which every call writes.
 //!
 //! - `clock`: the time of a record.
+//! - `group`: the processes of a communicator.
+//! - `identify`: which communicators of several processes are one.
+//! - `meeting`: what all ranks do together in Python.
 //! - `os_thread`: the system's numbers of threads.
 //! - `ring`: the records.
 //! - `tables`: what is known of what they refer to.
@@ -9,6 +12,9 @@
 
 mod clock;
 mod describe;
+mod group;
+mod identify;
+mod meeting;
 pub mod os_thread;
 mod reader;
 mod ring;
@@ -16,13 +22,17 @@ mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{NONBLOCKING, communicator_name, operator_name};
+pub use group::{Group, Run};
+pub use identify::{Entry as CommunicatorEntry, identify};
+pub use meeting::{begin_meeting, end_meeting};
 pub use reader::Reader;
 pub use ring::{
-    Array, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on, in_progress, recent,
-    record, recorded, set_capacity,
+    Array, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on, in_progress,
+    recent, record, recorded, set_capacity,
 };
 pub use tables::{
-    CommunicatorFacts, Messages, call_site, call_sites_since, communicator_facts, communicators,
-    is_nobody, set_call_site, set_communicator_facts, set_eager_line, set_messages, set_proc_null,
-    world_rank,
+    CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,
+    call_sites_since, communicator_facts, communicators, has_foreign_handlers, is_default_shared,
+    is_nobody, messages, set_call_site, set_communicator_facts, set_eager_line,
+    set_foreign_handlers, set_messages, set_proc_null, share_default, world_rank,
 };

@@ -379,6 +379,11 @@ pub fn calls_on(communicator: i64) -> u64 {
 }
 
 impl Recording {
+    /// The place of the call among all calls of this process.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// For a collective operation, its place among those on the communicator; else 0.
     pub fn sequence(&self) -> u64 {
         self.slot.sequence.load(Relaxed)

@@ -1,27 +1,62 @@
 //! What is known of the things that records refer to by numbers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::xla::hash;
+use super::group::Group;
+use crate::mpi::Lineage;
+
+/// What a process knows about which communicator of other processes one of its own is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// The default communicator.
+    Default,
+    /// `MPI_COMM_WORLD`.
+    World,
+    /// A copy of that, or of a copy of it.
+    Copy(Lineage),
+    /// Nothing but which processes it has.
+    #[default]
+    Unknown,
+}
 
 /// What users call a communicator, and which processes it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommunicatorFacts {
     /// Its name in reports.
     pub name: String,
-    /// The ranks in `MPI_COMM_WORLD` of its processes, in their order.
-    pub members: Vec<i32>,
-    /// The number that MPI has for it in Fortran, by the order in which communicators were made.
-    pub creation: i64,
+    /// Its processes.
+    pub group: Arc<Group>,
+    /// Which one of other processes it is.
+    pub identity: Identity,
 }
 
-impl CommunicatorFacts {
-    /// A hash of the members, the same in all processes.
-    pub fn hash(&self) -> u64 {
-        hash(self.members.iter().map(|rank| i64::from(*rank)))
-    }
+/// The number of the default communicator.
+pub const DEFAULT_COMMUNICATOR: i64 = 0;
+
+static IS_DEFAULT_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Says that others than mpi4jax may communicate on the default communicator.
+pub fn share_default() {
+    IS_DEFAULT_SHARED.store(true, Ordering::Relaxed);
+}
+
+/// Whether others than mpi4jax may communicate on the default communicator.
+pub fn is_default_shared() -> bool {
+    IS_DEFAULT_SHARED.load(Ordering::Relaxed)
+}
+
+static HAS_FOREIGN_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// Says that another package may have handlers that call MPI, of which there are no records.
+pub fn set_foreign_handlers() {
+    HAS_FOREIGN_HANDLERS.store(true, Ordering::Relaxed);
+}
+
+/// Whether another package may have handlers that call MPI.
+pub fn has_foreign_handlers() -> bool {
+    HAS_FOREIGN_HANDLERS.load(Ordering::Relaxed)
 }
 
 /// The rank of no process in the MPI that is loaded (MPI-4.1 §3.10). Other negative ones stand for
@@ -38,18 +73,31 @@ pub fn is_nobody(rank: i64) -> bool {
     rank == i64::from(PROC_NULL.load(Ordering::Relaxed))
 }
 
-/// The messages of a call, each with the rank of the other side and the tag.
+/// A message of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// The rank of the process at the other end.
+    pub rank: i64,
+    /// The tag.
+    pub tag: i64,
+    /// Its size, or 0 if the array of the call says it.
+    pub bytes: u64,
+}
+
+/// The messages of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Messages {
     /// Those that it sends.
-    pub sent: Vec<(i64, i64)>,
+    pub sent: Vec<Message>,
     /// Those that it receives.
-    pub received: Vec<(i64, i64)>,
+    pub received: Vec<Message>,
 }
 
 #[derive(Default)]
 struct Tables {
     communicators: HashMap<i64, CommunicatorFacts>,
+    /// The groups that communicators have, by their hashes: many communicators have the same one.
+    groups: HashMap<u64, Arc<Group>>,
     call_sites: HashMap<i64, Vec<String>>,
     messages: HashMap<i64, Messages>,
     /// The call sites in the order in which their lines became known.
@@ -68,8 +116,15 @@ fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {
 }
 
 /// Says what there is to know about the communicator with this number.
-pub fn set_communicator_facts(number: i64, facts: CommunicatorFacts) {
-    with_tables(|tables| tables.communicators.insert(number, facts));
+pub fn set_communicator_facts(number: i64, mut facts: CommunicatorFacts) {
+    with_tables(|tables| {
+        let known = tables.groups.entry(facts.group.hash());
+        let known = known.or_insert_with(|| Arc::clone(&facts.group));
+        if *known == facts.group {
+            facts.group = Arc::clone(known);
+        }
+        tables.communicators.insert(number, facts)
+    });
 }
 
 /// What is known about the communicator with this number.
@@ -79,10 +134,9 @@ pub fn communicator_facts(number: i64) -> Option<CommunicatorFacts> {
 
 /// The rank in `MPI_COMM_WORLD` of a process with this rank in a communicator, if that is known.
 pub fn world_rank(communicator: i64, rank: i32) -> Option<i32> {
-    let rank = usize::try_from(rank).ok()?;
     with_tables(|tables| {
         let facts = tables.communicators.get(&communicator)?;
-        facts.members.get(rank).copied()
+        facts.group.get(rank.into())
     })
 }
 

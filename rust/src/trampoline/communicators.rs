@@ -1,8 +1,8 @@
 //! The communicators that JAX's collectives make.
 
 use std::ffi::c_int;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::records::{Facts, OnCommunicator, Operation};
 use crate::log;
@@ -62,8 +62,8 @@ impl Communicators {
         };
         let facts = CommunicatorFacts {
             name,
-            members,
-            creation: number(place),
+            group: Arc::new(members.into_iter().collect()),
+            ..CommunicatorFacts::default()
         };
         recorder::set_communicator_facts(number(place), facts);
         place

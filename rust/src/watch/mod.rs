@@ -1,13 +1,23 @@
 //! What watches the calls: a thread that explains a hang.
 //!
-//! - `watcher`: when ranks ask each other, and what follows; without MPI and threads.
-//! - `exchange`: their messages.
+//! - `round`: asking many ranks, along a tree; without MPI and threads.
+//! - `watcher`: when ranks ask each other, and what follows; also without.
+//! - `signals`, `python`, `threads`: what there is to know about this process.
+//! - `process`: what the thread makes of that.
+//! - `exchange`: the messages of the ranks.
 //! - `thread`: the thread.
 
 mod exchange;
+mod process;
+mod python;
+mod round;
+mod signals;
 mod thread;
+mod threads;
 mod watcher;
 
 pub use exchange::Objects;
-pub use thread::{Start, Whereabouts, connect, end_with, finish, set_whereabouts, start};
-pub use watcher::{Action, Alarm, Message, Settings, Watcher};
+pub use python::{Ask, Python, set_ask};
+pub use round::{Question, RoundId};
+pub use thread::{Start, connect, end_with, finish, start};
+pub use watcher::{Action, Alarm, Message, Process, Settings, Watcher};

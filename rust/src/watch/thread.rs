@@ -1,23 +1,22 @@
 //! The thread that watches the calls of this process.
 
+use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::exchange::{Exchange, Objects};
-use super::watcher::{Action, Settings, Watcher, alone, timed_out};
-use crate::diagnosis::{DEADLOCK, End, Note, State, Waiting, counts, longest_call};
+use super::process::Observer;
+use super::signals::{note_interrupts, without_signals};
+use super::watcher::{Action, Process, Settings, Watcher, alone, timed_out};
+use crate::diagnosis::{DEADLOCK, End};
 use crate::log;
 use crate::mpi::{Abi, Functions, Handle, let_launcher_read};
 use crate::ops;
-use crate::recorder::exactly_now;
-
-/// Asks Python what the main thread does, and for its line, if it is outside of MPI; for the line of
-/// an eager call, if it is in one. Gives `None` if Python does not run any more.
-pub type Whereabouts = Box<dyn Fn() -> Option<(String, String)> + Send + Sync>;
+use crate::recorder::os_thread;
 
 /// What the thread has to know.
 #[derive(Debug, Clone, Copy)]
@@ -30,35 +29,24 @@ pub struct Start {
     pub settings: Settings,
 }
 
-static WHEREABOUTS: OnceLock<Whereabouts> = OnceLock::new();
 static END: Mutex<Option<End>> = Mutex::new(None);
 static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
 /// On rank 0: the host of each rank.
 static HOSTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// When the process was interrupted first, or 0.
-static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
 /// How often the thread looks, in milliseconds: usually, and when there is something to do.
 const IDLE: u64 = 100;
 const BUSY: u64 = 5;
 const ENDING: u64 = 1;
-/// An interrupt that Python has not handled after so many seconds, it can't handle.
-const INTERRUPT_PATIENCE: f64 = 1.0;
-/// Python is given so many seconds to say where it is.
-const PYTHON_PATIENCE: Duration = Duration::from_millis(1500);
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says how to ask Python.
-pub fn set_whereabouts(whereabouts: Whereabouts) {
-    let _ = WHEREABOUTS.set(whereabouts);
-}
-
-/// Says how this process ends. It is in `MPI_Finalize` soon.
+/// Says how the main program of this process has ended. Functions may run that were registered for
+/// its exit; after them, it is in `MPI_Finalize`.
 pub fn end_with(end: End) {
     *locked(&END) = Some(end);
     wake();
@@ -115,19 +103,6 @@ pub fn start<A: Abi>(start: Start, own: usize) {
     *thread = spawned.ok();
 }
 
-/// Signals are for the other threads.
-fn without_signals<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: signal sets are plain data, which these functions fill.
-    unsafe {
-        let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = body();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        result
-    }
-}
-
 /// Has MPI call [`finish`] at the begin of `MPI_Finalize`: it then deletes the attributes of
 /// `MPI_COMM_SELF` (MPI-4.1 §11.2.4).
 fn call_when_finalised<A: Abi>(functions: &Functions<A>, own: A::Comm) {
@@ -167,125 +142,17 @@ fn call_when_finalised<A: Abi>(functions: &Functions<A>, own: A::Comm) {
     }
 }
 
-/// The handler of interrupts that was there before, Python's.
-static HANDLER_BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-
-/// Notes when the process is interrupted first, and leaves the rest to Python.
-fn note_interrupts() {
-    extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        let now = exactly_now().0;
-        let _ = INTERRUPTED.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        let Some(before) = HANDLER_BEFORE.get() else {
-            return;
-        };
-        // SAFETY: the handler that was installed, called as its flags say.
-        unsafe {
-            if before.sa_flags & libc::SA_SIGINFO != 0 {
-                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                    std::mem::transmute(before.sa_sigaction);
-                handler(signal, info, context);
-            } else {
-                let handler: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
-                handler(signal);
-            }
-        }
-    }
-    // SAFETY: `sigaction` is plain data. The handler only calls what may be called in one.
-    unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGINT, ptr::null(), &raw mut before) != 0
-            || [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
-            || HANDLER_BEFORE.set(before).is_err()
-        {
-            return;
-        }
-        let mut own = before;
-        own.sa_flags |= libc::SA_SIGINFO;
-        own.sa_sigaction = note as *const () as usize;
-        libc::sigaction(libc::SIGINT, &raw const own, ptr::null_mut());
-    }
-}
-
-/// What this process does, as far as the core knows at once.
-fn brief(rank: i32) -> Note {
-    let call = longest_call();
-    let end = locked(&END).clone();
-    let interrupted = INTERRUPTED.load(Ordering::Relaxed);
-    let is_interrupted = interrupted != 0
-        && call.as_ref().is_some_and(|call| {
-            let since = exactly_now()
-                .0
-                .saturating_sub(interrupted.max(call.begin.0));
-            call.begin.0 <= interrupted && since as f64 * 1e-9 >= INTERRUPT_PATIENCE
-        });
-    if call.is_none() {
-        // Python has got it.
-        INTERRUPTED.store(0, Ordering::Relaxed);
-    }
-    let state = match (end, call) {
-        (Some(end), _) => State::Ended(end),
-        (None, Some(call)) => State::Waiting(Box::new(Waiting::new(&call))),
-        (None, None) => State::Elsewhere {
-            activity: String::new(),
-            line: String::new(),
-        },
-    };
-    Note {
-        rank,
-        state,
-        is_interrupted,
-        counts: Vec::new(),
-    }
-}
-
-/// The same, with the numbers of its calls, and with what Python knows.
-fn full(rank: i32) -> Note {
-    let mut note = brief(rank);
-    note.counts = counts();
-    match &mut note.state {
-        State::Waiting(call) if call.line.is_empty() => {
-            let (_, line) = ask_python().unwrap_or_default();
-            call.line = line;
-        }
-        State::Elsewhere { activity, line } => {
-            (*activity, *line) = ask_python().unwrap_or_else(|| {
-                let what = "not in MPI, and Python does not say where";
-                (what.to_owned(), String::new())
-            });
-        }
-        _ => {}
-    }
-    note
-}
-
-/// Asks Python, which may be busy for as long as it likes: by a thread of its own.
-fn ask_python() -> Option<(String, String)> {
-    static IS_ASKED: AtomicBool = AtomicBool::new(false);
-    let whereabouts = WHEREABOUTS.get()?;
-    if IS_ASKED.swap(true, Ordering::AcqRel) {
-        return None;
-    }
-    let (send, receive) = mpsc::channel();
-    let spawned = without_signals(|| {
-        thread::Builder::new().spawn(move || {
-            let answer = whereabouts();
-            IS_ASKED.store(false, Ordering::Release);
-            let _ = send.send(answer);
-        })
-    });
-    spawned.ok()?;
-    receive.recv_timeout(PYTHON_PATIENCE).ok()?
-}
-
 fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
+    os_thread::claim();
     let rank = start.rank;
     let mut watcher = Watcher::new(rank, start.size, start.settings);
+    let mut process = Observer::new();
     let mut exchange: Option<Exchange<A>> = None;
-    let mut reported_alone = 0;
+    let mut alone = Alone::default();
     let mut has_told_traffic = !ops::check_is_enabled();
-    let origin = exactly_now();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
+        process.look(locked(&END).clone(), is_ending);
         if exchange.is_none() {
             exchange = locked(&OBJECTS).map(|objects| Exchange::new(functions, objects));
             watcher.set_hosts(std::mem::take(&mut *locked(&HOSTS)));
@@ -293,13 +160,11 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
         let mut is_busy = false;
         if let Some(exchange) = &mut exchange {
             let messages: Vec<_> = std::iter::from_fn(|| exchange.receive()).collect();
-            let now = exactly_now().seconds_since(origin);
             is_busy = !messages.is_empty() || watcher.is_busy();
-            let mut actions = watcher.step(now, messages, &brief(rank), &|| full(rank));
+            let mut actions = watcher.step(process.now(), messages, &mut process);
             if is_ending && !has_told_traffic {
                 has_told_traffic = true;
-                let has_failed = locked(&END).as_ref().is_some_and(|end| end.code != 0);
-                actions.extend(watcher.end((!has_failed).then(ops::traffic)));
+                actions.extend(watcher.end((!process.fails()).then(ops::traffic)));
             }
             for action in actions {
                 is_busy = true;
@@ -314,26 +179,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
                 return;
             }
         } else {
-            let note = brief(rank);
-            let call = note.waiting().map(|call| (call.number, call.seconds));
-            if let Some((number, seconds)) = call
-                && seconds >= start.settings.report_after
-                && number != reported_alone
-            {
-                reported_alone = number;
-                log::print_error(&alone(full(rank), NO_EXCHANGE));
-            }
-            if let (Some((_, seconds)), Some(timeout)) = (call, start.settings.timeout)
-                && seconds >= timeout
-            {
-                // Without the level of threads that it takes, MPI can't be asked to do it. When a
-                // process dies, its launcher ends the others.
-                log::print_error(&timed_out("this rank", DEADLOCK));
-                let_launcher_read();
-                // SAFETY: this ends the process, without the functions that would run at exit while
-                // another thread is in MPI.
-                unsafe { libc::_exit(DEADLOCK) };
-            }
+            alone.look(&start, &mut process);
             if is_ending {
                 return;
             }
@@ -343,6 +189,45 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
             (_, true) => BUSY,
             _ => IDLE,
         }));
+    }
+}
+
+/// The part of a rank that can't ask others.
+#[derive(Default)]
+struct Alone {
+    /// The calls that were reported.
+    reported: HashSet<u64>,
+}
+
+impl Alone {
+    fn look(&mut self, start: &Start, process: &mut Observer) {
+        let settings = start.settings;
+        let calls = process.calls();
+        self.reported
+            .retain(|number| calls.iter().any(|call| call.0 == *number));
+        let is_news = |(number, seconds): &&(u64, f64)| {
+            *seconds >= settings.report_after && !self.reported.contains(number)
+        };
+        let news: Vec<u64> = calls.iter().filter(is_news).map(|call| call.0).collect();
+        let is_timed_out = settings.timeout.is_some_and(|timeout| {
+            let mut calls = calls.iter();
+            calls.any(|(_, seconds)| *seconds >= timeout)
+        });
+        if !news.is_empty()
+            && let Some((note, _)) = process.note(&[])
+        {
+            log::print_error(&alone(start.rank, note, NO_EXCHANGE));
+            self.reported.extend(news);
+        }
+        if is_timed_out {
+            // Without the level of threads that it takes, MPI can't be asked to do it. When a
+            // process dies, its launcher ends the others.
+            log::print_error(&timed_out("this rank", DEADLOCK));
+            let_launcher_read();
+            // SAFETY: this ends the process, without the functions that would run at exit while
+            // another thread is in MPI.
+            unsafe { libc::_exit(DEADLOCK) };
+        }
     }
 }
 

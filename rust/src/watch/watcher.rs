@@ -1,51 +1,57 @@
 //! When ranks ask each other, and what follows.
 //!
-//! A rank that waits for long alarms rank 0, which asks all ranks for a note, and makes the report
-//! of what comes back. Nobody waits for anybody here: [`Watcher::step`] gets what has come, and
-//! says what to do.
+//! A rank that waits for long alarms rank 0, the leader, which asks all ranks for a note and makes the
+//! report of what comes back. If rank 0 does not answer, another rank leads. Nobody waits for anybody
+//! here: [`Watcher::step`] gets what has come, and says what to do.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::round::{Collection, Question, RoundId, position_above, rank_at};
 use crate::diagnosis::{
-    DEADLOCK, Note, SETTLED, State, Traffic, diagnose, report, settled, unreceived,
+    Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Scene, State,
+    Traffic, diagnose, report, settled, unreceived,
 };
+use crate::recorder::Group;
 
 /// What ranks say to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// To rank 0: this rank has reason to ask all others.
-    Alarm(Alarm),
-    /// From rank 0: say what you do. Whether this is for a report of who waits.
-    Ask {
-        /// Which asking this is.
-        round: u64,
-        /// Whether it will be told to the user.
-        is_report: bool,
+    /// On the way to a rank that leads: a rank has reason to ask all others.
+    Alarm {
+        /// The reason.
+        reason: Alarm,
+        /// The rank that is to ask.
+        leader: i32,
     },
+    /// Say what you do, and have others say it.
+    Ask(Question),
+    /// The question has come.
+    Heard(RoundId),
     /// The answer.
-    Note {
+    Answer {
         /// Which asking this is for.
-        round: u64,
-        /// What the rank does.
-        note: Box<Note>,
+        round: RoundId,
+        /// What the ranks do.
+        notes: Notes,
     },
     /// To rank 0, from a rank that ends: the messages that it has sent and received, or nothing if
     /// it has failed.
     Traffic(Option<Traffic>),
 }
 
-/// Why a rank alarms the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Why a rank alarms the others. What comes later in this list is more urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Alarm {
+    /// It ends with an error. If others wait for it, they do so in vain.
+    Ending,
     /// It has been in a call for long.
     Waiting,
+    /// It was interrupted in a call.
+    Interrupted,
     /// It has been in a call for so long that all shall end.
     Timeout,
-    /// It ends with an error, or was interrupted in a call. If others wait for it, they do so in
-    /// vain.
-    Ending,
 }
 
 /// What users have set.
@@ -70,24 +76,45 @@ pub enum Action {
     Abort(i32),
 }
 
-/// Rank 0 waits so many seconds for notes.
-pub const PATIENCE: f64 = 3.0;
-/// A rank whose alarm is not heard for so many seconds reports for itself.
-const HEARING: f64 = 3.0 * PATIENCE;
-/// How long after an ending rank 0 asks for the first time, and how long at the most until it asks
-/// again.
+/// What a process knows about itself.
+pub trait Process {
+    /// Its calls in progress: their numbers, and for how many seconds it has seen them.
+    fn calls(&self) -> &[(u64, f64)];
+    /// Whether it ends, or has ended, with an error.
+    fn fails(&self) -> bool;
+    /// How often it was interrupted in a call, where Python can't handle that.
+    fn interrupts(&self) -> u32;
+    /// Its note, with the groups of the communicators in it. It may take a while to find out what
+    /// Python does: until then there is none, and the process is asked again.
+    fn note(&mut self, about: &[Collective]) -> Option<(Note, Vec<Group>)>;
+}
+
+/// A rank whose alarm is not heard for so many seconds alarms another leader.
+const HEARING: f64 = 9.0;
+/// How long after an ending the leader asks for the first time, and how long at the most until it
+/// asks again.
 const FIRST_PAUSE: f64 = 1.2;
 const LONGEST_PAUSE: f64 = 10.0;
+/// In large jobs it is so many seconds for each rank.
+const PAUSE_PER_RANK: f64 = 0.01;
 
+/// All ranks are asked about no more collective calls.
+const MOST_QUESTIONS: usize = 8;
 /// More hosts are not named.
 const MOST_HOSTS: usize = 8;
 
-/// An asking under way, on rank 0.
-struct Round {
-    number: u64,
+/// An alarm that this rank has given, and that was not followed by a question yet.
+struct Unheard {
     reason: Alarm,
-    started: f64,
-    notes: BTreeMap<i32, Note>,
+    since: f64,
+    /// How many leaders were tried.
+    attempts: usize,
+}
+
+/// An asking under way, of this rank as the leader.
+struct Round {
+    reason: Alarm,
+    collection: Collection,
 }
 
 /// The part of one rank.
@@ -95,21 +122,24 @@ pub struct Watcher {
     rank: i32,
     size: i32,
     settings: Settings,
-    /// The call of this rank that was reported last, by its number.
-    reported: u64,
+    /// The calls of this rank that were reported, of those in progress.
+    reported: HashSet<u64>,
     /// The call that is past the timeout.
     timed_out: u64,
-    /// Whether it has said that it ends.
     has_told_of_end: bool,
-    /// When this rank alarmed rank 0, until it is asked.
-    alarmed: Option<f64>,
+    interrupts: u32,
+    unheard: Option<Unheard>,
+    /// When alarms to each leader were passed on last.
+    passed_on: HashMap<(i32, Alarm), f64>,
+    /// What it collects for others.
+    collections: Vec<Collection>,
     rounds: u64,
     round: Option<Round>,
-    /// On rank 0: whether a round that is no report showed that there is something to report.
-    is_report_due: bool,
-    /// On rank 0: the calls, by rank and number, that were reported to be in a deadlock.
+    /// As the leader: the reason for the next round.
+    due: Option<Alarm>,
+    /// As the leader: the calls, by rank and number, that were reported to be in a deadlock.
     told: HashSet<(i32, u64)>,
-    /// On rank 0, after an ending or a report: when to ask again, and the pause after that.
+    /// As the leader, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
     /// On rank 0: the messages of the ranks that have ended.
     traffic: BTreeMap<i32, Option<Traffic>>,
@@ -124,13 +154,16 @@ impl Watcher {
             rank,
             size,
             settings,
-            reported: 0,
+            reported: HashSet::new(),
             timed_out: 0,
             has_told_of_end: false,
-            alarmed: None,
+            interrupts: 0,
+            unheard: None,
+            passed_on: HashMap::new(),
+            collections: Vec::new(),
             rounds: 0,
             round: None,
-            is_report_due: false,
+            due: None,
             told: HashSet::new(),
             next_look: None,
             traffic: BTreeMap::new(),
@@ -168,195 +201,314 @@ impl Watcher {
 
     /// Whether answers are expected soon.
     pub fn is_busy(&self) -> bool {
-        self.round.is_some()
+        self.round.is_some() || !self.collections.is_empty()
     }
 
-    /// What this rank has reason to say, by the call that it is in.
-    fn alarm(&mut self, note: &Note) -> Option<Alarm> {
-        let has_failed = matches!(&note.state, State::Ended(end) if end.code != 0);
-        if (has_failed || note.is_interrupted) && !self.has_told_of_end {
-            self.has_told_of_end = true;
-            return Some(Alarm::Ending);
-        }
-        let call = note.waiting()?;
-        if self
-            .settings
-            .timeout
-            .is_some_and(|limit| call.seconds >= limit)
-            && call.number != self.timed_out
-        {
-            self.timed_out = call.number;
-            return Some(Alarm::Timeout);
-        }
-        if call.seconds >= self.settings.report_after
-            && call.number != self.reported
-            && self.alarmed.is_none()
-        {
-            return Some(Alarm::Waiting);
-        }
-        None
-    }
-
-    /// Takes in what has come, at a time in seconds. `look` says in short what this rank does; the
-    /// full note, which may take a while to make, is asked for where it is needed.
+    /// Takes in what has come, at a time in seconds.
     pub fn step(
         &mut self,
         now: f64,
         messages: Vec<(i32, Message)>,
-        brief: &Note,
-        full: &dyn Fn() -> Note,
+        process: &mut dyn Process,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         for (from, message) in messages {
-            match message {
-                Message::Alarm(reason) => self.hear(now, reason, full, &mut actions),
-                Message::Ask { round, is_report } => {
-                    let note = Box::new(self.answer(is_report, full));
-                    actions.push(Action::Send(from, Message::Note { round, note }));
-                }
-                Message::Note { round, note } => {
-                    if let Some(open) = self.round.as_mut().filter(|open| open.number == round) {
-                        open.notes.insert(from, *note);
-                    }
-                }
-                Message::Traffic(traffic) => self.note_traffic(from, traffic, &mut actions),
-            }
+            self.receive(now, from, message, process, &mut actions);
         }
-        if let Some(reason) = self.alarm(brief) {
-            self.alarmed = Some(now);
-            if self.rank == 0 {
-                self.hear(now, reason, full, &mut actions);
-            } else {
-                actions.push(Action::Send(0, Message::Alarm(reason)));
-            }
+        let calls = process.calls();
+        self.reported
+            .retain(|number| calls.iter().any(|call| call.0 == *number));
+        if calls.is_empty() {
+            self.unheard = None;
         }
-        if brief.waiting().is_none() {
-            self.alarmed = None;
+        if let Some(reason) = self.alarm(process) {
+            self.unheard = Some(Unheard {
+                reason,
+                since: now,
+                attempts: 0,
+            });
+            self.give_alarm(now, &mut actions);
+        } else if self
+            .unheard
+            .as_ref()
+            .is_some_and(|alarm| now - alarm.since > HEARING)
+        {
+            self.give_alarm(now, &mut actions);
         }
-        if self.alarmed.is_some_and(|since| now - since > HEARING) {
-            self.alarmed = None;
-            self.report_alone(full, &mut actions);
+        if process.interrupts() > self.interrupts.max(1) {
+            // The report was made when it was interrupted first.
+            let text = format!("{}\n", ending("interrupted again", INTERRUPTED));
+            actions.push(Action::Print(format!("mpi4jax: {text}")));
+            actions.push(Action::Abort(INTERRUPTED));
         }
+        self.interrupts = process.interrupts();
         if let Some((when, pause)) = self.next_look
             && now >= when
             && self.round.is_none()
         {
-            let longer = (1.5 * pause).min(LONGEST_PAUSE);
+            let longest = LONGEST_PAUSE.max(PAUSE_PER_RANK * f64::from(self.size));
+            let longer = (1.5 * pause).min(longest);
             self.next_look = Some((now + longer, longer));
-            self.ask(now, Alarm::Ending, full, &mut actions);
+            self.due.get_or_insert(Alarm::Ending);
         }
-        self.close(now, &mut actions);
-        if self.round.is_none() && std::mem::take(&mut self.is_report_due) {
-            self.ask(now, Alarm::Waiting, full, &mut actions);
-            self.close(now, &mut actions);
+        if self.round.is_none()
+            && let Some(reason) = self.due.take()
+        {
+            self.begin_round(now, reason, Vec::new(), process, &mut actions);
         }
+        self.collect(now, process, &mut actions);
         actions
     }
 
-    /// The note of this rank. A call that is told to the user is not told again.
-    fn answer(&mut self, is_report: bool, full: &dyn Fn() -> Note) -> Note {
-        let note = full();
-        if is_report {
-            self.alarmed = None;
-            self.reported = note.waiting().map_or(self.reported, |call| call.number);
-        }
-        note
-    }
-
-    /// Rank 0 has been alarmed.
-    fn hear(
+    fn receive(
         &mut self,
         now: f64,
-        reason: Alarm,
-        full: &dyn Fn() -> Note,
+        from: i32,
+        message: Message,
+        process: &mut dyn Process,
         actions: &mut Vec<Action>,
     ) {
+        match message {
+            Message::Alarm { reason, leader } if leader == self.rank => self.hear(now, reason),
+            Message::Alarm { reason, leader } => self.pass_on(now, reason, leader, actions),
+            Message::Ask(question) => {
+                actions.push(Action::Send(from, Message::Heard(question.round)));
+                self.note_question(&question, process);
+                let mut collection = Collection::new(question, Some(from), self.size, now);
+                ask(collection.ask_others(now), actions);
+                self.collections.push(collection);
+            }
+            Message::Heard(round) => {
+                if let Some(collection) = self.collection_of(round) {
+                    collection.hear(from);
+                }
+            }
+            Message::Answer { round, notes } => {
+                if let Some(collection) = self.collection_of(round) {
+                    collection.add(from, notes);
+                }
+            }
+            Message::Traffic(traffic) => self.note_traffic(from, traffic, actions),
+        }
+    }
+
+    fn collection_of(&mut self, round: RoundId) -> Option<&mut Collection> {
+        let own = self.round.as_mut().map(|round| &mut round.collection);
+        let mut all = self.collections.iter_mut().chain(own);
+        all.find(|collection| collection.question().round == round)
+    }
+
+    /// What this rank has reason to say, by the calls that it is in.
+    fn alarm(&mut self, process: &dyn Process) -> Option<Alarm> {
+        if process.fails() && !self.has_told_of_end {
+            self.has_told_of_end = true;
+            return Some(Alarm::Ending);
+        }
+        if process.interrupts() > 0
+            && self.interrupts == 0
+            && self.settings.report_after.is_finite()
+        {
+            return Some(Alarm::Interrupted);
+        }
+        let calls = process.calls();
+        let (oldest, seconds) = *calls.first()?;
+        if self.settings.timeout.is_some_and(|limit| seconds >= limit) && oldest != self.timed_out {
+            self.timed_out = oldest;
+            return Some(Alarm::Timeout);
+        }
+        let is_news = |(number, seconds): &(u64, f64)| {
+            *seconds >= self.settings.report_after && !self.reported.contains(number)
+        };
+        (calls.iter().any(is_news) && self.unheard.is_none()).then_some(Alarm::Waiting)
+    }
+
+    /// The rank above in the tree of a leader.
+    fn rank_above(&self, leader: i32) -> i32 {
+        let position = (self.rank - leader).rem_euclid(self.size);
+        rank_at(position_above(position, self.size), leader, self.size)
+    }
+
+    /// Alarms the next one of those that may lead.
+    fn give_alarm(&mut self, now: f64, actions: &mut Vec<Action>) {
+        let along_tree = (self.rank != 0 && self.rank_above(0) != 0).then_some(0);
+        let Some(unheard) = &mut self.unheard else {
+            return;
+        };
+        let (reason, attempts) = (unheard.reason, unheard.attempts);
+        unheard.since = now;
+        unheard.attempts += 1;
+        // Along the tree, so that rank 0 does not hear of all at once; then directly; then others.
+        let others = (0..31).map(|power| 1 << power);
+        let mut leaders = along_tree.into_iter().chain([0]).chain(others);
+        let leader = leaders.nth(attempts).unwrap_or(self.rank).min(self.rank);
+        if leader == self.rank {
+            self.hear(now, reason);
+            self.unheard = None;
+        } else if attempts == 0 {
+            self.pass_on(now, reason, leader, actions);
+        } else {
+            actions.push(Action::Send(leader, Message::Alarm { reason, leader }));
+        }
+    }
+
+    /// Passes an alarm on to the leader, but not each of many.
+    fn pass_on(&mut self, now: f64, reason: Alarm, leader: i32, actions: &mut Vec<Action>) {
+        let last = self.passed_on.get(&(leader, reason));
+        if last.is_some_and(|last| now - last < HEARING / 2.0) {
+            return;
+        }
+        self.passed_on.insert((leader, reason), now);
+        let above = self.rank_above(leader);
+        actions.push(Action::Send(above, Message::Alarm { reason, leader }));
+    }
+
+    /// This rank is the leader, and was alarmed.
+    fn hear(&mut self, now: f64, reason: Alarm) {
         if reason == Alarm::Ending {
             // Who waits for it may not have waited for long.
             self.next_look
                 .get_or_insert((now + FIRST_PAUSE, FIRST_PAUSE));
-            self.alarmed = None;
-        } else if let Some(round) = &mut self.round {
-            if reason == Alarm::Timeout {
-                // The rank says so once only.
-                round.reason = reason;
-            } else if round.reason == Alarm::Ending {
-                self.is_report_due = true;
-            }
-        } else {
-            self.ask(now, reason, full, actions);
-        }
-    }
-
-    fn ask(&mut self, now: f64, reason: Alarm, full: &dyn Fn() -> Note, actions: &mut Vec<Action>) {
-        self.rounds += 1;
-        let is_report = reason != Alarm::Ending;
-        let (round, own) = (self.rounds, self.answer(is_report, full));
-        for rank in 1..self.size {
-            actions.push(Action::Send(rank, Message::Ask { round, is_report }));
-        }
-        self.round = Some(Round {
-            number: round,
-            reason,
-            started: now,
-            notes: [(0, own)].into(),
-        });
-    }
-
-    /// Rank 0 has all notes, or has waited for them.
-    fn close(&mut self, now: f64, actions: &mut Vec<Action>) {
-        let is_complete = |round: &Round| {
-            round.notes.len() == self.size as usize || now - round.started > PATIENCE
-        };
-        let Some(mut round) = self.round.take_if(|round| is_complete(round)) else {
+            self.unheard = None;
             return;
+        }
+        match &mut self.round {
+            // Ranks say so once only.
+            Some(round) if round.reason != Alarm::Ending => round.reason = round.reason.max(reason),
+            _ => self.due = self.due.max(Some(reason)),
+        }
+    }
+
+    /// This rank is asked. A call that is told to the user is not told again.
+    fn note_question(&mut self, question: &Question, process: &dyn Process) {
+        if question.is_report {
+            let is_urgent = |alarm: &Unheard| alarm.reason == Alarm::Timeout;
+            self.unheard = self.unheard.take().filter(is_urgent);
+            let numbers = process.calls().iter().map(|call| call.0);
+            self.reported.extend(numbers);
+        }
+    }
+
+    fn begin_round(
+        &mut self,
+        now: f64,
+        reason: Alarm,
+        about: Vec<Collective>,
+        process: &mut dyn Process,
+        actions: &mut Vec<Action>,
+    ) {
+        self.rounds += 1;
+        let question = Question {
+            round: RoundId {
+                leader: self.rank,
+                number: self.rounds,
+            },
+            range: (0, self.size),
+            is_report: reason != Alarm::Ending,
+            about,
         };
-        let notes: Vec<Note> = (0..self.size)
-            .map(|rank| round.notes.remove(&rank).unwrap_or_else(|| silent(rank)))
-            .collect();
-        let diagnosis = diagnose(&notes, settled(&notes, self.settings.report_after));
-        let is_interrupted = notes.iter().any(|note| note.is_interrupted);
-        let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks || is_interrupted;
-        let is_waiting = notes.iter().any(|note| note.waiting().is_some());
+        self.note_question(&question, process);
+        let mut collection = Collection::new(question, None, self.size, now);
+        ask(collection.ask_others(now), actions);
+        self.round = Some(Round { reason, collection });
+    }
+
+    /// Goes on with what it collects, for itself and for others.
+    fn collect(&mut self, now: f64, process: &mut dyn Process, actions: &mut Vec<Action>) {
+        let rank = self.rank;
+        let own = self.round.as_mut().map(|round| &mut round.collection);
+        let mut done = Vec::new();
+        for collection in self.collections.iter_mut().chain(own) {
+            if collection.lacks_own()
+                && let Some((note, groups)) = process.note(&collection.question().about)
+            {
+                collection.add_own(|notes| notes.add(rank, note, groups));
+            }
+            ask(collection.give_up(now), actions);
+            if let Some(notes) = collection.take_if_complete(now) {
+                done.push((collection.asked_by, collection.question().clone(), notes));
+            }
+        }
+        for (asked_by, question, notes) in done {
+            let round = question.round;
+            if let Some(to) = asked_by {
+                self.collections
+                    .retain(|collection| collection.question() != &question);
+                actions.push(Action::Send(to, Message::Answer { round, notes }));
+            } else if let Some(round) = self.round.take() {
+                self.end_round(now, round.reason, &question, &notes, process, actions);
+            }
+        }
+    }
+
+    /// All notes are there that come.
+    fn end_round(
+        &mut self,
+        now: f64,
+        reason: Alarm,
+        question: &Question,
+        notes: &Notes,
+        process: &mut dyn Process,
+        actions: &mut Vec<Action>,
+    ) {
+        let about = &question.about;
+        let scene = Scene::new(notes, self.size, about);
+        if about.is_empty() {
+            let about = scene.questions(MOST_QUESTIONS);
+            if !about.is_empty() {
+                self.begin_round(now, reason, about, process, actions);
+                return;
+            }
+        }
+        let diagnosis = diagnose(&scene, settled(notes, self.settings.report_after));
+        let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
         if !is_over {
             // Who is awaited may come to its end later, or to a call that does not fit: the ranks
             // that wait don't alarm again.
-            let is_fine = notes.iter().all(is_fine);
+            let is_fine = notes.iter().all(|(_, note)| is_fine(note));
             let first = (now + FIRST_PAUSE, FIRST_PAUSE);
             self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
         }
-        match round.reason {
+        match reason {
             Alarm::Ending if !is_over => {
-                self.is_report_due |= self.is_news(&notes);
-                return;
+                if self.is_news(notes, about) {
+                    self.due = self.due.max(Some(Alarm::Waiting));
+                }
             }
             // The waiting may be over by now.
-            Alarm::Waiting if !is_waiting => return,
-            _ => {}
+            Alarm::Waiting if scene.calls().next().is_none() => {}
+            _ => self.tell(reason, notes, &diagnosis, is_over, actions),
         }
-        let stuck = notes
-            .iter()
-            .filter(|note| diagnosis.stuck.contains(note.rank));
-        self.told.extend(stuck.filter_map(call));
-        let mut text = report(&notes, &diagnosis);
-        if let Some(lost) = lost_hosts(&notes, &self.hosts) {
-            text += &lost;
+    }
+
+    /// Prints the report, and ends all ranks if there is reason to.
+    fn tell(
+        &mut self,
+        reason: Alarm,
+        notes: &Notes,
+        diagnosis: &Diagnosis,
+        is_over: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        for (ranks, note) in notes.iter() {
+            let stuck = ranks.iter().filter(|rank| diagnosis.stuck.contains(*rank));
+            let calls =
+                stuck.flat_map(|rank| note.calls().iter().map(move |call| (rank, call.number)));
+            self.told.extend(calls);
         }
-        let code = match round.reason {
-            _ if is_over => Some(diagnosis.exit_code),
-            Alarm::Timeout => Some(DEADLOCK),
-            _ => None,
-        };
-        if let Some(code) = code {
-            text += &if is_interrupted {
-                format!("ending all ranks with exit code {code}\n")
-            } else if is_over {
-                format!("this is a deadlock: ending all ranks with exit code {code}\n")
-            } else {
-                timed_out("all ranks", code)
-            };
+        let mut text = report(notes, self.size, diagnosis);
+        text.extend(lost_hosts(notes, &self.hosts));
+        let mut code = None;
+        if is_over {
+            code = Some(diagnosis.exit_code);
+            text += &format!("{}\n", ending("this is a deadlock", diagnosis.exit_code));
+        } else if reason == Alarm::Timeout {
+            code = Some(DEADLOCK);
+            text += &timed_out("all ranks", DEADLOCK);
         } else if !diagnosis.stuck.is_empty() {
             text += "this is a deadlock: no rank can go on\n";
+        }
+        if code.is_none() && reason == Alarm::Interrupted {
+            text += "Ctrl-C again ends all ranks\n";
         }
         actions.push(Action::Print(text));
         actions.extend(code.map(Action::Abort));
@@ -364,35 +516,29 @@ impl Watcher {
 
     /// Whether there is a deadlock that is not told, in a program that goes on nevertheless. Who
     /// waits for a rank in one that is told makes no other one.
-    fn is_news(&self, notes: &[Note]) -> bool {
-        let untold: Vec<Note> = notes
-            .iter()
-            .map(|note| match call(note) {
-                Some(call) if self.told.contains(&call) => silent(note.rank),
-                _ => note.clone(),
-            })
-            .collect();
-        let report_after = self.settings.report_after;
-        let stuck = diagnose(&untold, settled(&untold, report_after)).stuck;
-        report_after.is_finite() && !stuck.is_empty()
+    fn is_news(&self, notes: &Notes, about: &[Collective]) -> bool {
+        if !self.settings.report_after.is_finite() {
+            return false;
+        }
+        let is_told = |rank: i32, note: &Note| {
+            let mut calls = note.calls().iter();
+            calls.any(|call| self.told.contains(&(rank, call.number)))
+        };
+        let untold = notes.without(is_told);
+        let scene = Scene::new(&untold, self.size, about);
+        let settled = settled(&untold, self.settings.report_after);
+        !diagnose(&scene, settled).stuck.is_empty()
     }
+}
 
-    /// Nobody listens to this rank.
-    fn report_alone(&mut self, full: &dyn Fn() -> Note, actions: &mut Vec<Action>) {
-        let note = self.answer(true, full);
-        if note.waiting().is_none() {
-            return;
-        }
-        let mut text = alone(note, "rank 0 does not answer");
-        let is_over = self.settings.timeout.is_some() && self.timed_out == self.reported;
-        if is_over {
-            text += &timed_out("all ranks", DEADLOCK);
-        }
-        actions.push(Action::Print(text));
-        if is_over {
-            actions.push(Action::Abort(DEADLOCK));
-        }
-    }
+fn ask(questions: Vec<(i32, Question)>, actions: &mut Vec<Action>) {
+    let messages = questions.into_iter();
+    actions.extend(messages.map(|(rank, question)| Action::Send(rank, Message::Ask(question))));
+}
+
+/// The last line before an end.
+fn ending(why: &str, code: i32) -> String {
+    format!("{why}: ending all ranks with exit code {code}")
 }
 
 /// The last line before an end that is no deadlock's.
@@ -401,16 +547,21 @@ pub fn timed_out(who: &str, code: i32) -> String {
 }
 
 /// The report of a rank that can't ask the others.
-pub fn alone(note: Note, why: &str) -> String {
-    let mut diagnosis = diagnose(std::slice::from_ref(&note), SETTLED);
-    diagnosis.findings = vec![format!("what other ranks do is not known: {why}")];
-    report(&[note], &diagnosis)
+pub fn alone(rank: i32, note: Note, why: &str) -> String {
+    let mut notes = Notes::default();
+    notes.add(rank, note, []);
+    let diagnosis = Diagnosis {
+        findings: vec![format!("what other ranks do is not known: {why}")],
+        stuck: Ranks::default(),
+        exit_code: DEADLOCK,
+    };
+    report(&notes, 1, &diagnosis)
 }
 
 /// The hosts of which no rank answers, in a line.
-fn lost_hosts(notes: &[Note], hosts: &[String]) -> Option<String> {
+fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
     let mut answers: BTreeMap<&str, bool> = BTreeMap::new();
-    for (note, host) in notes.iter().zip(hosts) {
+    for (note, host) in notes.by_rank(hosts.len() as i32).into_iter().zip(hosts) {
         *answers.entry(host).or_default() |= note.state != State::Silent;
     }
     let mut lost: Vec<String> = answers
@@ -437,23 +588,6 @@ fn listed_or(words: &[String]) -> String {
 
 /// Whether a rank gives no reason to look again.
 fn is_fine(note: &Note) -> bool {
-    match &note.state {
-        State::Waiting(call) => call.seconds < SETTLED,
-        State::Ended(end) => end.code == 0,
-        State::Elsewhere { .. } | State::Silent => true,
-    }
-}
-
-/// The rank, and the number of the call that it is in.
-fn call(note: &Note) -> Option<(i32, u64)> {
-    Some((note.rank, note.waiting()?.number))
-}
-
-fn silent(rank: i32) -> Note {
-    Note {
-        rank,
-        state: State::Silent,
-        is_interrupted: false,
-        counts: Vec::new(),
-    }
+    let is_waiting = note.seconds().is_some_and(|seconds| seconds >= SETTLED);
+    !is_waiting && note.end().is_none_or(|end| end.code == 0)
 }

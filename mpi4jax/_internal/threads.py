@@ -1,0 +1,203 @@
+"""Where Python's threads are, for the watching thread of the core (rust/src/watch).
+
+A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax can't,
+and the core knows these. One that waits for JAX can't either, if JAX has nothing to do but
+such calls. All others may: they compute, sleep, read files, or are in mpi4py.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .jax_compat import (
+    devices_in_use,
+    is_compiling,
+    is_jitted,
+    waits_for_arrays,
+    waits_for_processes,
+)
+from .lines import described, eager, frames_of
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_THREADING = threading.__file__
+_POOL = os.path.join("concurrent", "futures", "thread.py")
+#: The thread of tqdm that looks after progress bars.
+_PROGRESS_BARS = os.path.join("tqdm", "_monitor.py")
+
+#: Functions of NumPy's that wait for an array of JAX's, whose memory they share.
+_CONVERSIONS = (np.array, np.asarray, np.asanyarray, np.ascontiguousarray)
+
+
+class Threads(NamedTuple):
+    """Where the threads are."""
+
+    #: The line of an eager call, in any thread.
+    eager_line: str
+    #: Those that may act: name (none for the main thread), activity and line.
+    elsewhere: list[tuple[str, str, str]]
+    #: Those that wait for JAX: the system's number, and what is the same for as long as they
+    #: do so in the same function.
+    waiting: list[tuple[int, int]]
+    #: Why JAX may have them wait for something else than a call, if it may.
+    doubt: str
+    #: Whether the main thread waits at exit for the JAX of all processes.
+    is_in_shutdown: bool
+    #: Whether an interrupt raises KeyboardInterrupt.
+    has_default_interrupt: bool
+
+
+def whereabouts(in_calls: Sequence[int]) -> Threads:
+    """Where the threads are. Those with these numbers of the system's are in calls."""
+    main = threading.main_thread()
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    eager_line, is_in_shutdown = "", False
+    elsewhere, waiting = [], []
+    # The main thread first.
+    for ident in sorted(frames, key=lambda ident: ident != main.ident):
+        frame, thread = frames[ident], known.get(ident)
+        number = (thread and thread.native_id) or 0
+        stack = list(frames_of(frame))
+        if not eager_line and any(each.code in eager for each in stack):
+            eager_line = described(stack)
+        if number in in_calls or _is_idle(frame):
+            continue
+        if thread is main and _world_is_jax and waits_for_processes(frame.f_code):
+            is_in_shutdown = True
+            continue
+        if in_calls and number and _waits_for_jax(frame):
+            waiting.append((number, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
+            continue
+        name = "" if thread is main else "of a library" if thread is None else thread.name
+        elsewhere.append((name, _activity(frame), described(stack)))
+    return Threads(
+        eager_line,
+        elsewhere,
+        waiting,
+        _doubt() if waiting else "",
+        is_in_shutdown,
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    )
+
+
+def _files(frame: FrameType) -> Iterator[str]:
+    return (each.file for each in frames_of(frame))
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether a thread waits for work, or for a time at which it does nothing that matters."""
+    if frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith(_POOL):
+        return True
+    return all(
+        file == _THREADING or file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE)
+        for file in _files(frame)
+    )
+
+
+def _activity(frame: FrameType) -> str:
+    if any(map(is_compiling, _files(frame))):
+        return "compiling"
+    function = _called_by(frame)
+    if getattr(function, "__module__", None) == "mpi4py.MPI":
+        return f"in {function.__qualname__} of mpi4py"
+    return ""
+
+
+def _waits_for_jax(frame: FrameType) -> bool:
+    """Whether a thread is in a function of JAX's, or of NumPy's, that waits for an array."""
+    if waits_for_arrays(frame.f_code.co_filename):
+        return True
+    function = _called_by(frame)
+    if getattr(function, "__name__", None) == "block_until_ready":
+        # One that is written in Python would have a frame of its own.
+        return not inspect.isfunction(function)
+    return is_jitted(function) or any(function is known for known in _CONVERSIONS)
+
+
+def _doubt() -> str:
+    if len(devices_in_use()) != 1:
+        return "JAX has several devices, and may wait for any of them"
+    if jax.distributed.is_initialized() and not _jax_uses_mpi:
+        return "JAX may wait for other processes"
+    return ""
+
+
+#: Whether JAX's processes exchange data by calls of MPI that the core knows, and are all
+#: processes of COMM_WORLD.
+_jax_uses_mpi = _world_is_jax = False
+
+
+def note_distributed(uses_mpi: bool, is_world: bool) -> None:
+    """Note that JAX's processes are connected, and how."""
+    global _jax_uses_mpi, _world_is_jax
+    _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
+
+
+def _called_by(frame: FrameType) -> Any:
+    """The function that a thread is in, if it is one that Python has no frame for."""
+    path = _callee(frame.f_code, frame.f_lasti)
+    if not path:
+        return None
+    name, *attributes = path
+    for names in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in names:
+            break
+    else:
+        return None
+    value = names[name]
+    for attribute in attributes:
+        # Nothing of the program's may run here, such as a property.
+        if isinstance(value, ModuleType):
+            value = vars(value).get(attribute)
+        else:
+            value = inspect.getattr_static(value, attribute, None)
+        if isinstance(value, (classmethod, staticmethod)):
+            value = value.__func__
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
+    """The name that is called at an instruction, with dots in it: nothing if it has none.
+
+    The compiler notes which part of a line each instruction is from. What loads the function
+    begins where the whole call does.
+    """
+    if not hasattr(code, "co_positions"):  # Python 3.10
+        return ()
+    instructions = list(dis.get_instructions(code))
+    call = next((each for each in instructions if each.offset == offset), None)
+    if call is None or not call.opname.startswith("CALL") or call.positions is None:
+        return ()
+    begin = call.positions.lineno, call.positions.col_offset
+    loads = {}
+    for each in instructions:
+        if each.offset >= offset:
+            break
+        place = each.positions
+        if (
+            place is not None
+            and (place.lineno, place.col_offset) == begin
+            and place.end_lineno == begin[0]
+            and each.opname.startswith("LOAD_")
+            and isinstance(each.argval, str)
+        ):
+            loads[place.end_col_offset] = each
+    chain = [loads[end] for end in sorted(loads, key=lambda end: end or 0)]
+    is_attribute = ["ATTR" in each.opname or "METHOD" in each.opname for each in chain]
+    if not chain or is_attribute != [False] + [True] * (len(chain) - 1):
+        return ()
+    return tuple(str(each.argval) for each in chain)

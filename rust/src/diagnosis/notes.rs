@@ -1,0 +1,130 @@
+//! What many processes say about themselves.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::note::{Note, SILENT, State};
+use super::ranks::Ranks;
+use crate::recorder::Group;
+
+/// The notes of processes. Those that are equal but for their times are kept once.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Notes {
+    entries: Vec<(Ranks, Note)>,
+    /// The groups of the communicators in the notes, by their hashes.
+    groups: BTreeMap<u64, Group>,
+    /// The places of the entries, by what their notes say without the times.
+    #[serde(skip)]
+    places: HashMap<String, usize>,
+}
+
+impl PartialEq for Notes {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries && self.groups == other.groups
+    }
+}
+
+/// What a note says, without the times in it.
+fn timeless(note: &Note) -> String {
+    let mut note = note.clone();
+    note.steady = 0.0;
+    if let State::Running(running) = &mut note.state {
+        for call in &mut running.calls {
+            call.seconds = 0.0;
+        }
+    }
+    serde_json::to_string(&note).unwrap_or_default()
+}
+
+/// Has a note stand for another one as well, which is equal but for its times.
+fn combine(note: &mut Note, other: &Note) {
+    note.steady = note.steady.min(other.steady);
+    if let (State::Running(running), State::Running(other)) = (&mut note.state, &other.state) {
+        for (call, other) in running.calls.iter_mut().zip(&other.calls) {
+            call.seconds = call.seconds.max(other.seconds);
+        }
+    }
+}
+
+impl Notes {
+    /// Adds the note of a process, and the groups of its communicators.
+    pub fn add(&mut self, rank: i32, note: Note, groups: impl IntoIterator<Item = Group>) {
+        let groups = groups.into_iter().map(|group| (group.hash(), group));
+        self.groups.extend(groups);
+        self.add_entry([rank].into_iter().collect(), note);
+    }
+
+    /// Adds the notes of other processes.
+    pub fn merge(&mut self, other: Self) {
+        self.groups.extend(other.groups);
+        for (ranks, note) in other.entries {
+            self.add_entry(ranks, note);
+        }
+    }
+
+    fn add_entry(&mut self, ranks: Ranks, note: Note) {
+        if self.places.len() != self.entries.len() {
+            // They come from another process.
+            let places = self.entries.iter().enumerate();
+            self.places = places
+                .map(|(place, (_, note))| (timeless(note), place))
+                .collect();
+        }
+        let key = timeless(&note);
+        if let Some(place) = self.places.get(&key) {
+            let (known_ranks, known) = &mut self.entries[*place];
+            combine(known, &note);
+            known_ranks.extend(ranks.iter());
+        } else {
+            self.places.insert(key, self.entries.len());
+            self.entries.push((ranks, note));
+        }
+    }
+
+    /// How many processes there are.
+    pub fn len(&self) -> usize {
+        self.entries.iter().map(|(ranks, _)| ranks.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The notes, each with the ranks that say so.
+    pub fn iter(&self) -> impl Iterator<Item = (&Ranks, &Note)> {
+        self.entries.iter().map(|(ranks, note)| (ranks, note))
+    }
+
+    /// The notes, by rank. Who has none is silent.
+    pub fn by_rank(&self, size: i32) -> Vec<&Note> {
+        let mut notes = vec![&SILENT; usize::try_from(size).unwrap_or(0)];
+        for (ranks, note) in &self.entries {
+            for rank in ranks.iter() {
+                if let Some(place) = usize::try_from(rank).ok().and_then(|r| notes.get_mut(r)) {
+                    *place = note;
+                }
+            }
+        }
+        notes
+    }
+
+    /// The notes of the other ranks than those for which something holds.
+    pub fn without(&self, holds: impl Fn(i32, &Note) -> bool) -> Self {
+        let entries = self.entries.iter().map(|(ranks, note)| {
+            let rest = ranks.iter().filter(|rank| !holds(*rank, note));
+            (rest.collect::<Ranks>(), note.clone())
+        });
+        Self {
+            entries: entries.filter(|(ranks, _)| !ranks.is_empty()).collect(),
+            groups: self.groups.clone(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// The group with a hash, if it belongs to a communicator in a note.
+    pub fn group(&self, hash: u64) -> Option<&Group> {
+        self.groups.get(&hash)
+    }
+}

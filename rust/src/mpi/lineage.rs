@@ -1,0 +1,156 @@
+//! Which copy of which communicator a communicator is.
+//!
+//! MPI has no name for a communicator that all its ranks share, and each of them numbers its handles
+//! for itself. But `MPI_Comm_dup` is collective: the n-th copy of a communicator is the n-th on all
+//! ranks. An attribute of `MPI_COMM_WORLD`, which MPI passes on to copies (MPI-4.1 §7.7.2), counts
+//! them.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::abi::Abi;
+use super::functions::Functions;
+
+/// A place among the copies of a communicator, and how many of them this process knows. Processes
+/// that do not know the same number may have begun to count at different times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copy {
+    /// The place, from 1.
+    pub place: u32,
+    /// The number of copies.
+    pub of: u32,
+}
+
+/// The number of the lineage of a communicator. `MPI_COMM_WORLD` has the first one.
+pub type Lineage = usize;
+
+struct Entry {
+    parent: Lineage,
+    place: u32,
+    copies: u32,
+}
+
+static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static KEYVAL: OnceLock<c_int> = OnceLock::new();
+
+fn entries() -> MutexGuard<'static, Vec<Entry>> {
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds a copy of a communicator, if its own lineage is known.
+fn add_copy(entries: &mut Vec<Entry>, parent: Lineage) -> Option<Lineage> {
+    let original = entries.get_mut(parent)?;
+    original.copies += 1;
+    let place = original.copies;
+    entries.push(Entry {
+        parent,
+        place,
+        copies: 0,
+    });
+    Some(entries.len() - 1)
+}
+
+/// Follows all copies of `MPI_COMM_WORLD`, and theirs, from now on.
+pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
+    unsafe extern "C" fn copy<A: Abi>(
+        _: A::Comm,
+        _: c_int,
+        _: *mut c_void,
+        value: *mut c_void,
+        copied: *mut c_void,
+        flag: *mut c_int,
+    ) -> c_int {
+        let lineage = add_copy(&mut entries(), value.addr());
+        // SAFETY: MPI lends both. The attribute of the copy is an address (MPI-4.1 §7.7.2).
+        unsafe {
+            *flag = lineage.is_some().into();
+            if let Some(lineage) = lineage {
+                *copied.cast::<*mut c_void>() = ptr::without_provenance_mut(lineage);
+            }
+        }
+        0
+    }
+    unsafe extern "C" fn delete<A: Abi>(
+        _: A::Comm,
+        _: c_int,
+        _: *mut c_void,
+        _: *mut c_void,
+    ) -> c_int {
+        0
+    }
+    KEYVAL.get_or_init(|| {
+        entries().push(Entry {
+            parent: 0,
+            place: 0,
+            copies: 0,
+        });
+        let mut keyval = 0;
+        // SAFETY: both functions live for good, and the key may be written. The attribute of
+        // MPI_COMM_WORLD is its lineage, 0.
+        unsafe {
+            (functions.comm_create_keyval)(
+                Some(copy::<A>),
+                Some(delete::<A>),
+                &raw mut keyval,
+                ptr::null_mut(),
+            );
+            (functions.comm_set_attr)(world, keyval, ptr::null_mut());
+        }
+        keyval
+    });
+}
+
+/// The lineage of a communicator, if it is a copy that was followed.
+pub fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lineage> {
+    let keyval = *KEYVAL.get()?;
+    let mut value: *mut c_void = ptr::null_mut();
+    let mut flag = 0;
+    // SAFETY: MPI writes the attribute, an address, and whether there is one.
+    let code =
+        unsafe { (functions.comm_get_attr)(comm, keyval, (&raw mut value).cast(), &raw mut flag) };
+    (code == 0 && flag != 0).then(|| value.addr())
+}
+
+/// The copies that lead from `MPI_COMM_WORLD` to a communicator.
+pub fn path(lineage: Lineage) -> Vec<Copy> {
+    let entries = entries();
+    let mut path = Vec::new();
+    let mut at = lineage;
+    while let Some(entry) = entries.get(at).filter(|_| at != 0) {
+        path.push(Copy {
+            place: entry.place,
+            of: entries[entry.parent].copies,
+        });
+        at = entry.parent;
+    }
+    path.reverse();
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_copies_have_a_path() {
+        let world = Entry {
+            parent: 0,
+            place: 0,
+            copies: 0,
+        };
+        let first = {
+            let mut entries = entries();
+            entries.push(world);
+            let first = add_copy(&mut entries, 0).unwrap();
+            add_copy(&mut entries, 0).unwrap();
+            add_copy(&mut entries, first).unwrap();
+            assert_eq!(add_copy(&mut entries, 99), None);
+            first
+        };
+        let copy = |place, of| Copy { place, of };
+        assert_eq!(path(0), []);
+        assert_eq!(path(first), [copy(1, 2)]);
+        assert_eq!(path(first + 2), [copy(1, 2), copy(1, 1)]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Asking Python where its threads are.
+
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+
+use super::signals::without_signals;
+use crate::diagnosis::Place;
+use crate::recorder::os_thread;
+
+/// Where the threads of Python's are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Python {
+    /// The line of an eager call, in any thread.
+    pub eager_line: String,
+    /// The threads that may do something before a call returns.
+    pub elsewhere: Vec<Place>,
+    /// The threads that wait for JAX: their numbers, and the functions that do so.
+    pub waiting: Vec<(u32, u64)>,
+    /// Why JAX may have them wait for something else than the calls in progress, if it may.
+    pub doubt: String,
+    /// Whether the main thread waits at exit until the JAX of all processes does.
+    pub is_in_shutdown: bool,
+    /// Whether an interrupt raises `KeyboardInterrupt`: the program handles none itself.
+    pub has_default_interrupt: bool,
+}
+
+/// Asks Python. Some threads, by the system's numbers for them, are known to be in calls. Gives
+/// `None` if Python does not run any more.
+pub type Ask = Box<dyn Fn(Vec<u32>) -> Option<Python> + Send + Sync>;
+
+static ASK: OnceLock<Ask> = OnceLock::new();
+
+/// Says how to ask Python.
+pub fn set_ask(ask: Ask) {
+    let _ = ASK.set(ask);
+}
+
+/// Python is given so many seconds to answer.
+const PATIENCE: f64 = 1.5;
+
+/// Asks in a thread of its own, as Python may be busy for as long as it likes.
+#[derive(Default)]
+pub struct Asking {
+    questions: Option<mpsc::Sender<(f64, Vec<u32>)>>,
+    answers: Option<mpsc::Receiver<(f64, Option<Python>)>>,
+    /// When it was asked, until it answers.
+    asked: Option<f64>,
+}
+
+impl Asking {
+    /// Whether there is a question that was not answered.
+    pub fn is_pending(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Asks, at a time in seconds.
+    pub fn ask(&mut self, now: f64, in_calls: Vec<u32>) {
+        let Some(ask) = ASK.get() else {
+            return;
+        };
+        if self.questions.is_none() {
+            let (questions, to_answer) = mpsc::channel();
+            let (answer, answers) = mpsc::channel();
+            let spawned = without_signals(|| {
+                thread::Builder::new()
+                    .name("mpi4jax-ask".into())
+                    .spawn(move || {
+                        os_thread::claim();
+                        for (when, in_calls) in to_answer {
+                            if answer.send((when, ask(in_calls))).is_err() {
+                                return;
+                            }
+                        }
+                    })
+            });
+            if spawned.is_err() {
+                return;
+            }
+            (self.questions, self.answers) = (Some(questions), Some(answers));
+        }
+        let questions = self.questions.as_ref();
+        if questions.is_some_and(|questions| questions.send((now, in_calls)).is_ok()) {
+            self.asked = Some(now);
+        }
+    }
+
+    /// The answer, with the time of the question: nothing while it may come soon, and `None` for as
+    /// long as it is late.
+    pub fn poll(&mut self, now: f64) -> Option<(f64, Option<Python>)> {
+        let when = self.asked?;
+        let answer = self.answers.as_ref()?.try_recv();
+        if let Ok(answer) = answer {
+            self.asked = None;
+            return Some(answer);
+        }
+        (now - when >= PATIENCE).then_some((now, None))
+    }
+}

@@ -1,0 +1,70 @@
+//! Signals: interrupts (SIGINT) that Python can't handle, as its main thread is in a call, and threads
+//! that get none.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// The handler that was there before, Python's.
+static HANDLER_BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// How many interrupts there were that nobody has handled.
+pub fn interrupts() -> u32 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Forgets those that Python has handled.
+pub fn forget_interrupts() {
+    COUNT.store(0, Ordering::Relaxed);
+}
+
+/// Counts interrupts from now on, and leaves the rest to Python.
+pub fn note_interrupts() {
+    extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        let Some(before) = HANDLER_BEFORE.get() else {
+            return;
+        };
+        // SAFETY: the handler that was installed, called as its flags say.
+        unsafe {
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    std::mem::transmute(before.sa_sigaction);
+                handler(signal, info, context);
+            } else {
+                let handler: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
+                handler(signal);
+            }
+        }
+    }
+    // SAFETY: `sigaction` is plain data. The handler only calls what may be called in one.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGINT, ptr::null(), &raw mut before) != 0
+            || [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
+            || HANDLER_BEFORE.set(before).is_err()
+        {
+            return;
+        }
+        let mut own = before;
+        own.sa_flags |= libc::SA_SIGINFO;
+        own.sa_sigaction = note as *const () as usize;
+        libc::sigaction(libc::SIGINT, &raw const own, ptr::null_mut());
+    }
+}
+
+/// Has a thread that is made in the body get no signals, which are for the others.
+pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: signal sets are plain data, which these functions fill.
+    unsafe {
+        let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = body();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        result
+    }
+}

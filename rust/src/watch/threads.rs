@@ -1,0 +1,139 @@
+//! Whether threads of this process compute, other than those that wait in MPI.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::recorder::os_thread;
+
+/// A thread that takes this part of a core computes. What wakes up now and then takes less.
+const BUSY: f64 = 0.01;
+
+/// What is known of a thread.
+struct Thread {
+    /// The seconds that it has run.
+    seconds: f64,
+    /// Whether it was about to run when it was looked at last.
+    is_runnable: bool,
+}
+
+/// The threads of this process.
+#[derive(Default)]
+pub struct Threads {
+    last: f64,
+    known: HashMap<u32, Thread>,
+}
+
+impl Threads {
+    /// Whether a thread has computed since the last look, other than some threads and those of the
+    /// core. `None` if the system does not say so.
+    pub fn look(&mut self, now: f64, but: &BTreeSet<u32>) -> Option<bool> {
+        let elapsed = (now - self.last).max(0.01);
+        self.last = now;
+        let mut is_busy = false;
+        let mut known = HashMap::new();
+        for thread in threads()? {
+            if but.contains(&thread) || os_thread::is_own(thread) {
+                continue;
+            }
+            let Some((seconds, is_runnable)) = seconds_of(thread).zip(is_runnable(thread)) else {
+                continue; // it is over
+            };
+            if let Some(last) = self.known.get(&thread) {
+                let share = (seconds - last.seconds) / elapsed;
+                is_busy |= share > BUSY || is_runnable && last.is_runnable;
+            }
+            known.insert(
+                thread,
+                Thread {
+                    seconds,
+                    is_runnable,
+                },
+            );
+        }
+        self.known = known;
+        Some(is_busy)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn threads() -> Option<Vec<u32>> {
+    let folder = std::fs::read_dir("/proc/self/task").ok()?;
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Some(folder.flatten().filter_map(number).collect())
+}
+
+/// The seconds that a thread of this process has run.
+#[cfg(target_os = "linux")]
+fn seconds_of(thread: u32) -> Option<f64> {
+    // The number of a thread's clock, as `pthread_getcpuclockid` makes it from that of the thread.
+    const PER_THREAD: libc::clockid_t = 4;
+    const SCHEDULER: libc::clockid_t = 2;
+    let clock = !(thread as libc::clockid_t) << 3 | PER_THREAD | SCHEDULER;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the system writes to `time`.
+    let code = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (code == 0).then(|| time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
+}
+
+/// Whether a thread runs, could run, or waits for a disk.
+#[cfg(target_os = "linux")]
+fn is_runnable(thread: u32) -> Option<bool> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    // The name is in parentheses, and may have any signs in it.
+    let (_, rest) = text.rsplit_once(')')?;
+    let state = rest.trim_start().chars().next()?;
+    Some("RD".contains(state))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn threads() -> Option<Vec<u32>> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn seconds_of(_: u32) -> Option<f64> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_runnable(_: u32) -> Option<bool> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{scope, sleep};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Fails if a thread that computes is overlooked. Other tests may run, so that it can't be said
+    /// that none computes.
+    #[test]
+    fn a_thread_that_computes_is_seen() {
+        let is_over = AtomicBool::new(false);
+        let mut threads = Threads::default();
+        scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            threads.look(0.0, &BTreeSet::new());
+            sleep(Duration::from_millis(200));
+            assert_eq!(threads.look(0.2, &BTreeSet::new()), Some(true));
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn own_threads_do_not_count() {
+        os_thread::claim();
+        assert!(os_thread::is_own(os_thread::current()));
+        assert!(seconds_of(os_thread::current()).is_some_and(|seconds| seconds >= 0.0));
+        assert!(seconds_of(u32::MAX >> 4).is_none());
+    }
+}
