@@ -43,8 +43,9 @@ _CONVERSIONS = (np.array, np.asarray, np.asanyarray, np.ascontiguousarray)
 class Threads(NamedTuple):
     """Where the threads are."""
 
-    #: The line of an eager call, in any thread.
-    eager_line: str
+    #: The lines of those that are in calls, by the system's number. An eager call that XLA
+    #: makes has that of the thread that waits for it, under the number 0.
+    lines: dict[int, str]
     #: Those that may act: name (none for the main thread), activity and line.
     elsewhere: list[tuple[str, str, str]]
     #: Those that wait for JAX: the system's number, and what is the same for as long as they
@@ -64,16 +65,20 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     known = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()
     del frames[threading.get_ident()]
-    eager_line, is_in_shutdown = "", False
+    lines: dict[int, str] = {}
+    is_in_shutdown = False
     elsewhere, waiting = [], []
     # The main thread first.
     for ident in sorted(frames, key=lambda ident: ident != main.ident):
         frame, thread = frames[ident], known.get(ident)
         number = (thread and thread.native_id) or 0
         stack = list(frames_of(frame))
-        if not eager_line and any(each.code in eager for each in stack):
-            eager_line = described(stack)
-        if number in in_calls or _is_idle(frame):
+        if 0 not in lines and any(each.code in eager for each in stack):
+            lines[0] = described(stack)
+        if number in in_calls:
+            lines[number] = described(stack)
+            continue
+        if _is_idle(frame):
             continue
         if thread is main and _world_is_jax and waits_for_processes(frame.f_code):
             is_in_shutdown = True
@@ -84,7 +89,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         name = "" if thread is main else "of a library" if thread is None else thread.name
         elsewhere.append((name, _activity(frame), described(stack)))
     return Threads(
-        eager_line,
+        lines,
         elsewhere,
         waiting,
         _doubt() if waiting else "",
@@ -101,10 +106,10 @@ def _is_idle(frame: FrameType) -> bool:
     """Whether a thread waits for work, or for a time at which it does nothing that matters."""
     if frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith(_POOL):
         return True
-    return all(
-        file == _THREADING or file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE)
-        for file in _files(frame)
-    )
+    files = {file for file in _files(frame) if file != _THREADING}
+    is_harmless = [file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files]
+    # One without any other file is a timer.
+    return bool(files) and all(is_harmless)
 
 
 def _activity(frame: FrameType) -> str:

@@ -1,5 +1,6 @@
 //! What Python sees of the core.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr;
@@ -408,12 +409,12 @@ pub fn set_world(comm: usize) {
     mpi::set_world(comm);
 }
 
-/// What Python says of its threads: the line of an eager call; the threads that are elsewhere, by
+/// What Python says of its threads: the lines of those that are in calls; those that are elsewhere, by
 /// name, activity and line; those that wait for JAX, by the system's number and what they wait in;
 /// why that may be for something else than a call, if it may; whether the main thread waits at exit
 /// for the JAX of all processes; whether an interrupt raises `KeyboardInterrupt`.
 type Whereabouts = (
-    String,
+    BTreeMap<u32, String>,
     Vec<(String, String, String)>,
     Vec<(u32, u64)>,
     String,
@@ -440,14 +441,14 @@ pub fn start_watching(
         let answer =
             Python::try_attach(|py| whereabouts.call1(py, (in_calls,)).ok()?.extract(py).ok());
         let answer: Whereabouts = answer??;
-        let (eager_line, elsewhere, waiting, doubt, is_in_shutdown, has_default_interrupt) = answer;
+        let (lines, elsewhere, waiting, doubt, is_in_shutdown, has_default_interrupt) = answer;
         let place = |(thread, activity, line)| Place {
             thread,
             activity,
             line,
         };
         Some(watch::Python {
-            eager_line,
+            lines,
             elsewhere: elsewhere.into_iter().map(place).collect(),
             waiting,
             doubt,

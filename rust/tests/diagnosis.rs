@@ -165,8 +165,7 @@ fn a_rank_that_made_another_call_and_left_it() {
     assert_eq!(found, (vec![late.into()], "nobody".into(), 86));
     notes[1].attendances = attendance("gather");
     let (findings, stuck, _) = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
-    let text = "rank 1 called gather as call #1 of COMM_WORLD, and left it; ranks 0, 2 are in \
-                allreduce.";
+    let text = "rank 1 called gather as call #1 of COMM_WORLD, and left it.";
     assert_eq!((findings[0].as_str(), stuck.as_str()), (text, "ranks 0-2"));
     notes[1].state = elsewhere(2).state;
     let (_, stuck, _) = in_words(diagnosis_of(&notes_of(&notes), 3, &about));

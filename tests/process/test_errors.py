@@ -32,7 +32,9 @@ def test_abort(launch, call, ranks):
     # The other rank waits for a message that never comes: without the abort, a time-out.
     done = launch(SEND_TO_NOBODY.format(call=call), ranks)
     assert done.returncode != 0
-    assert re.search(f"{LINE} - aborting\n", done.stderr), done.stderr
+    # The second line says which call it was.
+    call_line = r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   \S+\.py:8 in program"
+    assert re.search(f"{LINE} - aborting\n{call_line}", done.stderr), done.stderr
 
 
 RAISES = """
@@ -58,7 +60,11 @@ RAISES = """
 def test_raise(launch):
     done = launch(RAISES, MPI4JAX_ON_ERROR="raise")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"r0 \| MPI_Send returned error code \d+: .*rank", done.stdout)
+    assert re.search(
+        r"r0 \| MPI_Send returned error code \d+: (?s:.*)rank(?s:.*)\n"
+        r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   \S+:9 in <lambda>",
+        done.stdout,
+    )
     assert re.search(r"r0 \| MPI_Sendrecv returned error code \d+: .*rank", done.stdout)
     assert "aborting" not in done.stdout + done.stderr
     assert done.stdout.endswith("fine\n")

@@ -7,6 +7,7 @@ use super::notes::Notes;
 use super::proof::{SETTLED, stuck, stuck_unless_others_act};
 use super::ranks::Ranks;
 use super::scene::Scene;
+use crate::recorder::NONBLOCKING;
 
 /// In a job that does not fail anyway: on a machine that has more to do than it can, a message may have been on its way for
 /// some seconds when both sides are in other calls already.
@@ -193,14 +194,13 @@ fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<S
     let strays = scene.strays(collective);
     for (operation, strays) in &strays {
         let strays: Ranks = strays.iter().copied().collect();
-        let them: Ranks = ranks.iter().copied().collect();
-        findings.push(format!(
-            "{} called {operation} as call #{sequence} of {}, and left it; {} in {}.",
-            strays,
-            collective.name,
-            them.with_verb("is", "are"),
-            first.operation
-        ));
+        let name = &collective.name;
+        findings.push(if NONBLOCKING.contains(operation) {
+            let who = strays.with_verb("has", "have");
+            format!("{who} started {operation} as call #{sequence} of {name}.")
+        } else {
+            format!("{strays} called {operation} as call #{sequence} of {name}, and left it.")
+        });
     }
     let strays: BTreeSet<i32> = strays.into_values().flatten().collect();
     let there: BTreeSet<i32> = ranks.iter().copied().collect();

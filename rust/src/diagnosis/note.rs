@@ -377,7 +377,14 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
         }
     };
     let attendance = |asked: &Collective| {
-        let number = number(asked)?;
+        let Some(number) = number(asked) else {
+            // One that it would know has never been used here.
+            let is_known = asked.communicator.kind != Kind::Unknown;
+            return is_known.then_some(Attendance {
+                count: 0,
+                call: None,
+            });
+        };
         let is_asked =
             |record: &Record| record.sequence == asked.sequence && record.communicator() == number;
         let call = recorder::recent().into_iter().find(is_asked);

@@ -23,12 +23,14 @@ fn in_call_in_short(call: &Call) -> Doing {
     (what, call.line.clone())
 }
 
-fn at_place(place: &Place) -> Doing {
+/// Where a thread is, of a process that is in a call, or not.
+fn at_place(place: &Place, is_in_call: bool) -> Doing {
     let activity = match place.activity.as_str() {
         "" => "not in MPI",
         activity => activity,
     };
     let what = match place.thread.as_str() {
+        "" if is_in_call => format!("main thread: {activity}"),
         "" => activity.to_owned(),
         thread => format!("thread {thread}: {activity}"),
     };
@@ -46,7 +48,9 @@ fn doings(note: &Note, in_call: fn(&Call) -> Doing) -> Vec<Doing> {
             let ending = running.ending.iter();
             let ending = ending.map(|end| (ended("is ending", &end.reason), String::new()));
             let calls = running.calls.iter().map(in_call);
-            let places = running.elsewhere.iter().map(at_place);
+            let is_in_call = !running.calls.is_empty();
+            let places = running.elsewhere.iter();
+            let places = places.map(|place| at_place(place, is_in_call));
             let all: Vec<Doing> = ending.chain(calls).chain(places).collect();
             if all.is_empty() {
                 vec![("not in MPI".to_owned(), String::new())]

@@ -212,7 +212,9 @@ impl<A: Abi, M> Call<'_, A, M> {
         }))
     }
 
+    #[cold]
     fn failed(&self, failure: &Failure) -> Error {
-        on_error::failed(self.functions, &self.communicator, failure)
+        let record = self.recording.record();
+        on_error::failed(self.functions, &self.communicator, failure, record.as_ref())
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{Error, Failure};
 use crate::log;
 use crate::mpi::{Abi, Communicator, Functions, abort};
+use crate::recorder::{self, Record};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
 
@@ -18,17 +19,27 @@ pub fn raises() -> bool {
     RAISE_ON_ERROR.load(Ordering::Relaxed)
 }
 
-/// Ends all ranks with a line on stderr, or makes an error of the failure.
-#[cold]
+/// Ends all ranks with a line on stderr, or makes an error of the failure. What was called follows on
+/// a line of its own.
 pub fn failed<A: Abi>(
     functions: &Functions<A>,
     communicator: &Communicator,
     failure: &Failure,
+    record: Option<&Record>,
 ) -> Error {
     let message = format!("r{} | {failure}", communicator.rank);
+    let call = record.map(in_words).unwrap_or_default();
     if !raises() {
-        log::print_error(&format!("{message} - aborting\n"));
+        log::print_error(&format!("{message} - aborting\n{call}"));
         abort(functions, communicator.handle::<A>(), failure.code);
     }
-    Error::internal(message)
+    Error::internal(format!("{message}\n{call}").trim_end())
+}
+
+/// A call, and its Python line if that is known.
+fn in_words(record: &Record) -> String {
+    let line = record.line().filter(|line| !line.is_empty());
+    let line = line.or_else(|| recorder::find_line(record.thread));
+    let line = line.map(|line| format!("   {line}")).unwrap_or_default();
+    format!("  in {record}{line}\n")
 }

@@ -27,9 +27,13 @@ pub const NONBLOCKING: [&str; 6] = [
 ];
 
 impl Record {
-    /// The name of the operation; of a call that waits, with what it waits for.
+    /// The name of the operation; of a call that waits, with what it waits for; of one that users
+    /// have not made, what it does.
     pub fn name(&self) -> String {
         let name = self.operation.name;
+        if self.attribute("structure").is_some_and(|hash| hash != 0) {
+            return "comparison of trees".to_owned();
+        }
         let started = self.attribute("started");
         let started = started.and_then(|number| NONBLOCKING.get(usize::try_from(number).ok()?));
         started.map_or_else(

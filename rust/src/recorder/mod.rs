@@ -32,7 +32,7 @@ pub use ring::{
 };
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,
-    call_sites_since, communicator_facts, communicators, has_foreign_handlers, is_default_shared,
-    is_nobody, messages, set_call_site, set_communicator_facts, set_eager_line,
-    set_foreign_handlers, set_messages, set_proc_null, share_default, world_rank,
+    call_sites_since, communicator_facts, communicators, find_line, has_foreign_handlers,
+    is_default_shared, is_nobody, messages, set_call_site, set_communicator_facts, set_eager_line,
+    set_foreign_handlers, set_line_finder, set_messages, set_proc_null, share_default, world_rank,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::group::Group;
 use crate::mpi::Lineage;
@@ -194,6 +194,19 @@ pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
 /// several. It is empty for an eager call.
 pub fn call_site(site: i64) -> Option<String> {
     with_tables(|tables| Some(either(tables.call_sites.get(&site)?)))
+}
+
+/// Finds the Python line of a thread in a call, by the system's number for it. It may take a while.
+static FIND_LINE: OnceLock<fn(u32) -> Option<String>> = OnceLock::new();
+
+/// Says how the Python line of a thread in a call is found out.
+pub fn set_line_finder(find: fn(u32) -> Option<String>) {
+    let _ = FIND_LINE.set(find);
+}
+
+/// The Python line of a thread in a call, if Python says it.
+pub fn find_line(thread: u32) -> Option<String> {
+    FIND_LINE.get()?(thread)
 }
 
 /// Several lines as one. That there are eager calls as well goes without saying.

@@ -200,9 +200,10 @@ impl Observer {
             .collect();
         let python = self.python.as_ref().and_then(|(_, python)| python.as_ref());
         let mut calls: Vec<Call> = records.iter().map(Call::new).collect();
-        let eager_line = python.map(|python| &python.eager_line);
-        for call in &mut calls {
-            if let Some(line) = eager_line.filter(|_| call.line.is_empty()) {
+        for (call, record) in calls.iter_mut().zip(&records) {
+            let lines = python.map(|python| &python.lines);
+            let line = lines.and_then(|lines| lines.get(&record.thread).or(lines.get(&0)));
+            if let Some(line) = line.filter(|_| call.line.is_empty()) {
                 call.line.clone_from(line);
             }
         }

@@ -1,17 +1,20 @@
 //! Asking Python where its threads are.
 
+use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use super::signals::without_signals;
 use crate::diagnosis::Place;
-use crate::recorder::os_thread;
+use crate::recorder::{self, os_thread};
 
 /// Where the threads of Python's are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Python {
-    /// The line of an eager call, in any thread.
-    pub eager_line: String,
+    /// The lines of those that are in calls, by the system's numbers. An eager call that XLA makes
+    /// has that of the thread that waits for it, under the number 0.
+    pub lines: BTreeMap<u32, String>,
     /// The threads that may do something before a call returns.
     pub elsewhere: Vec<Place>,
     /// The threads that wait for JAX: their numbers, and the functions that do so.
@@ -33,10 +36,30 @@ static ASK: OnceLock<Ask> = OnceLock::new();
 /// Says how to ask Python.
 pub fn set_ask(ask: Ask) {
     let _ = ASK.set(ask);
+    recorder::set_line_finder(find_line);
 }
 
 /// Python is given so many seconds to answer.
 const PATIENCE: f64 = 1.5;
+
+/// The Python line of a thread in a call, by the system's number for it. It waits for the answer, but
+/// not for long.
+fn find_line(thread: u32) -> Option<String> {
+    let ask = ASK.get()?;
+    let (answer, answers) = mpsc::channel();
+    let spawned = without_signals(|| {
+        thread::Builder::new().spawn(move || {
+            os_thread::claim();
+            let _ = answer.send(ask(vec![thread]));
+        })
+    });
+    spawned.ok()?;
+    let python = answers
+        .recv_timeout(Duration::from_secs_f64(PATIENCE))
+        .ok()??;
+    let line = python.lines.get(&thread).or(python.lines.get(&0))?;
+    (!line.is_empty()).then(|| line.clone())
+}
 
 /// Asks in a thread of its own, as Python may be busy for as long as it likes.
 #[derive(Default)]

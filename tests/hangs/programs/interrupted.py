@@ -1,8 +1,7 @@
-"""Ctrl-C on rank 1, while it waits for a message and the other rank computes."""
+"""Ctrl-C on rank 1, twice, while it waits for a message and the other rank computes."""
 
 import os
-import signal
-import threading
+import subprocess
 import time
 
 import jax.numpy as jnp
@@ -15,5 +14,6 @@ mpi.barrier()
 if rank == 0:
     time.sleep(600)
 else:
-    threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()
+    interrupt = f"kill -INT {os.getpid()}"
+    subprocess.Popen(["sh", "-c", f"sleep 1; {interrupt}; sleep 10; {interrupt}"])
     mpi.recv(jnp.ones(3), source=0)
