@@ -2,7 +2,8 @@
 
 A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax can't,
 and the core knows these. One that waits for JAX can't either, if JAX has nothing to do but
-such calls. All others may: they compute, sleep, read files, or are in mpi4py.
+such calls, and one that waits for the end of another thread. All others may: they compute,
+sleep, read files, or are in mpi4py.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _POOL = os.path.join("concurrent", "futures", "thread.py")
 #: The thread of tqdm that looks after progress bars.
 _PROGRESS_BARS = os.path.join("tqdm", "_monitor.py")
 
+#: Functions that wait for the end of threads: one of them, or all at exit. Python < 3.13 has
+#: the second one.
+_JOINS = ("join", "_wait_for_tstate_lock", "_shutdown")
+
 #: Functions of NumPy's that wait for an array of JAX's, whose memory they share.
 _CONVERSIONS = (np.array, np.asarray, np.asanyarray, np.ascontiguousarray)
 
@@ -48,10 +53,12 @@ class Threads(NamedTuple):
     lines: dict[int, str]
     #: Those that may act: name (none for the main thread), activity and line.
     elsewhere: list[tuple[str, str, str]]
-    #: Those that wait for JAX: the system's number, and what is the same for as long as they
-    #: do so in the same function.
+    #: Those that wait for JAX or for another thread: the system's number, and what is the
+    #: same for as long as they do so in the same function.
     waiting: list[tuple[int, int]]
-    #: Why JAX may have them wait for something else than a call, if it may.
+    #: Whether one of them waits for JAX.
+    wait_for_jax: bool
+    #: Why JAX may have it wait for something else than a call, if it may.
     doubt: str
     #: Whether the main thread waits at exit for the JAX of all processes.
     is_in_shutdown: bool
@@ -66,7 +73,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     frames = sys._current_frames()
     del frames[threading.get_ident()]
     lines: dict[int, str] = {}
-    is_in_shutdown = False
+    wait_for_jax = is_in_shutdown = False
     elsewhere, waiting = [], []
     # The main thread first.
     for ident in sorted(frames, key=lambda ident: ident != main.ident):
@@ -83,7 +90,10 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         if thread is main and _world_is_jax and waits_for_processes(frame.f_code):
             is_in_shutdown = True
             continue
-        if in_calls and number and _waits_for_jax(frame):
+        is_waiting = _waits_for_thread(frame)
+        if in_calls and number and not is_waiting and _waits_for_jax(frame):
+            is_waiting = wait_for_jax = True
+        if is_waiting:
             waiting.append((number, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
             continue
         name = "" if thread is main else "of a library" if thread is None else thread.name
@@ -92,7 +102,8 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         lines,
         elsewhere,
         waiting,
-        _doubt() if waiting else "",
+        wait_for_jax,
+        _doubt() if wait_for_jax else "",
         is_in_shutdown,
         signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     )
@@ -119,6 +130,15 @@ def _activity(frame: FrameType) -> str:
     if getattr(function, "__module__", None) == "mpi4py.MPI":
         return f"in {function.__qualname__} of mpi4py"
     return ""
+
+
+def _waits_for_thread(frame: FrameType) -> bool:
+    """Whether a thread waits for the end of another one, for as long as that takes."""
+    code = frame.f_code
+    if code.co_filename != _THREADING or code.co_name not in _JOINS:
+        return False
+    names = frame.f_locals
+    return names.get("timeout") in (None, -1) and names.get("block", True) is True
 
 
 def _waits_for_jax(frame: FrameType) -> bool:

@@ -410,13 +410,14 @@ pub fn set_world(comm: usize) {
 }
 
 /// What Python says of its threads: the lines of those that are in calls; those that are elsewhere, by
-/// name, activity and line; those that wait for JAX, by the system's number and what they wait in;
-/// why that may be for something else than a call, if it may; whether the main thread waits at exit
-/// for the JAX of all processes; whether an interrupt raises `KeyboardInterrupt`.
+/// name, activity and line; those that wait, by the system's number and what they wait in; whether
+/// one waits for JAX, and why that may be for something else than a call, if it may; whether the main
+/// thread waits at exit for the JAX of all processes; whether an interrupt raises `KeyboardInterrupt`.
 type Whereabouts = (
     BTreeMap<u32, String>,
     Vec<(String, String, String)>,
     Vec<(u32, u64)>,
+    bool,
     String,
     bool,
     bool,
@@ -441,7 +442,8 @@ pub fn start_watching(
         let answer =
             Python::try_attach(|py| whereabouts.call1(py, (in_calls,)).ok()?.extract(py).ok());
         let answer: Whereabouts = answer??;
-        let (lines, elsewhere, waiting, doubt, is_in_shutdown, has_default_interrupt) = answer;
+        let (lines, elsewhere, waiting, wait_for_jax, doubt, is_in_shutdown, has_default_interrupt) =
+            answer;
         let place = |(thread, activity, line)| Place {
             thread,
             activity,
@@ -451,6 +453,7 @@ pub fn start_watching(
             lines,
             elsewhere: elsewhere.into_iter().map(place).collect(),
             waiting,
+            wait_for_jax,
             doubt,
             is_in_shutdown,
             has_default_interrupt,

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import correct
 import processes
 import pytest
 
@@ -58,6 +59,7 @@ HANGS = {
     "freed_on_one_rank": Hang(2, DEADLOCK),
     # MPICH's mpiexec may give the signal by which it ended others as its exit code.
     "sixteen": Hang(16, None),
+    "left_early": Hang(3, DEADLOCK),
     # Messages that do not fit.
     "crossed_tags": Hang(2, DEADLOCK),
     "exchange_tags": Hang(2, DEADLOCK),
@@ -68,12 +70,16 @@ HANGS = {
     # Neighbors.
     "neighbor_missing": Hang(4, DEADLOCK),
     "exchange_missing": Hang(4, DEADLOCK),
+    # Threads.
+    "beside_many_calls": Hang(2, DEADLOCK),
+    "dispatched_ahead": Hang(2, DEADLOCK),
     # Requests.
     "request_without_send": Hang(3, DEADLOCK),
     # A rank that has ended.
     "early_end_awaited": Hang(4, DEADLOCK),
     "exception": Hang(3, 1),
     "exception_in_callback": Hang(2, 1),
+    "own_excepthook": Hang(3, 1),
     "sys_exit": Hang(3, 3),
     "site_exit": Hang(3, 3),
     "raise_system_exit": Hang(3, DEADLOCK),
@@ -82,6 +88,8 @@ HANGS = {
     # What could go on, and is ended all the same.
     "stopped": Hang(3, DEADLOCK, TIMEOUT),
     "endless_computation": Hang(3, DEADLOCK, TIMEOUT),
+    "in_mpi4py": Hang(2, DEADLOCK, TIMEOUT),
+    "perhaps_a_deadlock": Hang(2, DEADLOCK, TIMEOUT),
     "interrupted": Hang(2, INTERRUPTED),
     # Ranks that ask each other, or do not.
     "own_communicators": Hang(2, DEADLOCK, TIMEOUT),
@@ -108,25 +116,31 @@ def test_every_program_is_run():
     assert {path.stem for path in PROGRAMS.glob("*.py")} == set(HANGS)
 
 
+def run_hang(name, **environ):
+    ranks, _, settings = HANGS[name]
+    environ = {**ENVIRON, **settings, **environ}
+    return processes.run(
+        "-P", f"{name}.py", ranks=ranks, cwd=PROGRAMS, timeout=LIMIT, **environ
+    )
+
+
+def run_correct(name):
+    _, ranks, _, settings = correct.PROGRAMS[name]
+    environ = {**ENVIRON, "MPI4JAX_HANG_REPORT": "1", **settings}
+    path = Path(correct.__file__)
+    return processes.run("-P", path, name, ranks=ranks, timeout=LIMIT, **environ)
+
+
 @pytest.fixture(scope="session")
 def runs(request):
     """What the programs did that the chosen tests ask for: two of them run at once."""
-
-    def run(name):
-        ranks, _, environ = HANGS[name]
-        return processes.run(
-            "-P",
-            f"{name}.py",
-            ranks=ranks,
-            cwd=PROGRAMS,
-            timeout=LIMIT,
-            **{**ENVIRON, **environ},
-        )
-
     calls = [getattr(item, "callspec", None) for item in request.session.items]
-    names = [call.params["name"] for call in calls if call and "name" in call.params]
+    params = [call.params for call in calls if call]
+    names = [each["name"] for each in params if "name" in each]
     pool = ThreadPoolExecutor(2)
-    yield {name: pool.submit(run, name) for name in names if can_run(name)}
+    runs = {name: pool.submit(run_hang, name) for name in names if can_run(name)}
+    names = [each["program"] for each in params if "program" in each]
+    yield runs | {name: pool.submit(run_correct, name) for name in names}
     pool.shutdown(cancel_futures=True)
 
 
@@ -187,3 +201,25 @@ def test_a_deadlock_that_is_left_alone(environ, report):
     finally:
         _, rest = processes.stop(process)
     assert "mpi4jax: " not in rest
+
+
+@pytest.mark.parametrize("program", correct.PROGRAMS)
+def test_a_correct_program_is_not_ended(runs, program):
+    """Fails if slow is taken for stuck, whatever a rank waits for."""
+    done = runs[program].result()
+    assert done.returncode == correct.PROGRAMS[program].code, done.stderr
+    # One of them ends in a deadlock, after what it has to do.
+    if program == "save_at_exit":
+        assert done.stdout.count(correct.SAVED) == 2, done.stdout
+    else:
+        assert "ending all ranks" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("setting", ["MPI4JAX_PROFILE", "MPI4JAX_TRACE"])
+@pytest.mark.parametrize("hang", ["early_end_awaited", "one_step_more", "exception", "sys_exit"])
+def test_ends_while_calls_are_recorded(tmp_path, hang, setting):
+    """A rank that ends waits for the others, to tell them what it did, and they for it."""
+    value = {"MPI4JAX_PROFILE": "1", "MPI4JAX_TRACE": str(tmp_path)}[setting]
+    done = run_hang(hang, **{setting: value})
+    assert done.returncode in {HANGS[hang].code, 9}, done.stderr
+    assert "this is a deadlock: ending all ranks" in done.stderr

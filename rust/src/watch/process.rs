@@ -159,7 +159,7 @@ impl Observer {
 
     /// Whether the process does what it did at the last look, and nothing else.
     fn judge(&mut self, when: f64, python: Option<&Python>) {
-        let is_waiting = python.is_some_and(|python| !python.waiting.is_empty());
+        let is_waiting = python.is_some_and(|python| python.wait_for_jax);
         let in_calls: BTreeSet<u32> = self.threads_in_calls().into_iter().collect();
         let is_busy = is_waiting.then(|| self.threads.look(self.now, &in_calls));
         let waits_for_device = || {

@@ -17,9 +17,12 @@ pub struct Python {
     pub lines: BTreeMap<u32, String>,
     /// The threads that may do something before a call returns.
     pub elsewhere: Vec<Place>,
-    /// The threads that wait for JAX: their numbers, and the functions that do so.
+    /// The threads that wait for JAX or for another thread: their numbers, and the functions that do
+    /// so.
     pub waiting: Vec<(u32, u64)>,
-    /// Why JAX may have them wait for something else than the calls in progress, if it may.
+    /// Whether one of them waits for JAX.
+    pub wait_for_jax: bool,
+    /// Why JAX may have it wait for something else than the calls in progress, if it may.
     pub doubt: String,
     /// Whether the main thread waits at exit until the JAX of all processes does.
     pub is_in_shutdown: bool,
