@@ -7,19 +7,7 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from mpi4py import MPI
-
-from . import (
-    bridge,
-    checks,
-    dispatch,
-    ending,
-    flush,
-    jax_compat,
-    profile,
-    trace,
-    watch,
-)
+from . import bridge, checks, dispatch, ending, flush, jax_compat, profile, trace
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -30,8 +18,6 @@ _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
 ending.enable()
-if MPI.Is_initialized():
-    watch.follow_copies()
 if settings.check:
     checks.enable()
 if settings.fast_dispatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 try:
@@ -20,6 +21,7 @@ except RuntimeError as error:
 
 from mpi4jax import _core
 
+from .hashable import handle
 from .jax_compat import register_ffi_target
 
 
@@ -56,3 +58,12 @@ def load() -> None:
         for name, capsule in handlers:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
     operations[:] = [*(name for name, _ in on_host), "comm_split"]
+    if MPI.Is_initialized():
+        # As soon as possible: the processes have to know the same copies.
+        follow_copies()
+
+
+@functools.cache
+def follow_copies() -> None:
+    """Count the copies of COMM_WORLD, so that processes know which one each other means."""
+    _core.follow_copies(handle(MPI.COMM_WORLD))

@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
+from . import bridge
 from .environment import settings
 from .hashable import handle
 from .lines import described, frames_of
@@ -30,7 +31,7 @@ from .threads import whereabouts
 def start() -> None:
     """Start to watch. MPI is initialised by now."""
     comm = MPI.COMM_WORLD
-    follow_copies()
+    bridge.follow_copies()
     _core.set_world(handle(comm))
     _core.start_watching(
         comm.Get_rank(),
@@ -41,12 +42,6 @@ def start() -> None:
         timeout=settings.timeout,
         end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,
     )
-
-
-@functools.cache
-def follow_copies() -> None:
-    """Count the copies of COMM_WORLD, so that ranks know which one each other means."""
-    _core.follow_copies(handle(MPI.COMM_WORLD))
 
 
 @contextlib.contextmanager

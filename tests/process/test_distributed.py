@@ -74,7 +74,8 @@ def test_an_exception_while_another_rank_waits(launch, rank):
     done = launch(program(after=after), ranks=2, MPI4JAX_HANG_REPORT="2")
     assert done.returncode != 0
     assert done.stdout == ""
-    assert f"  rank  {rank}   has ended: ValueError: on purpose, " in done.stderr
+    assert f"  rank  {rank}   is ending: ValueError: on purpose, " in done.stderr
+    assert f"  rank  {rank}   in jax.distributed.shutdown\n" in done.stderr
     waits = (
         f"  rank  {1 - rank}   in allreduce #2 (SUM, float32[1]) on JAX's communicator 1"
     )
@@ -88,7 +89,7 @@ def test_a_program_on_some_processes(launch):
     done = launch(program(after=after), ranks=3, MPI4JAX_HANG_REPORT="2")
     assert done.returncode != 0
     assert "in comm_split #2 on JAX's world" in done.stderr
-    assert "  rank  2      has ended: in jax.distributed.shutdown" in done.stderr
+    assert "  rank  2      in jax.distributed.shutdown\n" in done.stderr
     assert "rank 2 has made 1 call on JAX's world, and ranks 0, 1 wait for" in done.stderr
 
 

@@ -62,7 +62,7 @@ def test_raise(launch):
     assert done.returncode == 0, done.stderr
     assert re.search(
         r"r0 \| MPI_Send returned error code \d+: (?s:.*)rank(?s:.*)\n"
-        r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   \S+:9 in <lambda>",
+        r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   \S+:8 in <lambda>",
         done.stdout,
     )
     assert re.search(r"r0 \| MPI_Sendrecv returned error code \d+: .*rank", done.stdout)

@@ -174,8 +174,8 @@ fn calls_on(collective: &Collective, least: u64, most: u64) -> String {
     };
     let calls = if most == 1 { "call" } else { "calls" };
     let whose = match collective.communicator.kind {
-        Kind::Default => "",
-        _ => " of mpi4jax",
+        Kind::Default | Kind::Jax(_) => "",
+        Kind::World | Kind::Copy(_) | Kind::Unknown => " of mpi4jax",
     };
     format!("{count} {calls}{whose} on {}", collective.name)
 }

@@ -58,6 +58,8 @@ pub enum Kind {
     World,
     /// A copy of it, or of such a copy: the place among the copies, and their number, at each step.
     Copy(Vec<(u32, u32)>),
+    /// One that XLA has made, by its place among those.
+    Jax(usize),
     /// Nothing.
     Unknown,
 }
@@ -74,6 +76,7 @@ impl CommunicatorId {
                 Identity::Copy(lineage) => {
                     Kind::Copy(mpi::path(lineage).into_iter().map(step).collect())
                 }
+                Identity::Jax(place) => Kind::Jax(place),
                 Identity::Unknown => Kind::Unknown,
             },
         }

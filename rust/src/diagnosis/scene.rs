@@ -383,7 +383,7 @@ fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
                 }
             }
             Kind::Unknown => drop(kinds.insert(false)),
-            Kind::Default | Kind::World => {}
+            Kind::Default | Kind::World | Kind::Jax(_) => {}
         }
     }
     let is_ambiguous = |kinds: &BTreeSet<bool>| has_conflict || kinds.len() > 1;

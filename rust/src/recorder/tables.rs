@@ -16,6 +16,8 @@ pub enum Identity {
     World,
     /// A copy of that, or of a copy of it.
     Copy(Lineage),
+    /// One that XLA has made, by its place among those.
+    Jax(usize),
     /// Nothing but which processes it has.
     #[default]
     Unknown,

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::records::{Facts, OnCommunicator, Operation};
 use crate::log;
 use crate::mpi::GrowingList;
-use crate::recorder::{self, CommunicatorFacts, Recording};
+use crate::recorder::{self, CommunicatorFacts, Identity, Recording};
 
 /// The number of the first one in the recorder. Python gives smaller ones to those of users.
 const FIRST_NUMBER: usize = 1 << 16;
@@ -63,7 +63,7 @@ impl Communicators {
         let facts = CommunicatorFacts {
             name,
             group: Arc::new(members.into_iter().collect()),
-            ..CommunicatorFacts::default()
+            identity: Identity::Jax(place),
         };
         recorder::set_communicator_facts(number(place), facts);
         place
