@@ -73,9 +73,7 @@ def set_neighbors(
     The ranks and tags of those that send to it, and of those that it sends to.
     """
 
-def describe_communicator(
-    number: int, handle: int, name: str, members: list[int]
-) -> None:
+def describe_communicator(number: int, handle: int, name: str, members: list[int]) -> None:
     """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`."""
 
 def follow_copies(world: int) -> None:
@@ -195,7 +193,7 @@ def communicators() -> list[Described]:
     """All communicators."""
 
 def identify_communicators(tables: list[list[Described]]) -> list[list[int]]:
-    """Give the communicators of several processes numbers that are the same in all of them."""
+    """Give the communicators of several processes numbers that are the same in all."""
 
 def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: int) -> None:
     """Write all calls from now on into a file.

@@ -262,8 +262,8 @@ def is_user_file(file: str) -> bool:
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src", "")
 _COMPILER = os.path.join(_JAX, "compiler.py")
 _DISTRIBUTED = os.path.join(_JAX, "distributed.py")
-#: Where JAX calls functions of jaxlib's that wait for an array, or until one more program can
-#: be run.
+#: Where JAX calls functions of jaxlib's that wait for an array, or until one more program
+#: can be run.
 _WAITING = frozenset(
     os.path.join(_JAX, *name.split("/"))
     for name in (

@@ -1,7 +1,7 @@
 """Where Python's threads are, for the watching thread of the core (rust/src/watch).
 
-A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax can't,
-and the core knows these. One that waits for JAX can't either, if JAX has nothing to do but
+A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax
+can't, and the core knows these. One that waits for JAX can't either, if JAX has nothing to do but
 such calls, and one that waits for the end of another thread. All others may: they compute,
 sleep, read files, or are in mpi4py.
 """
@@ -37,8 +37,8 @@ _POOL = os.path.join("concurrent", "futures", "thread.py")
 #: The thread of tqdm that looks after progress bars.
 _PROGRESS_BARS = os.path.join("tqdm", "_monitor.py")
 
-#: Functions that wait for the end of threads: one of them, or all at exit. Python < 3.13 has
-#: the second one.
+#: Functions that wait for the end of threads: one of them, or all at exit. Python < 3.13
+#: has the second one.
 _JOINS = ("join", "_wait_for_tstate_lock", "_shutdown")
 
 #: Functions of NumPy's that wait for an array of JAX's, whose memory they share.
@@ -114,11 +114,13 @@ def _files(frame: FrameType) -> Iterator[str]:
 
 
 def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread waits for work, or for a time at which it does nothing that matters."""
+    """Whether a thread waits for work, or for a time at which it does nothing much."""
     if frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith(_POOL):
         return True
     files = {file for file in _files(frame) if file != _THREADING}
-    is_harmless = [file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files]
+    is_harmless = [
+        file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files
+    ]
     # One without any other file is a timer.
     return bool(files) and all(is_harmless)
 
@@ -142,7 +144,7 @@ def _waits_for_thread(frame: FrameType) -> bool:
 
 
 def _waits_for_jax(frame: FrameType) -> bool:
-    """Whether a thread is in a function of JAX's, or of NumPy's, that waits for an array."""
+    """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
     if waits_for_arrays(frame.f_code.co_filename):
         return True
     function = _called_by(frame)
@@ -198,8 +200,8 @@ def _called_by(frame: FrameType) -> Any:
 def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
     """The name that is called at an instruction, with dots in it: nothing if it has none.
 
-    The compiler notes which part of a line each instruction is from. What loads the function
-    begins where the whole call does.
+    The compiler notes which part of a line each instruction is from. What loads the
+    function begins where the whole call does.
     """
     if not hasattr(code, "co_positions"):  # Python 3.10
         return ()

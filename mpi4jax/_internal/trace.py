@@ -106,7 +106,11 @@ class Trace:
         communicators = _core.communicators()
         for number, name, members, copies in communicators[self._communicators :]:
             self._write(
-                kind="communicator", number=number, name=name, members=members, copies=copies
+                kind="communicator",
+                number=number,
+                name=name,
+                members=members,
+                copies=copies,
             )
         self._communicators = len(communicators)
         # What happens next may end the process at once.

@@ -136,8 +136,9 @@ class Span(NamedTuple):
     end: int
 
 
-#: A communicator as the core describes it: its number, its name, its members as runs (first,
-#: stride, count), and its lineage, if it is a copy (`rust/src/recorder/identify.rs`).
+#: A communicator as the core describes it: its number, its name, its members as runs
+#: (first, stride, count), and its lineage, if it is a copy
+#: (`rust/src/recorder/identify.rs`).
 Described = tuple[int, str, list[tuple[int, int, int]], "list[tuple[int, int]] | None"]
 
 
@@ -200,7 +201,7 @@ class Process:
                     )
             elif kind == "communicator":
                 keys = ("number", "name", "members", "copies")
-                self.described.append(tuple(map(line.__getitem__, keys)))  # type: ignore
+                self.described.append(tuple(map(line.__getitem__, keys)))
             elif kind == "clock":
                 clocks.append(Clock(**line))
             elif kind == "end":

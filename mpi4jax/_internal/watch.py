@@ -155,9 +155,9 @@ def _connect() -> bool:
     own = np.concatenate([[MPI.Query_thread()], flags, ~flags]).astype(np.int64)
     least = np.empty_like(own)
     world.Allreduce(own, least, MPI.MIN)
-    thread_level, *flags = least
+    thread_level, *in_all = least.tolist()
     for name, is_set, is_unset in zip(
-        _ALIKE, flags[: len(_ALIKE)], flags[len(_ALIKE) :], strict=True
+        _ALIKE, in_all[: len(_ALIKE)], in_all[len(_ALIKE) :], strict=True
     ):
         if is_set == is_unset:
             raise RuntimeError(

@@ -345,7 +345,6 @@ mpi4jax: 2 ranks have been waiting for 20 s
 0 -> 1 -> 0 is a circle: each rank waits for the next one.
 rank 1 may still act beside the call: a thread (server) at serve.py:3 in serve.
 "
-        .replace("in a message  ", "in a message  ")
     );
 }
 

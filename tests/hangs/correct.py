@@ -1,4 +1,4 @@
-"""Correct programs of unusual kinds, in which ranks wait for a long time: `correct.py NAME`.
+"""Correct programs of unusual kinds, in which ranks wait for long: `correct.py NAME`.
 
 In each of them, some ranks wait in calls for what the watching threads can't see: another
 thread, mpi4py, a callback, a file, somebody at the keyboard. None may be ended.
@@ -258,7 +258,8 @@ def order_of_first_use() -> None:
     p.mpi.allreduce(x, p.MPI.SUM, comm=b)
     if p.rank == 2:
         time.sleep(SLOW)
-    # Rank 0 waits on the one for rank 2; rank 1 has sent its part, and is in a call on the other.
+    # Rank 0 waits on the one for rank 2. Rank 1 has sent its part, and is in a call on the
+    # other.
     p.mpi.reduce(x, p.MPI.SUM, 0, comm=a)
     p.mpi.barrier(comm=b)
 
@@ -331,7 +332,9 @@ def _interrupted(wait: Callable[[Loaded], None], before: bool) -> None:
         p.mpi.barrier()
     else:
         pid = os.getpid()
-        subprocess.Popen(["sh", "-c", f"sleep 1; kill -INT {pid}; sleep 2; kill -INT {pid}"])
+        subprocess.Popen(
+            ["sh", "-c", f"sleep 1; kill -INT {pid}; sleep 2; kill -INT {pid}"]
+        )
         wait(p)
         time.sleep(0.1)
         assert seen, "the handler was not called"
@@ -385,7 +388,7 @@ SAVED = "the last save is complete"
 
 @program(code=3)
 def save_at_exit() -> None:
-    """A function that was registered before mpi4jax was imported saves at exit, for long."""
+    """A function that was registered before the import of mpi4jax saves at exit."""
 
     def save() -> None:
         time.sleep(SLOW)
@@ -538,7 +541,9 @@ def subprocess_that_takes_long() -> None:
 
 def _stop_for_a_while(pids: list[int]) -> None:
     names = " ".join(map(str, pids))
-    subprocess.Popen(["sh", "-c", f"sleep 1; kill -STOP {names}; sleep {SLOW}; kill -CONT {names}"])
+    subprocess.Popen(
+        ["sh", "-c", f"sleep 1; kill -STOP {names}; sleep {SLOW}; kill -CONT {names}"]
+    )
 
 
 @program()

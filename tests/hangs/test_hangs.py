@@ -216,7 +216,9 @@ def test_a_correct_program_is_not_ended(runs, program):
 
 
 @pytest.mark.parametrize("setting", ["MPI4JAX_PROFILE", "MPI4JAX_TRACE"])
-@pytest.mark.parametrize("hang", ["early_end_awaited", "one_step_more", "exception", "sys_exit"])
+@pytest.mark.parametrize(
+    "hang", ["early_end_awaited", "one_step_more", "exception", "sys_exit"]
+)
 def test_ends_while_calls_are_recorded(tmp_path, hang, setting):
     """A rank that ends waits for the others, to tell them what it did, and they for it."""
     value = {"MPI4JAX_PROFILE": "1", "MPI4JAX_TRACE": str(tmp_path)}[setting]

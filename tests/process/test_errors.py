@@ -33,7 +33,8 @@ def test_abort(launch, call, ranks):
     done = launch(SEND_TO_NOBODY.format(call=call), ranks)
     assert done.returncode != 0
     # The second line says which call it was.
-    call_line = r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   \S+\.py:8 in program"
+    send = r"  in send \(to 100 with tag 0, float32\[3\]\) on COMM_WORLD   "
+    call_line = send + r"\S+\.py:8 in program"
     assert re.search(f"{LINE} - aborting\n{call_line}", done.stderr), done.stderr
 
 

@@ -74,7 +74,7 @@ fn seconds_of(thread: u32) -> Option<f64> {
     };
     // SAFETY: the system writes to `time`.
     let code = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (code == 0).then(|| time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
+    (code == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }
 
 /// Whether a thread runs, could run, or waits for a disk.
