@@ -1,9 +1,9 @@
 """Where Python's threads are, for the watching thread of the core (rust/src/watch).
 
 A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax
-can't, and the core knows these. One that waits for JAX can't either, if JAX has nothing to do but
-such calls, and one that waits for the end of another thread. All others may: they compute,
-sleep, read files, or are in mpi4py.
+can't, and the core knows these. One that waits for JAX can't either, if JAX has nothing to
+do but such calls, and one that waits for the end of another thread. All others may: they
+compute, sleep, read files, or are in mpi4py.
 """
 
 from __future__ import annotations

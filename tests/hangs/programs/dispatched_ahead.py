@@ -1,4 +1,4 @@
-"""Rank 0 makes more steps. JAX is behind Python, until it has as many to run as it takes."""
+"""Rank 0 makes more steps. JAX is behind Python, and takes no more of them at some point."""
 
 import jax
 import jax.numpy as jnp
