@@ -4,10 +4,58 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def limit(text: str) -> float:
+    """The seconds that something may take."""
+    seconds = _number(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is given, expected a number of seconds greater than 0"
+        )
+    return seconds
+
+
+def moment(text: str) -> float:
+    """The seconds since a run began. It may go on for ever."""
+    seconds = _number(text)
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is given, expected a number of seconds, 0 or greater"
+        )
+    return seconds
+
+
+class Period(argparse.Action):
+    """Two moments, the first one before the other."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        begin, end = values
+        if begin >= end:
+            raise argparse.ArgumentError(
+                self, f"{begin:g} {end:g} is given, expected BEGIN to be less than END"
+            )
+        setattr(namespace, self.dest, values)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     selftest = add("selftest", "call every operation, and compare it with NumPy")
     selftest.add_argument(
         "--limit",
-        type=float,
+        type=limit,
         default=300,
         metavar="SECONDS",
         help="end all ranks if one call takes longer (default: %(default)s)",
@@ -41,12 +89,13 @@ def parser() -> argparse.ArgumentParser:
         "-o",
         "--output",
         type=Path,
-        help="the file to write (by default trace.json.gz in the folder)",
+        help="the file to write (by default trace.pftrace in the folder)",
     )
     trace.add_argument(
         "--between",
         nargs=2,
-        type=float,
+        type=moment,
+        action=Period,
         default=(0, float("inf")),
         metavar=("BEGIN", "END"),
         help="only what happens between these seconds of the run",
@@ -72,6 +121,8 @@ def _end_the_others() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
         sys.stderr.flush()
+        # Launchers may lose what is written right before the end.
+        time.sleep(0.2)
         mpi.COMM_WORLD.Abort(1)
 
 

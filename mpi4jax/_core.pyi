@@ -202,11 +202,30 @@ def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: i
     many may wait to be written.
     """
 
-def flush_trace() -> bool:
-    """Write the calls that are over into the file at once. Gives whether there is one."""
+def flush_trace() -> tuple[int, int] | None:
+    """Write the calls that are over into the file at once.
+
+    Give how many are in it so far, and how many are missing, as it could not be written.
+    """
+
+def give_up_trace(reason: str) -> None:
+    """Have no more calls be written, for this reason."""
 
 def stop_trace() -> tuple[int, int] | None:
-    """End that. Give how many calls are in the file, and how many were lost."""
+    """End that. Give how many calls are in the file, and how many are missing."""
+
+def write_timeline(
+    folder: str | os.PathLike[str], output: str | os.PathLike[str], begin: float, end: float
+) -> list[str]:
+    """Write the traces of all processes, in a folder, into one file for Perfetto.
+
+    `begin` and `end` are the part to show, in seconds from the beginning of the run. Give
+    what there is to say of it, line by line.
+
+    Raises:
+        ValueError: If the traces can't be read, or the file can't be written.
+
+    """
 
 def set_logging(enable: bool) -> None:
     """Turn the debug lines on or off."""

@@ -66,7 +66,7 @@ JAX = "0.10"
 APIS = ("token", "notoken")
 
 #: What all tests want, and what the examples and the suites of mpi4jax want.
-COMMON = ("mpi4py", "numpy", "pytest", "matplotlib", "scipy", "tqdm")
+COMMON = ("mpi4py", "numpy", "perfetto", "pytest", "matplotlib", "scipy", "tqdm")
 
 UV = "uv==0.13.8"
 

@@ -10,8 +10,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from . import facts, launcher, ranks
+from . import facts, hosts, launcher, ranks
 from .facts import Facts
+from .hosts import Section
 from .tables import OURS, Results, Row, over, size_of, table
 
 #: The operations and the sizes in bytes that are measured.
@@ -28,12 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    everyones: list[Facts] = comm.allgather(own)
-    problems, notes = examine(everyones)
-    # All ranks have found the same.
+    # The facts of thousands of ranks are too much for the memory of each.
+    everyones: list[Facts] = comm.gather(own) or []
+    problems, notes = comm.bcast(examine(everyones) if everyones else None)
     rows = [] if problems else measure()
     # Of ranks that do not know of each other, one prints.
-    if comm.Get_rank() == 0 and (comm.Get_size() > 1 or launcher.is_first()):
+    if everyones and (comm.Get_size() > 1 or launcher.is_first()):
         show(everyones, rows, problems, notes, as_json=arguments.json)
     return 1 if problems else 0
 
@@ -56,8 +57,9 @@ def _run_without_mpi(own: Facts, as_json: bool) -> int:
 
 def examine(everyones: Sequence[Facts]) -> tuple[list[str], list[str]]:
     """The problems and the notes, from the facts of all ranks."""
-    problems = ranks.said_by([one["errors"] for one in everyones])
-    notes = ranks.said_by([one["warnings"] for one in everyones])
+    name = _namer(everyones)
+    problems = ranks.said_by([one["errors"] for one in everyones], name)
+    notes = ranks.said_by([one["warnings"] for one in everyones], name)
     first = everyones[0]
     if first["mpi"]:
         mpi = first["mpi"]
@@ -67,12 +69,26 @@ def examine(everyones: Sequence[Facts]) -> tuple[list[str], list[str]]:
     problems += differences(everyones, ("versions", "mpi", "devices"), IDENTICAL)
     problems += differences(everyones, ("settings",), CHUNK)
     notes += differences(everyones, ("devices",), ("platform",))
-    names = {name for one in everyones for name in one["settings"]} - {*CHUNK}
-    notes += differences(everyones, ("settings",), sorted(names))
     _examine_threads(everyones, problems.append, notes.append)
     _examine_hosts(everyones, notes.append)
     _examine_packages(first, notes.append)
+    # Last, as there may be many.
+    names = {name for one in everyones for name in one["settings"]} - {*CHUNK}
+    notes += differences(everyones, ("settings",), sorted(names))
     return problems, notes
+
+
+def _namer(everyones: Sequence[Facts]) -> Callable[[Sequence[int]], str]:
+    """Names ranks, and where they are if that is on some of many hosts."""
+    host_names = [one["host"]["name"] for one in everyones]
+    count = len(set(host_names))
+
+    def name(some: Sequence[int]) -> str:
+        places = list(dict.fromkeys(host_names[rank] for rank in some))
+        is_told = count > ranks.MOST and len(places) <= count / 2
+        return ranks.named(some) + (f" on {ranks.first_of(places)}" if is_told else "")
+
+    return name
 
 
 #: What all ranks must have alike.
@@ -84,18 +100,23 @@ def differences(
     everyones: Sequence[Facts], groups: Sequence[str], names: Sequence[str]
 ) -> list[str]:
     """What differs from rank to rank: "ranks 0-2: jax 0.10.2, rank 3: jax 0.8.1"."""
+    named = _namer(everyones)
     lines = []
     for name in names:
         for group in groups:
-            values = [one[group].get(name) for one in everyones]
-            found = ranks.by_value(values)
-            if len(found) > 1:
-                parts = [
-                    f"{ranks.named(those)}: {'no ' if value is None else ''}{name}"
-                    f"{'' if value is None else f' {value}'}"
-                    for value, those in found.items()
-                ]
-                lines.append(", ".join(parts))
+            kinds = ranks.by_value(one[group].get(name) for one in everyones)
+            if len(kinds) == 1:
+                continue
+            shown, left = ranks.commonest(kinds)
+            parts = [
+                f"{named(kinds[value])}: {'no ' if value is None else ''}{name}"
+                f"{'' if value is None else f' {value}'}"
+                for value in shown
+            ]
+            if left:
+                count = sum(len(kinds[value]) for value in left)
+                parts.append(f"{count} more ranks: {len(left)} more values")
+            lines.append(", ".join(parts))
     return lines
 
 
@@ -114,16 +135,12 @@ def _examine_threads(everyones: Sequence[Facts], problem: Say, note: Say) -> Non
 
 
 def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
-    hosts = ranks.by_value([one["host"]["name"] for one in everyones])
-    for name, those in hosts.items():
-        allowed = cpus([everyones[rank]["host"] for rank in those])
-        if len(those) > allowed:
-            note(
-                f"{len(those)} ranks share {allowed:g} CPU(s) on {name}: they wait for "
-                "each other's time slices. Start fewer, or give each less to do "
-                "(XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), and Open MPI "
-                "OMPI_MCA_mpi_yield_when_idle=1"
-            )
+    if crowded := hosts.describe_crowds(hosts.of_ranks(everyones)):
+        note(
+            f"{crowded}: they wait for each other's time slices. Start fewer, or give each "
+            "less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), and Open MPI "
+            "OMPI_MCA_mpi_yield_when_idle=1"
+        )
     pages = ranks.by_value([one["host"]["huge_pages"] for one in everyones])
     tunables = everyones[0]["settings"].get("GLIBC_TUNABLES", "")
     if "madvise" in pages and "glibc.malloc.hugetlb=1" not in tunables:
@@ -137,13 +154,6 @@ def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
             "the kernel gives no huge pages, which makes large arrays slow: "
             "/sys/kernel/mm/transparent_hugepage/enabled says never"
         )
-
-
-def cpus(hosts: Sequence[Facts]) -> float:
-    """How many CPUs the ranks of one host have together."""
-    together = {cpu for host in hosts for cpu in host["cpus"]}
-    quotas = [host["quota"] for host in hosts if host["quota"]]
-    return min([float(len(together)), *quotas])
 
 
 def _examine_packages(first: Facts, note: Say) -> None:
@@ -194,31 +204,51 @@ def show(
     as_json: bool,
 ) -> None:
     if as_json:
-        report = {"problems": problems, "notes": notes, "times": rows, "ranks": everyones}
-        print(json.dumps(report, indent=1), flush=True)
-        return
-    for title, lines in describe(everyones).items():
-        print(title)
-        for name, text in lines.items():
-            print(f"  {name:<12} {text}")
+        known = {"problems": problems, "notes": notes, "times": rows, "ranks": everyones}
+        print(json.dumps(known, indent=1), flush=True)
+    else:
+        print(report(everyones, rows, problems, notes), end="", flush=True)
+
+
+#: Of more problems, and of more notes, the first ones are printed.
+MOST_LINES = 5
+
+
+def report(
+    everyones: Sequence[Facts],
+    rows: Sequence[Row],
+    problems: Sequence[str],
+    notes: Sequence[str],
+) -> str:
+    """What is printed, which fits on a page however many ranks there are."""
+    lines = []
+    for title, section in describe(everyones).items():
+        lines += [title, *(f"  {name:<12} {text}" for name, text in section)]
     if rows:
-        print(f"\nMedians, in a compiled loop:\n\n{table(rows)}", end="")
-    print()
-    print(*(f"problem: {text}" for text in problems or ["none"]), sep="\n")
-    print(*(f"note: {text}" for text in notes), sep="\n", flush=True)
+        lines += ["", "Medians, in a compiled loop:", "", *table(rows).splitlines()]
+    lines += ["", *(f"problem: {text}" for text in _shortened(problems) or ["none"])]
+    lines += [f"note: {text}" for text in _shortened(notes)]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def describe(everyones: Sequence[Facts]) -> dict[str, dict[str, str]]:
+def _shortened(texts: Sequence[str]) -> Sequence[str]:
+    if len(texts) <= MOST_LINES:
+        return texts
+    shown = texts[: MOST_LINES - 1]
+    return [*shown, f"and {len(texts) - len(shown)} more (--json prints all of them)"]
+
+
+def describe(everyones: Sequence[Facts]) -> dict[str, Section]:
     """The facts of the first rank in text, and where the ranks are."""
     first = everyones[0]
-    sections = {
-        "versions": {n: v or "not installed" for n, v in first["versions"].items()},
-        "MPI": _describe_mpi(first, len(everyones)),
-        "devices": describe_devices(first["devices"]),
-        "hosts": _describe_hosts(everyones),
-        "settings": first["settings"],
+    sections: dict[str, Section] = {
+        "versions": [(n, v or "not installed") for n, v in first["versions"].items()],
+        "MPI": list(_describe_mpi(first, len(everyones)).items()),
+        "devices": list(describe_devices(first["devices"]).items()),
+        "hosts": hosts.describe(hosts.of_ranks(everyones)),
+        "settings": list(first["settings"].items()),
     }
-    return {title: lines for title, lines in sections.items() if lines}
+    return {title: section for title, section in sections.items() if section}
 
 
 def _describe_mpi(first: Facts, size: int) -> dict[str, str]:
@@ -254,15 +284,4 @@ def describe_devices(devices: Facts) -> dict[str, str]:
     if devices["driver"]:
         way = "the memory of GPUs" if devices["is_direct"] else "copies"
         lines["MPI gets"] = way
-    return lines
-
-
-def _describe_hosts(everyones: Sequence[Facts]) -> dict[str, str]:
-    lines = {}
-    for name, those in ranks.by_value([one["host"]["name"] for one in everyones]).items():
-        hosts = [everyones[rank]["host"] for rank in those]
-        pages = hosts[0]["huge_pages"] or "unknown"
-        lines[name] = (
-            f"{ranks.named(those)}, {cpus(hosts):g} CPU(s) allowed, huge pages: {pages}"
-        )
     return lines

@@ -18,13 +18,13 @@ class Watchdog:
 
     Arguments:
         fd: The file that it writes to.
-        limit: The seconds that it waits.
+        limit: The seconds that it waits, for ever if they are more than timers count.
 
     """
 
     def __init__(self, fd: int, limit: float) -> None:
         self.fd = fd
-        self.limit = limit
+        self.limit = min(limit, threading.TIMEOUT_MAX - GRACE)
         self.timer: threading.Timer | None = None
 
     def start(self, what: str) -> None:

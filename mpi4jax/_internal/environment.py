@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,12 @@ DEFAULT_STAGING_LIMIT = 1 << 30
 
 #: A call that takes so many seconds is reported.
 DEFAULT_HANG_REPORT = 60.0
+
+#: As many seconds as never (31 years). Timers overflow with more than 292 years.
+NEVER = 1e9
+
+#: More decimal digits may not fit into the core's integers.
+MOST_DIGITS = len(str(sys.maxsize)) - 1
 
 
 def is_truthy(value: str) -> bool:
@@ -60,25 +67,40 @@ def choice(name: str, *accepted: str) -> str | None:
 
 
 def number(name: str) -> int | None:
-    """The variable `name`, which is a number of bytes."""
+    """The variable `name`, which is a number of bytes, `sys.maxsize` at most."""
 
     def convert(value: str) -> int | None:
-        return int(value) if value.isascii() and value.isdigit() else None
+        if not (value.isascii() and value.isdigit()):
+            return None
+        digits = value.lstrip("0") or "0"
+        return int(digits) if len(digits) <= MOST_DIGITS else sys.maxsize
 
     return _found(name, convert, "a number of bytes")
 
 
 def seconds(name: str) -> float | None:
-    """The variable `name`, which is a number of seconds."""
+    """The variable `name`, which is a number of seconds, `NEVER` at most."""
 
     def convert(value: str) -> float | None:
         try:
-            found = float(value)
+            limit = float(value)
         except ValueError:
             return None
-        return found if 0 <= found < float("inf") else None
+        return min(limit, NEVER) if limit >= 0 else None
 
     return _found(name, convert, "a number of seconds")
+
+
+def folder(name: str) -> str | None:
+    """The variable `name`, which is a folder, None if it is off."""
+
+    def convert(value: str) -> str | None:
+        return None if is_truthy(value) else value
+
+    value = os.environ.get(name, "")
+    if is_falsy(value):
+        return None
+    return _found(name, convert, f"a folder (./{value} for one of this name)")
 
 
 class Settings(NamedTuple):
@@ -125,7 +147,7 @@ def read() -> Settings:
         staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
         timeout=seconds("MPI4JAX_TIMEOUT") or None,
-        trace=os.environ.get("MPI4JAX_TRACE") or None,
+        trace=folder("MPI4JAX_TRACE"),
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
     )
 

@@ -67,11 +67,17 @@ class Recording:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         global _path
         path = trace.path_of_calls() or _path
-        if path is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="mpi4jax-")
-            path = _path = Path(self._folder.name, "calls")
-            _core.start_trace(path, self._operations, trace.CAPACITY)
+        try:
+            with trace.agreement(self._comm, "a profile"):
+                if path is None:
+                    self._folder = tempfile.TemporaryDirectory(prefix="mpi4jax-")
+                    path = _path = Path(self._folder.name, "calls")
+                    _core.start_trace(path, self._operations, trace.CAPACITY)
+        except RuntimeError:
+            self.abandon()
+            raise
         self._path = path
+        self._lost_before = _missing(_core.flush_trace())
         self._comm.Barrier()
         self._begin = time.monotonic_ns()
 
@@ -87,13 +93,11 @@ class Recording:
 
     def _finish_together(self) -> Result:
         elapsed = (time.monotonic_ns() - self._begin) * 1e-9
-        comm, lost = self._comm, 0
+        comm = self._comm
         comm.Barrier()
         self._clocks.append(self._compare())
-        if self._folder is None:
-            _core.flush_trace()
-        else:
-            _, lost = self._stop()
+        written = _core.flush_trace() if self._folder is None else self._stop()
+        lost = _missing(written) - self._lost_before
         clocks = Clocks(self._clocks, self._boot, self._root_boot)
         calls = [chunk[chunk["begin"] >= self._begin] for chunk in entries(self._path)]
         mine = np.concatenate([np.zeros(0, ENTRY), *calls])
@@ -121,10 +125,10 @@ class Recording:
             self._stop()
         self._clean()
 
-    def _stop(self) -> tuple[int, int]:
+    def _stop(self) -> tuple[int, int] | None:
         global _path
         _path = None
-        return _core.stop_trace() or (0, 1)
+        return _core.stop_trace()
 
     def _clean(self) -> None:
         if self._folder is not None:
@@ -230,6 +234,11 @@ class Recording:
 
     def _between_neighbors(self) -> list[int]:
         return [n for n, name in enumerate(self._operations) if is_between_neighbors(name)]
+
+
+def _missing(written: tuple[int, int] | None) -> int:
+    """How many calls are not in the file, as it could not be written."""
+    return 0 if written is None else written[1]
 
 
 def _size(calls: Array, way: str) -> Array:

@@ -3,17 +3,21 @@
 `rank-N.calls` has all calls, as the core writes them: see `rust/src/trace.rs`.
 `rank-N.json` has a line for everything else: what the numbers in a call stand for, how long
 JAX compiled and Python dispatched, and how the clocks of processes compare.
-:mod:`.tracefile` reads both.
+`rust/src/timeline` reads both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import platform
+import secrets
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ CAPACITY = 1 << 14
 #: How often a message goes to and fro to compare two clocks. The fastest one counts.
 _ROUNDS = 32
 _SECOND = 10**9
+#: How many lines wait to be written.
+_MOST_LINES = 256
 
 #: The durations that JAX announces, and what it does meanwhile.
 _WORK = {
@@ -39,6 +45,38 @@ _WORK = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
+
+
+class Lines:
+    """A file that lines are added to. If it can't be written, the trace ends, and is all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._lines: list[bytes] = []
+        # Until the process ends. Python would keep what it can't write, and try again.
+        self._file: FileIO | None = open(path, "wb", buffering=0)  # noqa: SIM115
+
+    def add(self, facts: dict[str, Any]) -> None:
+        """Add a line, in JSON."""
+        with self._lock:
+            self._lines.append(json.dumps(facts).encode() + b"\n")
+            if len(self._lines) >= _MOST_LINES:
+                self._flush()
+
+    def flush(self) -> None:
+        """Write what there is."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
+        data, self._lines = b"".join(self._lines), []
+        try:
+            while data and self._file is not None:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self._file = None
+            _core.give_up_trace(f"{self._path}: {error.strerror}")
 
 
 class Trace:
@@ -58,23 +96,19 @@ class Trace:
         self._sites = 0
         self._communicators = 0
         self._is_open = True
-        problem = None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Until the process ends.
-            self._file = open(folder / f"rank-{rank}.json", "w")  # noqa: SIM115
-            _core.start_trace(self.calls, bridge.operations, CAPACITY)
-        except OSError as error:
-            problem = str(error)
-        problems = self._comm.allgather(problem)
-        if any(problems):
+            with agreement(self._comm, name):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._lines = Lines(folder / f"rank-{rank}.json")
+                _core.start_trace(self.calls, bridge.operations, CAPACITY)
+        except RuntimeError:
             _core.stop_trace()
-            where = next(rank for rank, problem in enumerate(problems) if problem)
-            raise RuntimeError(f"{name}: rank {where} can't write it: {problems[where]}")
+            raise
         self._write(
             kind="process",
             rank=rank,
             size=size,
+            run=self._comm.bcast(secrets.token_hex(8)),
             host=platform.node(),
             boot=boot(),
             started=time.monotonic_ns(),
@@ -93,8 +127,7 @@ class Trace:
         wrap_eager_calls(self._timed)
 
     def _write(self, **facts: Any) -> None:
-        # At once, as other threads write, too.
-        self._file.write(json.dumps(facts) + "\n")
+        self._lines.add(facts)
 
     def _write_tables(self) -> None:
         """Write what calls may refer to, and was not known when this was done last."""
@@ -114,7 +147,7 @@ class Trace:
             )
         self._communicators = len(communicators)
         # What happens next may end the process at once.
-        self._file.flush()
+        self._lines.flush()
 
     def _on_duration(self, event: str, duration_secs: float, **facts: str | int) -> None:
         if self._is_open and event in _WORK:
@@ -157,9 +190,23 @@ class Trace:
                     time.sleep(0.001)
                 self._compare_clocks()
             self._comm.Free()
-        count, lost = summary or (None, None)
+        count, lost = summary or (0, 0)
         self._write(kind="end", at=time.monotonic_ns(), calls=count, lost=lost)
-        self._file.close()
+        self._lines.flush()
+
+
+@contextlib.contextmanager
+def agreement(comm: MPI.Intracomm, name: str) -> Iterator[None]:
+    """Have all ranks raise an error if one of them can't write its files in a block."""
+    problem = None
+    try:
+        yield
+    except OSError as error:
+        problem = str(error)
+    problems = comm.allgather(problem)
+    rank = next((rank for rank, problem in enumerate(problems) if problem), None)
+    if rank is not None:
+        raise RuntimeError(f"{name}: rank {rank} can't write it: {problems[rank]}")
 
 
 def boot() -> str | None:

@@ -10,6 +10,7 @@
 //! - [`recorder`]: what was called last, and when.
 //! - [`trace`]: all calls, in a file.
 //! - [`diagnosis`]: what is wrong between ranks.
+//! - [`timeline`]: the traces of all processes, as one.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`watch`]: what explains a hang.
@@ -28,6 +29,7 @@ pub mod memory;
 pub mod mpi;
 pub mod ops;
 pub mod recorder;
+pub mod timeline;
 pub mod trace;
 pub mod trampoline;
 pub mod watch;
@@ -53,7 +55,10 @@ mod _core {
         why_no_device,
     };
     #[pymodule_export]
-    use super::python::{call_sites, communicators, flush_trace, start_trace, stop_trace};
+    use super::python::{
+        call_sites, communicators, flush_trace, give_up_trace, start_trace, stop_trace,
+        write_timeline,
+    };
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {

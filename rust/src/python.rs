@@ -22,7 +22,7 @@ use crate::ops::Left;
 use crate::recorder::{CommunicatorFacts, Identity, Run};
 use crate::watch::{Objects, Settings, Start};
 use crate::xla::Handler;
-use crate::{log, mpi, ops, recorder, trace, trampoline, watch};
+use crate::{log, mpi, ops, recorder, timeline, trace, trampoline, watch};
 
 type Capsules<'py> = Vec<(&'static str, Bound<'py, PyCapsule>)>;
 
@@ -565,17 +565,41 @@ pub fn start_trace(path: PathBuf, operations: Vec<String>, capacity: usize) -> P
     Ok(trace::start(&path, operations)?)
 }
 
-/// Writes the calls that are over into the file at once. Gives whether there is one.
+/// Writes the calls that are over into the file at once. Gives how many calls are in it so far, and
+/// how many are missing.
 #[pyfunction]
-pub fn flush_trace(py: Python<'_>) -> bool {
-    py.detach(trace::flush)
+pub fn flush_trace(py: Python<'_>) -> Option<(u64, u64)> {
+    py.detach(trace::flush).map(counts)
 }
 
-/// Ends that. Gives how many calls are in the file, and how many were lost.
+/// Has no more calls be written, for this reason.
+#[pyfunction]
+pub fn give_up_trace(py: Python<'_>, reason: &str) {
+    py.detach(|| trace::give_up(reason));
+}
+
+/// Ends that. Gives how many calls are in the file, and how many are missing.
 #[pyfunction]
 pub fn stop_trace(py: Python<'_>) -> Option<(u64, u64)> {
-    let summary = py.detach(trace::stop)?;
-    Some((summary.count, summary.lost))
+    py.detach(trace::stop).map(counts)
+}
+
+/// Writes the traces in a folder into one file, from `begin` to `end`, in seconds. Gives what there is
+/// to say of it, line by line.
+#[pyfunction]
+pub fn write_timeline(
+    py: Python<'_>,
+    folder: PathBuf,
+    output: PathBuf,
+    begin: f64,
+    end: f64,
+) -> PyResult<Vec<String>> {
+    py.detach(|| timeline::merge(&folder, &output, begin..end))
+        .map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn counts(summary: trace::Summary) -> (u64, u64) {
+    (summary.count, summary.lost)
 }
 
 /// Turns the debug lines on or off.

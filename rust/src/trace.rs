@@ -2,15 +2,22 @@
 //!
 //! A thread of our own reads the records and writes them, some milliseconds later. It never takes
 //! Python's lock, and what it holds in memory is no more than the ring. The file has a header of
-//! two words, [`MAGIC`] and the size of an [`Entry`], and then one entry for each call.
+//! two words, [`MAGIC`] and the size of an [`Entry`], and then one entry for each call, in the order
+//! in which they began. A long call is written before it is over, and completed in its place.
+//!
+//! If the file can't be written any more, say as the disk is full, the program runs on without it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::log::print_error;
 use crate::recorder::{self, Array, Reader, Record};
 
 /// The first eight bytes of a file: what it is, and the version of its format.
@@ -20,7 +27,7 @@ pub const MAGIC: [u8; 8] = *b"mpi4jax1";
 pub const NONE: i32 = i32::MIN;
 
 /// A call, in the machine's byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Entry {
     /// When the call began, in nanoseconds of the monotonic clock.
@@ -59,7 +66,23 @@ pub struct Entry {
     pub operation: u16,
 }
 
-const SIZE: usize = size_of::<Entry>();
+/// The size of an entry.
+pub const SIZE: usize = size_of::<Entry>();
+/// The size of what comes before the entries.
+pub const HEADER: usize = 16;
+
+/// What comes before the entries.
+pub fn header() -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..].copy_from_slice(&(SIZE as u64).to_ne_bytes());
+    header
+}
+
+/// Where an entry is in the file.
+pub fn offset(place: u64) -> u64 {
+    HEADER as u64 + place * SIZE as u64
+}
 
 impl Entry {
     /// The entry of a call, if it is one of these operations.
@@ -99,27 +122,73 @@ impl Entry {
         })
     }
 
-    fn bytes(&self) -> [u8; SIZE] {
+    /// The entry in a file.
+    pub fn to_bytes(self) -> [u8; SIZE] {
         // SAFETY: an entry is numbers, which leave no gap between them.
-        unsafe { std::mem::transmute(*self) }
+        unsafe { std::mem::transmute(self) }
     }
-}
 
-fn bytes_of(call: &Record, operations: &[String]) -> impl Iterator<Item = u8> + use<> {
-    let entry = Entry::new(call, operations);
-    entry.map(|entry| entry.bytes()).into_iter().flatten()
+    /// The entry that is in a file.
+    pub fn from_bytes(bytes: [u8; SIZE]) -> Self {
+        // SAFETY: all bytes are numbers.
+        unsafe { std::mem::transmute(bytes) }
+    }
 }
 
 /// How often the thread looks for new calls.
 const PERIOD: Duration = Duration::from_millis(2);
 
-struct Trace {
-    file: File,
-    reader: Reader,
+/// What is to be written next.
+struct Queue {
     operations: Vec<String>,
-    /// What was read and is not written yet.
-    buffer: Vec<u8>,
+    /// The calls that were never written.
+    new: Vec<u8>,
+    /// How many calls there were, with those.
     count: u64,
+    /// The places of calls that were written before they were over, by their numbers.
+    unfinished: HashMap<u64, u64>,
+    /// Those that are over now.
+    finished: Vec<(u64, Entry)>,
+}
+
+impl Queue {
+    fn add(&mut self, call: &Record) {
+        let Some(entry) = Entry::new(call, &self.operations) else {
+            return;
+        };
+        if let Some(place) = self.unfinished.remove(&call.number) {
+            self.finished.push((place, entry));
+            return;
+        }
+        if call.end.is_none() {
+            self.unfinished.insert(call.number, self.count);
+        }
+        self.new.extend(entry.to_bytes());
+        self.count += 1;
+    }
+
+    fn write(&self, mut file: &File) -> io::Result<()> {
+        file.write_all(&self.new)?;
+        for (place, entry) in &self.finished {
+            file.write_all_at(&entry.to_bytes(), offset(*place))?;
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.new.clear();
+        self.finished.clear();
+    }
+}
+
+struct Trace {
+    path: PathBuf,
+    /// None if it can't be written any more.
+    file: Option<File>,
+    /// How many calls are in the file.
+    written: u64,
+    reader: Reader,
+    queue: Queue,
 }
 
 /// What became of a trace.
@@ -127,7 +196,7 @@ struct Trace {
 pub struct Summary {
     /// The number of calls in the file.
     pub count: u64,
-    /// The number of calls that were overwritten before they were read.
+    /// The number of calls that are not, as the file could not be written.
     pub lost: u64,
 }
 
@@ -141,80 +210,111 @@ fn trace() -> MutexGuard<'static, Option<Trace>> {
 /// places stand in the file.
 pub fn start(path: &Path, operations: Vec<String>) -> io::Result<()> {
     let mut file = File::create(path)?;
-    file.write_all(&MAGIC)?;
-    file.write_all(&(SIZE as u64).to_ne_bytes())?;
+    file.write_all(&header())?;
     recorder::set_exact(true);
     let mut current = trace();
     // The calls of one that is under way are read by this one from now on.
     drop(current.take());
     *current = Some(Trace {
-        file,
+        path: path.into(),
+        file: Some(file),
+        written: 0,
         reader: Reader::start(),
-        operations,
-        buffer: Vec::new(),
-        count: 0,
+        queue: Queue {
+            operations,
+            new: Vec::new(),
+            count: 0,
+            unfinished: HashMap::new(),
+            finished: Vec::new(),
+        },
     });
-    thread::Builder::new()
-        .name("mpi4jax-trace".into())
-        .spawn(|| {
-            recorder::os_thread::claim();
-            while is_written() {
-                thread::sleep(PERIOD);
-            }
-        })?;
+    let writer = thread::Builder::new().name("mpi4jax-trace".into());
+    let started = writer.spawn(|| {
+        recorder::os_thread::claim();
+        while flush().is_some() {
+            thread::sleep(PERIOD);
+        }
+    });
+    if let Err(error) = started {
+        *current = None;
+        recorder::set_exact(false);
+        return Err(error);
+    }
     Ok(())
 }
 
-/// Writes what there is. Gives false if there is nothing to write any more.
-fn is_written() -> bool {
-    let mut current = trace();
-    let Some(trace) = current.as_mut() else {
-        return false;
-    };
-    if trace.write().is_err() {
-        // The disk is full, say: the program is worth more than its trace.
-        *current = None;
-        recorder::set_exact(false);
-    }
-    current.is_some()
-}
-
 impl Trace {
-    fn write(&mut self) -> io::Result<()> {
-        let Self {
-            reader,
-            operations,
-            buffer,
-            ..
-        } = self;
-        reader.read(|call| buffer.extend(bytes_of(call, operations)));
-        self.flush()
+    fn write(&mut self) {
+        let queue = &mut self.queue;
+        self.reader.read(|call| queue.add(call));
+        self.write_queue();
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
-        self.count += (self.buffer.len() / SIZE) as u64;
-        self.buffer.clear();
-        Ok(())
+    fn write_queue(&mut self) {
+        if let Some(file) = &self.file {
+            match self.queue.write(file) {
+                Ok(()) => self.written = self.queue.count,
+                Err(error) => self.give_up(&format!("{}: {error}", self.path.display())),
+            }
+        }
+        self.queue.clear();
+    }
+
+    /// Writes no more, and says so once. The program is worth more than its trace.
+    fn give_up(&mut self, reason: &str) {
+        let Some(file) = self.file.take() else {
+            return;
+        };
+        // A part of the last calls may be in the file.
+        if let Ok(facts) = file.metadata() {
+            self.written = facts.len().saturating_sub(HEADER as u64) / SIZE as u64;
+            let _ = file.set_len(offset(self.written));
+        }
+        say_why(reason);
+    }
+
+    fn summary(&self) -> Summary {
+        Summary {
+            count: self.written,
+            lost: self.queue.count - self.written + self.reader.lost(),
+        }
     }
 }
 
-/// Writes the calls that are over into the file. Gives false if none is written.
-pub fn flush() -> bool {
-    is_written()
+/// Writes the calls that are over into the file. Gives what became of it so far, if calls are
+/// written.
+pub fn flush() -> Option<Summary> {
+    let mut current = trace();
+    let trace = current.as_mut()?;
+    trace.write();
+    Some(trace.summary())
 }
 
-/// Ends the trace. Calls that are under way are in it without their end. Gives what became of it,
-/// or nothing if it could not be written, or there was none.
+/// Has no more calls be written, as something that belongs to the trace can't be.
+pub fn give_up(reason: &str) {
+    if let Some(trace) = trace().as_mut() {
+        trace.give_up(reason);
+    }
+    say_why(reason);
+}
+
+fn say_why(reason: &str) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
+        print_error(&format!(
+            "mpi4jax: calls are not recorded any more, and the program goes on: {reason}\n"
+        ));
+    }
+}
+
+/// Ends the trace. Calls that are in progress are in it without their end. Gives what became of it,
+/// if there was one.
 pub fn stop() -> Option<Summary> {
     let mut trace = trace().take()?;
     recorder::set_exact(false);
-    let (operations, buffer) = (&trace.operations, &mut trace.buffer);
-    // Drops it in the end, so that calls don't wait for it any more.
-    let lost = trace
-        .reader
-        .read_last(|call| buffer.extend(bytes_of(call, operations)));
-    let count = trace.count + (buffer.len() / SIZE) as u64;
-    trace.file.write_all(buffer).ok()?;
-    Some(Summary { count, lost })
+    trace.write();
+    let queue = &mut trace.queue;
+    trace.reader.read_last(|call| queue.add(call));
+    trace.write_queue();
+    Some(trace.summary())
 }

@@ -19,18 +19,23 @@ fn file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mpi4jax-{}-{name}", std::process::id()))
 }
 
-fn entries(path: &PathBuf) -> Vec<Entry> {
+/// The entries of a file.
+fn read(path: &PathBuf) -> Vec<Entry> {
     let bytes = fs::read(path).unwrap();
-    fs::remove_file(path).unwrap();
     let (header, entries) = bytes.split_at(16);
     assert_eq!(header[..8], MAGIC);
     assert_eq!(header[8..], (size_of::<Entry>() as u64).to_ne_bytes());
     assert_eq!(size_of::<Entry>(), 88);
     entries
         .chunks_exact(size_of::<Entry>())
-        // SAFETY: they are as long as an entry, which is numbers.
-        .map(|entry| unsafe { entry.as_ptr().cast::<Entry>().read_unaligned() })
+        .map(|entry| Entry::from_bytes(entry.try_into().unwrap()))
         .collect()
+}
+
+fn entries(path: &PathBuf) -> Vec<Entry> {
+    let entries = read(path);
+    fs::remove_file(path).unwrap();
+    entries
 }
 
 fn names() -> Vec<String> {
@@ -142,4 +147,60 @@ fn a_file_that_cannot_be_made() {
     let path = file("no folder").join("rank-0.calls");
     assert!(trace::start(&path, names()).is_err());
     assert!(trace::stop().is_none());
+}
+
+/// Fails if a long call comes after those that began later.
+#[test]
+fn calls_are_in_the_order_in_which_they_began() {
+    let _alone = alone();
+    let path = file("order");
+    trace::start(&path, names()).unwrap();
+    MAY_END.store(false, Ordering::Release);
+    let before = recorder::recorded().end;
+    let long = thread::spawn(|| {
+        let see = || {
+            while !MAY_END.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        };
+        seeing(see, || drop(run("barrier", on(RANK_1))));
+    });
+    while recorder::recorded().end == before {
+        thread::yield_now();
+    }
+    for _ in 0..3000 {
+        drop(run("send", send()));
+    }
+    trace::flush();
+    let unfinished = read(&path);
+    assert!(unfinished.len() > 1000, "it waits for the long call");
+    assert_eq!(unfinished[0].end, 0);
+    MAY_END.store(true, Ordering::Release);
+    long.join().unwrap();
+    trace::stop().unwrap();
+    let entries = entries(&path);
+    assert_eq!(entries.len(), 3001);
+    assert!(entries.is_sorted_by_key(|entry| entry.begin));
+    assert!(entries[0].end > entries[1000].end);
+}
+
+/// What was written stays, the rest is counted, and the program goes on.
+#[test]
+fn a_disk_that_is_full() {
+    let _alone = alone();
+    // A device that takes nothing.
+    assert!(trace::start(std::path::Path::new("/dev/full"), names()).is_err());
+    assert!(trace::stop().is_none());
+    let path = file("full");
+    trace::start(&path, names()).unwrap();
+    drop(run("send", send()));
+    let written = trace::flush().unwrap();
+    assert_eq!((written.count, written.lost), (1, 0));
+    trace::give_up("a test");
+    for _ in 0..3 {
+        drop(run("send", send()));
+    }
+    let summary = trace::stop().unwrap();
+    assert_eq!((summary.count, summary.lost), (1, 3));
+    assert_eq!(entries(&path).len(), 1);
 }

@@ -10,7 +10,9 @@ from mpi4py import MPI
 from processes import run
 
 from mpi4jax import notoken
-from mpi4jax._commands import doctor, facts, launcher, ranks
+from mpi4jax.__main__ import parser
+from mpi4jax._commands import doctor, facts, hosts, launcher, ranks
+from mpi4jax._commands.watchdog import Watchdog
 
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 600
@@ -252,6 +254,9 @@ def test_an_error_on_one_rank_ends_all(launch):
         ([0, 1, 2], "ranks 0-2"),
         ([7, 0, 1, 2, 5, 8], "ranks 0-2, 5, 7-8"),
         ([0, 2], "ranks 0, 2"),
+        ([0, 2, 4, 6], "ranks 0, 2, 4, 6"),
+        (range(0, 10_000, 2), "ranks 0, 2, 4 and 4997 more"),
+        ([*range(20), *range(40, 60), 80, 82, 84], "ranks 0-19, 40-59, 80 and 2 more"),
     ],
 )
 def test_names_of_ranks(given, text):
@@ -260,6 +265,8 @@ def test_names_of_ranks(given, text):
 
 def test_what_ranks_say():
     assert ranks.said_by([["a"], ["a", "b"], ["a", "b"]]) == ["a", "ranks 1-2: b"]
+    # What most of them say comes first, as the last lines may not be printed.
+    assert ranks.said_by([["c"], ["b"], ["b"]]) == ["ranks 1-2: b", "rank 0: c"]
 
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}
@@ -421,6 +428,150 @@ def test_more_ranks_than_cpus():
     assert doctor.examine([rank_with(), rank_with(), elsewhere, elsewhere]) == ([], [])
 
 
+def test_more_ranks_than_cpus_on_several_hosts():
+    def note_about(*rank_counts):
+        names = [f"n{host}" for host, count in enumerate(rank_counts) for _ in range(count)]
+        (note,) = doctor.examine([rank_with({"name": name}) for name in names])[1]
+        return note.split(": they wait")[0]
+
+    assert note_about(3, 2, 3) == "3 ranks share 2 CPU(s) on each of 2 hosts (n0, n2)"
+    assert note_about(4, 3, 3, 3, 3, 3) == (
+        "4 ranks share 2 CPU(s) on n0, "
+        "3 ranks share 2 CPU(s) on each of 5 hosts (n1, n2, n3 and 2 more)"
+    )
+    assert note_about(3, 4, 5, 6, 7, 7) == (
+        "7 ranks share 2 CPU(s) on each of 2 hosts (n4, n5), 3 ranks share 2 CPU(s) on n0, "
+        "4 ranks share 2 CPU(s) on n1, and 2 more hosts have more ranks than CPUs"
+    )
+
+
+def hosts_section(special_hosts):
+    """What the doctor says of hosts, each given by its ranks and what is special of it."""
+    everyones = [
+        rank_with({"name": name, **special})
+        for name, (count, special) in special_hosts.items()
+        for _ in range(count)
+    ]
+    return hosts.describe(hosts.of_ranks(everyones))
+
+
+def test_few_hosts_have_a_line_each():
+    found = hosts_section({f"n{host}": (2, {}) for host in range(4)})
+    assert found == [
+        (
+            f"n{host}",
+            f"ranks {2 * host}-{2 * host + 1}, 2 CPU(s) allowed, huge pages: always",
+        )
+        for host in range(4)
+    ]
+
+
+def test_hosts_that_are_alike_share_a_line():
+    given = {f"n{host}": (2, {}) for host in range(10)}
+    given["n3"] = 1, {}
+    given["n5"] = given["n7"] = 2, {"huge_pages": None}
+    assert hosts_section(given) == [
+        (
+            "7 hosts",
+            "n0, n1, n2 and 4 more: 2 rank(s) each, 2 CPU(s) allowed, huge pages: always",
+        ),
+        ("n3", "rank 6, 2 CPU(s) allowed, huge pages: always"),
+        ("2 hosts", "n5, n7: 2 rank(s) each, 2 CPU(s) allowed, huge pages: unknown"),
+    ]
+
+
+def test_hosts_that_are_all_different():
+    *shown, last = hosts_section(
+        {f"n{host}": (1, {"cpus": range(host + 1)}) for host in range(9)}
+    )
+    assert [name for name, _ in shown] == ["n0", "n1", "n2"]
+    assert last == ("6 hosts", "n3, n4, n5 and 3 more: 6 more kinds")
+
+
+HOSTS, RANKS_PER_HOST = 500, 20
+
+
+def many_ranks(has_problems=True):
+    """10,000 ranks. Some hosts have other software, fewer CPUs, or a full disk."""
+    everyones = []
+    for rank in range(HOSTS * RANKS_PER_HOST):
+        host = rank // RANKS_PER_HOST
+        cpus = range(2 + host % 7 if host >= 480 else 128)
+        settings = {
+            "CUDA_VISIBLE_DEVICES": str(rank % 4),
+            "UCX_NET_DEVICES": f"mlx5_{rank % RANKS_PER_HOST}:1",
+            "JAX_COMPILATION_CACHE_DIR": f"/tmp/cache-{rank}",
+            **{f"FI_OPTION_{number}": str(rank % 2) for number in range(9)},
+        }
+        one = rank_with({"name": f"node{host:03}", "cpus": cpus}, settings)
+        one["mpi"].update(standard="5.0", transports="ch4:ofi", size=HOSTS * RANKS_PER_HOST)
+        one["versions"] = dict.fromkeys(["python", *facts.PACKAGES], "1.2.3")
+        one["devices"] = {
+            "abi": "mpich",
+            "platform": "cpu" if host in (11, 12) else "gpu",
+            "devices": ["NVIDIA H200"],
+            "driver": "cuda",
+            "mpi_takes_device_memory": True,
+            "is_direct": True,
+        }
+        if has_problems:
+            one["versions"]["jax"] = "0.8.1" if host == 7 else "0.10.2"
+            one["errors"] = [f"no space left for /tmp/{rank}"] if host % 2 else []
+        everyones.append(one)
+    return everyones
+
+
+@pytest.mark.parametrize("has_problems", [True, False])
+def test_many_ranks_fit_on_a_page(has_problems):
+    everyones = many_ranks(has_problems)
+    problems, notes = doctor.examine(everyones)
+    rows = [{"operation": name, "size": size} for name, size in MEASURED]
+    text = doctor.report(everyones, [] if problems else rows, problems, notes)
+    sections, settings = text.split("\nsettings\n")
+    assert len(sections.splitlines()) == 25, text
+    assert len(settings.splitlines()) <= len(everyones[0]["settings"]) + 18, text
+    assert [line[15:] for line in sections.splitlines()[-4:]] == [
+        "node000, node001, node002 and 477 more: 20 rank(s) each, 128 CPU(s) allowed, huge "
+        "pages: always",
+        "node480, node487, node494: 20 rank(s) each, 6 CPU(s) allowed, huge pages: always",
+        "node481, node488, node495: 20 rank(s) each, 7 CPU(s) allowed, huge pages: always",
+        "node482, node489, node496 and 11 more: 5 more kinds",
+    ]
+
+
+def test_differences_among_many_ranks():
+    problems, notes = doctor.examine(many_ranks())
+    assert problems == [
+        "ranks 20-39, 60-79, 100-119 and 4940 more on node001, node003, node005 and 247 "
+        "more: no space left for /tmp/20 (with other names or numbers on other ranks)",
+        "ranks 0-139, 160-9999: jax 0.10.2, ranks 140-159 on node007: jax 0.8.1",
+    ]
+    assert notes[0] == (
+        "ranks 0-219, 260-9999: platform gpu, "
+        "ranks 220-259 on node011, node012: platform cpu"
+    )
+    devices, *_ = [note for note in notes if "CUDA_VISIBLE_DEVICES" in note]
+    assert devices == ", ".join(
+        f"ranks {n}, {n + 4}, {n + 8} and 2497 more: CUDA_VISIBLE_DEVICES {n}"
+        for n in range(4)
+    )
+    (caches,) = [note for note in notes if "JAX_COMPILATION_CACHE_DIR" in note]
+    assert caches == (
+        "rank 0 on node000: JAX_COMPILATION_CACHE_DIR /tmp/cache-0, "
+        "rank 1 on node000: JAX_COMPILATION_CACHE_DIR /tmp/cache-1, "
+        "rank 2 on node000: JAX_COMPILATION_CACHE_DIR /tmp/cache-2, "
+        "9997 more ranks: 9997 more values"
+    )
+
+
+def test_many_problems_and_notes():
+    one = many_ranks()[0]
+    text = doctor.report([one], [], [f"p{n}" for n in range(5)], "abcdef")
+    expected = "".join(f"problem: p{n}\n" for n in range(5))
+    expected += "note: a\nnote: b\nnote: c\nnote: d\n"
+    assert text.endswith(f"\n{expected}note: and 2 more (--json prints all of them)\n")
+
+
 def test_advice_about_huge_pages():
     asked = rank_with({"huge_pages": "madvise"})
     (note,) = doctor.examine([asked])[1]
@@ -569,6 +720,25 @@ def test_selftest_that_hangs(launch):
         assert text in done.stdout + done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "1e400", "1h", ""])
+def test_selftest_with_a_limit_that_is_none(given, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["selftest", "--limit", given])
+    assert capsys.readouterr().err.endswith(
+        f"error: argument --limit: {given!r} is given, "
+        "expected a number of seconds greater than 0\n"
+    )
+
+
+def test_a_limit_that_no_timer_can_wait_for():
+    given = parser().parse_args(["selftest", "--limit", "1e300"])
+    watchdog = Watchdog(sys.stderr.fileno(), given.limit)
+    watchdog.start("nothing")
+    watchdog.timer.join(timeout=0.2)
+    assert watchdog.timer.is_alive()
+    watchdog.stop()
+
+
 # bench
 
 
@@ -621,6 +791,26 @@ def test_help_needs_nothing(broken):
         ("selftest", "call every operation, and compare it with NumPy"),
     ):
         assert re.search(rf"^ +{name} +{purpose}$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (["nan", "2"], "'nan' is given, expected a number of seconds, 0 or greater"),
+        (["0", "-1"], "'-1' is given, expected a number of seconds, 0 or greater"),
+        (["0", "1h"], "'1h' is given, expected a number of seconds, 0 or greater"),
+        (["3", "2"], "3 2 is given, expected BEGIN to be less than END"),
+    ],
+)
+def test_a_period_that_is_none(given, error, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["trace", "folder", "--between", *given])
+    assert capsys.readouterr().err.endswith(f"error: argument --between: {error}\n")
+
+
+def test_a_period_without_an_end():
+    given = parser().parse_args(["trace", "folder", "--between", "2", "inf"])
+    assert given.between == [2, float("inf")]
 
 
 def test_without_a_command():

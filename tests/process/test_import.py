@@ -98,9 +98,13 @@ def test_version(launch):
     ("name", "value", "of"),
     [
         ("MPI4JAX_HANG_REPORT", "-1", "seconds"),
+        ("MPI4JAX_HANG_REPORT", "nan", "seconds"),
         ("MPI4JAX_STAGING_CHUNK", "1M", "bytes"),
+        ("MPI4JAX_STAGING_LIMIT", "-1", "bytes"),
         ("MPI4JAX_STAGING_LIMIT", "1M", "bytes"),
+        ("MPI4JAX_STAGING_LIMIT", "1e300", "bytes"),
         ("MPI4JAX_TIMEOUT", "1h", "seconds"),
+        ("MPI4JAX_TIMEOUT", "nan", "seconds"),
     ],
 )
 def test_environment_variable_that_is_no_number(launch, name, value, of):
@@ -109,6 +113,54 @@ def test_environment_variable_that_is_no_number(launch, name, value, of):
         f"ValueError: the environment variable {name} is {value!r}, "
         f"expected a number of {of}"
     )
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "inf", "12345678901234567890123"])
+def test_limits_that_are_never_reached(launch, seconds):
+    done = launch(
+        """
+        import jax.numpy as jnp, mpi4jax
+        from mpi4jax import diagnostics
+        from mpi4py import MPI
+        diagnostics.watch()
+        print(*mpi4jax.allreduce(jnp.ones(1), op=MPI.SUM))
+        """,
+        MPI4JAX_API="notoken",
+        MPI4JAX_HANG_REPORT=seconds,
+        MPI4JAX_TIMEOUT=seconds,
+    )
+    # A thread that cannot wait for so long prints its exception and ends, and no more.
+    assert (done.stdout, done.stderr) == ("1.0\n", "")
+
+
+@pytest.mark.parametrize("count", ["9223372036854775808", "9" * 23, "9" * 5000])
+@pytest.mark.parametrize("name", ["MPI4JAX_STAGING_CHUNK", "MPI4JAX_STAGING_LIMIT"])
+def test_more_bytes_than_there_are(launch, name, count):
+    done = launch("import mpi4jax", ranks=0, **{name: count})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("off", ["0", "false", "OFF", "no", ""])
+def test_no_trace(launch, tmp_path, off):
+    done = launch("import mpi4jax", ranks=0, cwd=tmp_path, MPI4JAX_TRACE=off)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+@pytest.mark.parametrize("on", ["1", "True", "on", "yes"])
+def test_a_trace_without_a_folder(launch, tmp_path, on):
+    done = launch("import mpi4jax", ranks=0, cwd=tmp_path, MPI4JAX_TRACE=on)
+    assert error_of(done) == (
+        f"ValueError: the environment variable MPI4JAX_TRACE is {on!r}, "
+        f"expected a folder (./{on} for one of this name)"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_a_trace_in_a_folder_whose_name_means_on(launch, tmp_path):
+    done = launch("import mpi4jax", ranks=0, cwd=tmp_path, MPI4JAX_TRACE="./1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "1" / "rank-0.json").exists()
 
 
 def test_without_a_gpu(launch):

@@ -47,6 +47,12 @@ impl FromIterator<i32> for Group {
     }
 }
 
+impl From<Vec<Run>> for Group {
+    fn from(runs: Vec<Run>) -> Self {
+        Self(runs)
+    }
+}
+
 impl Group {
     /// The ranks as runs.
     pub fn runs(&self) -> &[Run] {

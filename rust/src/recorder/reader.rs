@@ -28,10 +28,10 @@ impl Reader {
         self.lost
     }
 
-    /// Shows the calls that are over.
+    /// Shows the calls in the order in which they began, when they are over.
     ///
-    /// They come in the order in which they began, unless one of them takes so long that others
-    /// fill half of the ring meanwhile.
+    /// If a call takes so long that others fill half of the ring meanwhile, it is shown without its
+    /// end, and again when it is over.
     pub fn read(&mut self, mut see: impl FnMut(&Record)) {
         self.unfinished.retain(|call| match record(call.number) {
             Some(call) if call.end.is_none() => true,
@@ -52,7 +52,10 @@ impl Reader {
         while self.next < calls.end {
             match record(self.next) {
                 Some(call) if call.end.is_some() => see(&call),
-                Some(call) if calls.end - self.next > half => self.unfinished.push(call),
+                Some(call) if calls.end - self.next > half => {
+                    see(&call);
+                    self.unfinished.push(call);
+                }
                 None if is_skipped(self.next) => (),
                 None if self.next < recorded().start => self.lost += 1,
                 // It is being written, or the calls after it can wait.
@@ -63,12 +66,9 @@ impl Reader {
         calls_are_read_to(Some(self.next));
     }
 
-    /// Shows all calls that are not read yet, also those that are under way.
-    pub fn read_last(mut self, mut see: impl FnMut(&Record)) -> u64 {
+    /// Shows all calls that were not shown yet, also those that are in progress.
+    pub fn read_last(&mut self, mut see: impl FnMut(&Record)) {
         self.read(&mut see);
-        for call in &self.unfinished {
-            see(call);
-        }
         for number in self.next..recorded().end {
             match record(number) {
                 Some(call) => see(&call),
@@ -76,7 +76,6 @@ impl Reader {
                 None => self.lost += 1,
             }
         }
-        self.lost
     }
 }
 

@@ -1,0 +1,101 @@
+"""The hosts of the ranks: few lines, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from . import ranks
+from .facts import Facts
+
+#: Lines of a section: what they are about, and what is said of it.
+Section = Sequence[tuple[str, str]]
+
+
+class Kind(NamedTuple):
+    """What makes hosts alike."""
+
+    rank_count: int
+    cpus: float
+    huge_pages: str | None
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g} CPU(s) allowed, huge pages: {self.huge_pages or 'unknown'}"
+
+
+class Host(NamedTuple):
+    """A host, and the ranks on it."""
+
+    name: str
+    ranks: Sequence[int]
+    kind: Kind
+
+
+def of_ranks(everyones: Sequence[Facts]) -> list[Host]:
+    """The hosts of all ranks."""
+    hosts = []
+    for name, some in ranks.by_value(one["host"]["name"] for one in everyones).items():
+        facts_of_host = [everyones[rank]["host"] for rank in some]
+        kind = Kind(len(some), cpus(facts_of_host), facts_of_host[0]["huge_pages"])
+        hosts.append(Host(name, some, kind))
+    return hosts
+
+
+def _kinds(hosts: Iterable[Host]) -> dict[Kind, list[str]]:
+    """The names of the hosts that are alike."""
+    kinds: dict[Kind, list[str]] = {}
+    for host in hosts:
+        kinds.setdefault(host.kind, []).append(host.name)
+    return kinds
+
+
+def cpus(hosts: Sequence[Facts]) -> float:
+    """How many CPUs the ranks of one host have together."""
+    together = {cpu for host in hosts for cpu in host["cpus"]}
+    quotas = [host["quota"] for host in hosts if host["quota"]]
+    return min([float(len(together)), *quotas])
+
+
+def describe(hosts: Sequence[Host]) -> Section:
+    """A line for each host, or for hosts that are alike if there are many."""
+    if len(hosts) <= ranks.MOST:
+        return [_describe_one(host) for host in hosts]
+    by_name = {host.name: host for host in hosts}
+    kinds = _kinds(hosts)
+    shown, left = ranks.commonest(kinds)
+    lines = []
+    for kind in shown:
+        names = kinds[kind]
+        if len(names) == 1:
+            lines.append(_describe_one(by_name[names[0]]))
+            continue
+        text = f"{ranks.first_of(names)}: {kind.rank_count} rank(s) each, {kind}"
+        lines.append((f"{len(names)} hosts", text))
+    if left:
+        others = [name for kind in left for name in kinds[kind]]
+        text = f"{ranks.first_of(others)}: {len(left)} more kinds"
+        lines.append((f"{len(others)} hosts", text))
+    return lines
+
+
+def _describe_one(host: Host) -> tuple[str, str]:
+    return host.name, f"{ranks.named(host.ranks)}, {host.kind}"
+
+
+def describe_crowds(hosts: Sequence[Host]) -> str:
+    """Which hosts have more ranks than CPUs."""
+    crowded = {
+        kind: names for kind, names in _kinds(hosts).items() if kind.rank_count > kind.cpus
+    }
+    shown, left = ranks.commonest(crowded)
+    parts = []
+    for kind in shown:
+        names = crowded[kind]
+        where = names[0]
+        if len(names) > 1:
+            where = f"each of {len(names)} hosts ({ranks.first_of(names)})"
+        parts.append(f"{kind.rank_count} ranks share {kind.cpus:g} CPU(s) on {where}")
+    if left:
+        count = sum(len(crowded[kind]) for kind in left)
+        parts.append(f"and {count} more hosts have more ranks than CPUs")
+    return ", ".join(parts)

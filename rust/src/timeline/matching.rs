@@ -1,0 +1,196 @@
+//! Which calls of several processes belong together.
+//!
+//! Calls come in the order in which they began, on whichever process.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+/// The part of a process in a collective call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Participant {
+    /// The call, if it waits to be drawn.
+    pub(super) call: Option<u64>,
+    /// The process's rank in `MPI_COMM_WORLD`.
+    pub(super) rank: i32,
+    pub(super) begin: i64,
+}
+
+/// What makes calls one: the communicator, their number on it, and the operation, which keeps apart
+/// what a mistake in the program mixes.
+pub(super) type CollectiveKey = (usize, u64, u16);
+
+/// Finds the calls by which all processes of a communicator do one thing.
+#[derive(Default)]
+pub(super) struct Collectives {
+    waiting: HashMap<CollectiveKey, Vec<Participant>>,
+}
+
+impl Collectives {
+    /// Adds a call. Gives those of all processes if this was the last.
+    pub(super) fn add(
+        &mut self,
+        key: CollectiveKey,
+        size: usize,
+        participant: Participant,
+    ) -> Vec<Participant> {
+        let participants = self.waiting.entry(key).or_default();
+        participants.push(participant);
+        if participants.len() < size {
+            return Vec::new();
+        }
+        self.waiting.remove(&key).unwrap_or_default()
+    }
+
+    /// Forgets the calls that were added with this key.
+    pub(super) fn forget(&mut self, key: &CollectiveKey) {
+        self.waiting.remove(key);
+    }
+}
+
+/// One process sends to all others, or gets something from each.
+const FROM_ROOT: [&str; 3] = ["bcast", "scatter", "scatterv"];
+const TO_ROOT: [&str; 3] = ["gather", "gatherv", "reduce"];
+
+/// The last one of those that a participant in a collective call needs, if it needs others. `root`
+/// is a rank in `MPI_COMM_WORLD`.
+pub(super) fn needed<'a>(
+    operation: &str,
+    root: Option<i32>,
+    participant: &Participant,
+    all: &'a [Participant],
+) -> Option<&'a Participant> {
+    if FROM_ROOT.contains(&operation) {
+        return all.iter().find(|each| Some(each.rank) == root);
+    }
+    let is_sender = TO_ROOT.contains(&operation) && Some(participant.rank) != root;
+    // Of several, the first in the order of ranks.
+    let last = || {
+        all.iter()
+            .max_by_key(|each| (each.begin, Reverse(each.rank)))
+    };
+    (!is_sender).then(last).flatten()
+}
+
+/// Where a message travels: the communicator, whether it is between neighbors in a topology, which
+/// is on a communicator of ours, and the receiver's rank in `MPI_COMM_WORLD`.
+pub(super) type Channel = (usize, bool, i32);
+
+/// A message that was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    /// The arrow that stands for it.
+    pub(super) flow: u64,
+    /// The sender's rank in `MPI_COMM_WORLD`.
+    pub(super) rank: i32,
+    pub(super) tag: i64,
+    /// When the call that sent it began, and by how much that may be wrong.
+    pub(super) begin: i64,
+    pub(super) error: i64,
+    /// Whether the sender's call is drawn.
+    pub(super) is_drawn: bool,
+}
+
+/// A message that a call receives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receive {
+    /// The call.
+    pub(super) call: u64,
+    /// The sender's rank in `MPI_COMM_WORLD`, unless it may be any.
+    pub(super) source: Option<i32>,
+    /// Negative if it may be any.
+    pub(super) tag: i64,
+    /// When the call ended, and by how much that may be wrong.
+    pub(super) end: i64,
+    pub(super) error: i64,
+}
+
+#[derive(Default)]
+struct Queues {
+    /// What was sent, by sender.
+    sent: HashMap<i32, VecDeque<Sent>>,
+    /// What is received, in the order of the calls' ends.
+    receives: VecDeque<Receive>,
+}
+
+/// Finds the message that a call received, by MPI's rule (MPI-4.1 §3.5).
+///
+/// Messages from one process to another do not overtake each other: a receive gets the first one with
+/// its tag. One from any process is taken to get the one that was sent first. Of receives by several
+/// threads, the one that ended first got the first message.
+#[derive(Default)]
+pub(super) struct Messages {
+    channels: HashMap<Channel, Queues>,
+    /// When all messages are known that a receive on a channel can have got.
+    settled: BinaryHeap<Reverse<(i64, Channel)>>,
+    /// How many messages wait.
+    count: usize,
+}
+
+/// After so many messages that nobody has received, the oldest to a process is forgotten.
+const MOST_WAITING: usize = 1 << 22;
+
+impl Messages {
+    /// Adds a message.
+    pub(super) fn send(&mut self, channel: Channel, message: Sent) {
+        let queues = self.channels.entry(channel).or_default();
+        let sent = queues.sent.entry(message.rank).or_default();
+        sent.push_back(message);
+        self.count += 1;
+        if self.count > MOST_WAITING {
+            sent.pop_front();
+            self.count -= 1;
+        }
+    }
+
+    /// Adds a receive. `largest_error` is by how much the time of any sender may be wrong.
+    pub(super) fn receive(&mut self, channel: Channel, receive: Receive, largest_error: i64) {
+        let receives = &mut self.channels.entry(channel).or_default().receives;
+        let place = receives.partition_point(|other| other.end <= receive.end);
+        receives.insert(place, receive);
+        let settled = receive.end.saturating_add(receive.error + largest_error);
+        self.settled.push(Reverse((settled, channel)));
+    }
+
+    /// The next receive of which all messages are known that it can have got, and the one that it
+    /// got. All calls that began before `now` have been added.
+    pub(super) fn next_before(&mut self, now: i64) -> Option<(Receive, Option<Sent>)> {
+        let Reverse((settled, channel)) = self.settled.peek()?;
+        if *settled >= now {
+            return None;
+        }
+        let queues = self.channels.get_mut(channel)?;
+        self.settled.pop();
+        let receive = queues.receives.pop_front()?;
+        let sent = queues.take(&receive);
+        self.count -= usize::from(sent.is_some());
+        Some((receive, sent))
+    }
+}
+
+impl Queues {
+    /// Takes what a receive got.
+    fn take(&mut self, receive: &Receive) -> Option<Sent> {
+        let source = match receive.source {
+            Some(source) => source,
+            None => {
+                self.sent
+                    .iter()
+                    .filter_map(|(rank, sent)| Some((sent[first(sent, receive)?].begin, *rank)))
+                    .min()?
+                    .1
+            }
+        };
+        let sent = self.sent.get_mut(&source)?;
+        let place = first(sent, receive)?;
+        sent.remove(place)
+    }
+}
+
+/// The place of the first message that a receive can have got.
+fn first(sent: &VecDeque<Sent>, receive: &Receive) -> Option<usize> {
+    let latest = receive.end.saturating_add(receive.error);
+    let mut messages = sent.iter();
+    let place = messages.position(|sent| receive.tag < 0 || sent.tag == receive.tag)?;
+    // Nothing arrives before it is sent.
+    (sent[place].begin.saturating_sub(sent[place].error) <= latest).then_some(place)
+}
