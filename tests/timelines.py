@@ -33,8 +33,8 @@ def read(path):
     """The events of a timeline, as dicts with the names of Chrome's trace events.
 
     A slice ("X") is on the thread "tid" of the process "pid", from "ts", for "dur", in
-    microseconds. A bar in flight ("b") is the same, beside the threads. An arrow begins ("s")
-    and ends ("f") with a slice. "M" names a process or a thread.
+    microseconds. A bar in flight ("b") is the same, beside the threads. An arrow begins
+    ("s") and ends ("f") with a slice. "M" names a process or a thread.
     """
     trace = Trace()
     trace.ParseFromString(path.read_bytes())

@@ -58,7 +58,7 @@ class Threads(NamedTuple):
     waiting: list[tuple[int, int]]
     #: Whether one of them waits for JAX.
     wait_for_jax: bool
-    #: Why JAX may have it wait for something else than a call, if it may.
+    #: Why one of them may go on without a call that returns, if it may.
     doubt: str
     #: Whether the main thread waits at exit for the JAX of all processes.
     is_in_shutdown: bool
@@ -73,7 +73,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     frames = sys._current_frames()
     del frames[threading.get_ident()]
     lines: dict[int, str] = {}
-    wait_for_jax = is_in_shutdown = False
+    wait_for_jax = is_in_shutdown = is_interruptible = False
     elsewhere, waiting = [], []
     # The main thread first.
     for ident in sorted(frames, key=lambda ident: ident != main.ident):
@@ -95,6 +95,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
             is_waiting = wait_for_jax = True
         if is_waiting:
             waiting.append((number, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
+            is_interruptible |= thread is main
             continue
         name = "" if thread is main else "of a library" if thread is None else thread.name
         elsewhere.append((name, _activity(frame), described(stack)))
@@ -103,7 +104,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         elsewhere,
         waiting,
         wait_for_jax,
-        _doubt() if wait_for_jax else "",
+        (is_interruptible and _handled_signals()) or (wait_for_jax and _doubt()) or "",
         is_in_shutdown,
         signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     )
@@ -128,7 +129,7 @@ def _is_idle(frame: FrameType) -> bool:
 def _activity(frame: FrameType) -> str:
     if any(map(is_compiling, _files(frame))):
         return "compiling"
-    function = _called_by(frame)
+    function = _found(frame, _callee(frame.f_code, frame.f_lasti))
     if getattr(function, "__module__", None) == "mpi4py.MPI":
         return f"in {function.__qualname__} of mpi4py"
     return ""
@@ -147,11 +148,23 @@ def _waits_for_jax(frame: FrameType) -> bool:
     """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
     if waits_for_arrays(frame.f_code.co_filename):
         return True
-    function = _called_by(frame)
-    if getattr(function, "__name__", None) == "block_until_ready":
+    path = _callee(frame.f_code, frame.f_lasti)
+    function = _found(frame, path)
+    if path and path[-1] == "block_until_ready":
         # One that is written in Python would have a frame of its own.
         return not inspect.isfunction(function)
     return is_jitted(function) or any(function is known for known in _CONVERSIONS)
+
+
+def _handled_signals() -> str:
+    """Why the main thread may act while it waits, if it may."""
+    names = [
+        number.name
+        for number in signal.Signals
+        if callable(handler := signal.getsignal(number))
+        and handler is not signal.default_int_handler
+    ]
+    return f"it handles {', '.join(names)}" if names else ""
 
 
 def _doubt() -> str:
@@ -173,9 +186,8 @@ def note_distributed(uses_mpi: bool, is_world: bool) -> None:
     _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
 
 
-def _called_by(frame: FrameType) -> Any:
-    """The function that a thread is in, if it is one that Python has no frame for."""
-    path = _callee(frame.f_code, frame.f_lasti)
+def _found(frame: FrameType, path: tuple[str, ...]) -> Any:
+    """The function with this name in a frame, if there is one."""
     if not path:
         return None
     name, *attributes = path
@@ -198,10 +210,11 @@ def _called_by(frame: FrameType) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
-    """The name that is called at an instruction, with dots in it: nothing if it has none.
+    """The parts of the name that is called at an instruction, or nothing if it has none.
 
-    The compiler notes which part of a line each instruction is from. What loads the
-    function begins where the whole call does.
+    The first part is empty if it is not a name, but another call or the like. The compiler
+    notes which part of a line each instruction is from. What loads the function begins
+    where the whole call does.
     """
     if not hasattr(code, "co_positions"):  # Python 3.10
         return ()
@@ -209,22 +222,22 @@ def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
     call = next((each for each in instructions if each.offset == offset), None)
     if call is None or not call.opname.startswith("CALL") or call.positions is None:
         return ()
-    begin = call.positions.lineno, call.positions.col_offset
-    loads = {}
+    line, _, column, call_end = call.positions
+    # What begins with the call, by where it ends: a name, or "" for a value without one.
+    parts: dict[int | None, tuple[str, bool]] = {}
     for each in instructions:
+        place = each.positions
         if each.offset >= offset:
             break
-        place = each.positions
-        if (
-            place is not None
-            and (place.lineno, place.col_offset) == begin
-            and place.end_lineno == begin[0]
-            and each.opname.startswith("LOAD_")
-            and isinstance(each.argval, str)
-        ):
-            loads[place.end_col_offset] = each
-    chain = [loads[end] for end in sorted(loads, key=lambda end: end or 0)]
-    is_attribute = ["ATTR" in each.opname or "METHOD" in each.opname for each in chain]
-    if not chain or is_attribute != [False] + [True] * (len(chain) - 1):
-        return ()
-    return tuple(str(each.argval) for each in chain)
+        if place is None or place[:3] != (line, line, column) or place[3] == call_end:
+            continue
+        if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
+            is_attribute = "ATTR" in each.opname or "METHOD" in each.opname
+            parts[place[3]] = each.argval, is_attribute
+        elif each.opname != "PUSH_NULL":
+            parts[place[3]] = "", False
+    path: tuple[str, ...] = ()
+    for end in sorted(parts, key=lambda end: end or 0):
+        name, is_attribute = parts[end]
+        path = (*(path or ("",)), name) if is_attribute else (name,)
+    return path

@@ -48,7 +48,7 @@ _WORK = {
 
 
 class Lines:
-    """A file that lines are added to. If it can't be written, the trace ends, and is all."""
+    """A file that lines are added to. If it can't be written, the trace ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -635,6 +635,20 @@ def timer() -> None:
 
 
 @program()
+def signal_handler() -> None:
+    """A handler sends what another rank waits for, while the main thread waits for JAX."""
+    p = load()
+    a, x = p.world.Dup(), p.jnp.ones((300, 300))
+    if p.rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: a.Send(p.np.asarray(x), 1))
+        result = big(p.jax, lambda x: p.mpi.recv(x, 1))(x)
+        signal.setitimer(signal.ITIMER_REAL, SLOW)
+        result.block_until_ready()
+    else:
+        p.mpi.send(p.mpi.recv(x, 0, comm=a), 0)
+
+
+@program()
 def pool_of_threads() -> None:
     """The main thread waits for a pool, of which one thread is in a call."""
     p = load()

@@ -73,6 +73,7 @@ HANGS = {
     # Threads.
     "beside_many_calls": Hang(2, DEADLOCK),
     "dispatched_ahead": Hang(2, DEADLOCK),
+    "awaited_results": Hang(2, DEADLOCK),
     # Requests.
     "request_without_send": Hang(3, DEADLOCK),
     # A rank that has ended.

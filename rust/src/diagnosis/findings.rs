@@ -9,8 +9,8 @@ use super::ranks::Ranks;
 use super::scene::Scene;
 use crate::recorder::NONBLOCKING;
 
-/// In a job that does not fail anyway: on a machine that has more to do than it can, a message may have been on its way for
-/// some seconds when both sides are in other calls already.
+/// In a job that does not fail anyway: on a machine that has more to do than it can, a message may
+/// be on its way for some seconds while both sides are in other calls already.
 const SURELY_SETTLED: f64 = 10.0;
 
 /// More of one kind are not listed.
@@ -74,10 +74,8 @@ pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
             silent.with_verb("does", "do")
         ));
     }
-    if findings.is_empty() && scene.calls().next().is_some() {
-        findings.push(
-            "no two ranks disagree, and none is missing: MPI itself takes this long.".to_owned(),
-        );
+    if findings.is_empty() {
+        findings.extend(nothing_found(scene));
     }
     if stuck.is_empty() {
         findings.extend(doubts(scene));
@@ -98,6 +96,20 @@ pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
         stuck,
         exit_code,
     }
+}
+
+/// What to say if nothing is wrong with the calls.
+fn nothing_found(scene: &Scene) -> Option<String> {
+    let mut calls = scene.calls().peekable();
+    calls.peek()?;
+    let is_unknown = calls.any(|(_, call)| call.communicator.kind == Kind::Unknown);
+    let text = if is_unknown {
+        "no two ranks disagree, and none is missing, unless they mean different communicators: \
+         those of the same ranks that Split or Create made can't be told apart."
+    } else {
+        "no two ranks disagree, and none is missing: MPI itself takes this long."
+    };
+    Some(text.to_owned())
 }
 
 /// The first sentences of a kind, and how many there are besides.
@@ -194,7 +206,10 @@ fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<S
     let strays = scene.strays(collective);
     for (operation, strays) in &strays {
         let strays: Ranks = strays.iter().copied().collect();
-        let name = &collective.name;
+        let name = match collective.communicator.kind {
+            Kind::Unknown => format!("{} or another communicator of its ranks", collective.name),
+            _ => collective.name.clone(),
+        };
         findings.push(if NONBLOCKING.contains(operation) {
             let who = strays.with_verb("has", "have");
             format!("{who} started {operation} as call #{sequence} of {name}.")

@@ -7,7 +7,7 @@ use super::note::{Call, Note, Place, SILENT, State};
 use super::notes::Notes;
 use super::ranks::Ranks;
 
-/// More lines than this are not for people.
+/// The most lines that say what ranks do.
 const MOST_LINES: usize = 18;
 
 /// What ranks do, and their Python line.

@@ -171,9 +171,9 @@ impl Observer {
         };
         self.doubt = match (python, is_busy) {
             (None, _) => "Python does not say what its threads do".to_owned(),
+            (Some(python), _) if !python.doubt.is_empty() => python.doubt.clone(),
             (_, None) => String::new(),
             // A thread of Python's waits for JAX: for one of the calls, if for nothing else.
-            (Some(python), _) if !python.doubt.is_empty() => python.doubt.clone(),
             (_, Some(None)) => "the system does not say what its threads do".to_owned(),
             (_, Some(Some(true))) => "a thread computes".to_owned(),
             _ if recorder::has_foreign_handlers() => "another package calls MPI, too".to_owned(),

@@ -1,4 +1,4 @@
-"""Rank 0 makes more steps. JAX is behind Python, and takes no more of them at some point."""
+"""Rank 0 makes more steps. JAX falls behind Python, until it takes no more of them."""
 
 import jax
 import jax.numpy as jnp
