@@ -1,5 +1,7 @@
 """`MPI4JAX_PROFILE=1`, and what is printed and drawn of a profile."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -91,3 +93,82 @@ def test_variable(launch, tmp_path):
         (["2", "0", "B"], "barrier"),
         (["6", "72", "B"], f"allreduce  {tmp_path}/program.py:6 in <lambda>"),
     ]
+
+
+def test_a_disk_that_is_full(launch):
+    """What is missing is counted, and the program goes on."""
+    done = launch(
+        """
+        import resource
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        mpi.barrier()
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            # As on a full disk, files can't grow any more.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        for _ in range(2000):
+            mpi.barrier()
+        """,
+        ranks=2,
+        MPI4JAX_PROFILE="1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("calls are not recorded any more") == 1
+    missing = re.search(r"^(\d+) calls could not be written$", done.stdout, re.M)
+    counted = re.search(r"^ *(\d+) .* barrier$", done.stdout, re.M)
+    assert missing, done.stdout
+    assert counted, done.stdout
+    assert int(missing[1]) > 1000
+    assert int(missing[1]) + int(counted[1]) == 2 * 2001
+
+
+def test_a_rank_that_cannot_write(launch):
+    """No rank waits for it: all say which one it is."""
+    done = launch(
+        """
+        import os, tempfile
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            tempfile.tempdir = "/proc/nothing"
+        import mpi4jax
+        """,
+        ranks=2,
+        timeout=60,
+        MPI4JAX_PROFILE="1",
+    )
+    assert done.returncode != 0
+    assert "RuntimeError: a profile: rank 1 can't write it: " in done.stderr
+
+
+@pytest.mark.parametrize("make", ["Dup()", "Split(0, rank)"])
+def test_communicators_that_ranks_use_in_another_order(launch, make):
+    """Fails if they are told apart by the order in which each rank has used them."""
+    done = launch(
+        f"""
+        import time
+        import jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        rank = MPI.COMM_WORLD.Get_rank()
+        a, b = MPI.COMM_WORLD.{make}, MPI.COMM_WORLD.{make}
+        a.Set_name("a")
+        b.Set_name("b")
+        x = jnp.ones(3)
+        if rank == 0:
+            mpi.send(x, 1, comm=a)
+            time.sleep(1)
+            mpi.send(x, 1, comm=b)
+        else:
+            mpi.recv(x, 0, comm=b)
+            mpi.recv(x, 0, comm=a)
+        """,
+        ranks=2,
+        MPI4JAX_PROFILE="1",
+    )
+    assert done.returncode == 0, done.stderr
+    row = re.findall(r"^ *2 .* recv$", done.stdout, re.M)[0]
+    waiting = re.split(r"  +", row.strip())[5]
+    # It waited for the second send, in nearly all of a second.
+    assert float(waiting.split()[0]) > 500 or waiting.endswith(" s"), done.stdout

@@ -1,6 +1,9 @@
 """`MPI4JAX_TRACE=folder`, and the timeline that is made of it."""
 
+import itertools
 import json
+import re
+import resource
 
 import jax
 import numpy as np
@@ -249,6 +252,144 @@ def test_a_process_that_is_killed(launch, tmp_path):
     events, printed = merged(tmp_path)
     assert "barrier" in names(events, 1, CALLS)
     assert "; it has not got to its end\n" in printed
+
+
+DISK_FULL = """
+    import resource
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    mpi.barrier()
+    if MPI.COMM_WORLD.Get_rank() == 1:
+        # As on a full disk, files can't grow any more.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+    for _ in range(2000):
+        mpi.barrier()
+    print("done", flush=True)
+"""
+
+
+def test_a_disk_that_is_full(launch, tmp_path):
+    """The trace stops, says so once, and the program goes on."""
+    folder = tmp_path / "trace"
+    done = launch(DISK_FULL, ranks=2, MPI4JAX_TRACE=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 2
+    text = "mpi4jax: calls are not recorded any more, and the program goes on: "
+    assert done.stderr.count(text) == 1, done.stderr
+    assert re.search(rf"{text}{folder}/rank-1\.\w+: File too large", done.stderr)
+    events, printed = merged(folder)
+    drawn = [names(events, pid, CALLS).count("barrier") for pid in (1, 2)]
+    assert drawn[0] == 2001
+    assert 1 <= drawn[1] < 500
+    assert printed.splitlines()[2].endswith("; it has not got to its end")
+
+
+def test_a_rank_that_cannot_write(launch, tmp_path):
+    """No rank waits for it: all say which one it is."""
+    done = launch(
+        """
+        import os
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            os.environ["MPI4JAX_TRACE"] = "/proc/nothing"
+        import mpi4jax
+        """,
+        ranks=2,
+        MPI4JAX_TRACE=str(tmp_path / "trace"),
+        timeout=60,
+    )
+    assert done.returncode != 0
+    text = r"RuntimeError: MPI4JAX_TRACE=\S+: rank 1 can't write it: .*'/proc/nothing'"
+    assert re.search(text, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("name", ["MPI4JAX_TRACE", "MPI4JAX_PROFILE"])
+def test_a_variable_that_one_rank_has(launch, tmp_path, name):
+    done = launch(
+        f"""
+        import os
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            os.environ[{name!r}] = {str(tmp_path / "a") if "TRACE" in name else "1"!r}
+        from mpi4jax import notoken as mpi
+        mpi.barrier()
+        """,
+        ranks=2,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert (
+        f"RuntimeError: the environment variable {name} is set in some processes only, "
+        "expected it in all of them or in none"
+    ) in done.stderr
+
+
+@pytest.mark.parametrize("make", ["Dup()", "Split(0, world.Get_rank())"])
+def test_communicators_that_ranks_use_in_another_order(traced, make):
+    """Fails if they are told apart by the order in which each rank has used them."""
+    events, _ = traced(f"""
+        import jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        world = MPI.COMM_WORLD
+        a, b = world.{make}, world.{make}
+        a.Set_name("a")
+        b.Set_name("b")
+        if world.Get_rank() == 0:
+            mpi.send(jnp.ones(3), 1, comm=a)
+            mpi.send(jnp.ones(3), 1, comm=b)
+        else:
+            mpi.recv(jnp.ones(3), 0, comm=b)
+            mpi.recv(jnp.ones(3), 0, comm=a)
+    """)
+    calls = [e for e in slices(events) if "on" in e["args"]]
+    pairs = []
+    for begin, end in arrows(events):
+        sender = begin["slice"]["args"]["on"]
+        receivers = [
+            e["args"]["on"]
+            for e in calls
+            if e["tid"] == end["tid"] and e["ts"] <= end["ts"] <= e["ts"] + e["dur"]
+        ]
+        pairs.append((sender, *receivers))
+    assert sorted(pairs) == [("a", "a"), ("b", "b")]
+
+
+def test_threads(traced):
+    """Calls do not overlap on a track, and messages arrive after they leave."""
+    events, printed = traced("""
+        import threading
+        import jax.numpy as jnp
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        world = MPI.COMM_WORLD
+        rank = world.Get_rank()
+        comms = [world.Dup() for _ in range(3)]
+
+        def run(comm):
+            x = jnp.ones(3)
+            for _ in range(100):
+                mpi.sendrecv(x, x, 1 - rank, 1 - rank, comm=comm)
+
+        threads = [threading.Thread(target=run, args=(comm,)) for comm in comms]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    """)
+    assert printed.startswith("600 calls of 2 processes, 600 messages\n")
+    assert all(begin["ts"] <= end["ts"] for begin, end in arrows(events))
+    calls = [
+        e for e in slices(events) if e["name"] == "sendrecv" and e["tid"] % 1000 >= CALLS
+    ]
+    assert len(calls) == 600
+    for tid in {call["tid"] for call in calls}:
+        on_track = sorted((e["ts"], e["dur"]) for e in calls if e["tid"] == tid)
+        for (begin, duration), (following, _) in itertools.pairwise(on_track):
+            assert begin + duration < following + 1e-4
 
 
 @pytest.mark.skipif(
@@ -540,3 +681,47 @@ def test_calls_at_the_same_time_are_beside_each_other(tmp_path):
     events = events_of(tmp_path)
     tracks = sorted((e["tid"] % 1000, e["args"].get("end")) for e in slices(events))
     assert tracks == [(CALLS, "never"), (CALLS + 1, None), (CALLS + 2, None)]
+
+
+def test_messages_to_several_threads(tmp_path):
+    """Each receive gets one that was sent before it ended."""
+    write(
+        tmp_path, 0, [], [call("send", t, t + 10, dest=1, send_tag=0) for t in (100, 500)]
+    )
+    receives = [(10, 600), (50, 300)]
+    write(tmp_path, 1, [], [call("recv", *t, source=0, recv_tag=0) for t in receives])
+    assert times(arrows(events_of(tmp_path))) == [(100, 300), (500, 600)]
+
+
+def test_few_files_are_open(tmp_path):
+    """There may be more processes than files that may be open."""
+    for rank in range(64):
+        write(tmp_path, rank, [], [call("allreduce", 100 + rank, 900, sequence=1)], size=64)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (48, limits[1]))
+    try:
+        events = events_of(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert sum(e["name"] == "allreduce" for e in slices(events)) == 64
+
+
+def test_two_runs_in_one_folder(tmp_path, capsys):
+    for rank in range(2):
+        write(tmp_path, rank, [], [], run="new")
+    write(tmp_path, 2, [], [], size=3, run="old")
+    assert main(["trace", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/rank-2.json: is of another run (3 processes) than "
+        f"{tmp_path}/rank-0.json (2 processes)\n"
+    )
+
+
+def test_a_file_that_is_corrupted(tmp_path, capsys):
+    write(tmp_path, 0, [], [call("allreduce", 900, 100, sequence=1)], size=1)
+    output = tmp_path / "timeline"
+    assert main(["trace", str(tmp_path), "-o", str(output)]) == 1
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/rank-0.calls, byte 16: a call that ends 800 ns before it begins\n"
+    )
+    assert not output.exists()
