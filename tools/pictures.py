@@ -8,7 +8,6 @@ Writes into docs/pictures. Timelines are drawn from traces (MPI4JAX_TRACE).
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 import tempfile
@@ -59,14 +58,17 @@ def run(*program: str, ranks: int = 2, trace: Path | None = None) -> None:
 
 
 def events_of(*program: str) -> list[dict]:
-    """The events of the timeline of a run."""
+    """The events of the timeline of a run, as tests/timelines.py has them."""
+    sys.path.append(str(ROOT / "tests"))
+    import timelines
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(*program, trace=folder)
-        timeline = folder / "trace.json"
+        timeline = folder / "timeline"
         python = prepare(Environment()) / "bin" / "python"
         call(python, "-P", "-m", "mpi4jax", "trace", folder, "--output", timeline)
-        return json.loads(timeline.read_text())["traceEvents"]
+        return timelines.read(timeline)
 
 
 def smaller(path: Path) -> None:
@@ -151,20 +153,6 @@ def panels(path: str, fields: dict, colors: str) -> None:
     figure.savefig(path, dpi=110, transparent=True)
 
 
-def flights_of(events: list[dict]) -> list[dict]:
-    """What was in flight: from the start of an operation to the end of its wait."""
-    begun: dict[int, float] = {}
-    flights = []
-    for event in sorted(events, key=lambda e: e.get("ts", 0)):
-        if event["ph"] == "b":
-            begun[event["id"]] = event["ts"]
-        elif event["ph"] == "e":
-            start = begun.pop(event["id"])
-            flight = {"pid": event["pid"], "ts": start, "dur": event["ts"] - start}
-            flights.append(flight)
-    return flights
-
-
 def undisturbed(flights: list[dict]) -> tuple[float, float]:
     """The step of two ranks that took least time: other programs use the cores, too."""
     of_rank = [[f for f in flights if f["pid"] == pid] for pid in (1, 2)]
@@ -193,9 +181,9 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
     }
     slices = [e for e in events if e["ph"] == "X" and e["tid"] in tracks]
     waits = [e for e in slices if e["name"].startswith("waits for")]
-    made = [e for e in slices if not e["name"].startswith("waits for")]
+    made = [e for e in slices if "on" in e["args"]]
     ranks = sorted({e["pid"] for e in made})
-    flights = flights_of(events)
+    flights = sorted((e for e in events if e["ph"] == "b"), key=lambda e: e["ts"])
     if calls is None:
         # It only holds computations in their place.
         made = [e for e in made if not e["name"].startswith("in_order")]
