@@ -6,8 +6,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::clocks::MOST_NANOSECONDS;
+use super::error::Error;
 use super::process::{Facts, Process};
-use super::{Error, MOST_NANOSECONDS};
 use crate::trace::{self, Entry, HEADER, SIZE};
 
 /// A call, with the times of rank 0's clock.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::calls::Call;
 use super::matching::{CollectiveKey, Collectives, Messages, Participant, Receive, Sent, needed};
 use super::perfetto::{Annotations, Place, Track, Value, Writer};
-use super::process::{Communicator, Message, Process, Run, Span};
+use super::process::{Communicator, Facts, Message, Process, Run, Span};
 use super::slots::{NestingSlots, Slots};
 use crate::trace::{Entry, NONE};
 
@@ -206,7 +206,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             pending.track = Some(self.track_of(process, &call)?);
             self.draw_flight(process, &call)?;
         }
-        if let Some(communicator) = process.communicator(&call) {
+        if let Some(communicator) = process.communicator(&call.entry) {
             if call.entry.sequence != 0 && !self.run.facts.is_between_neighbors(&call.entry) {
                 self.add_collective(number, pending, communicator)?;
             } else {
@@ -279,7 +279,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         let (process, call) = (pending.process, pending.call);
         let facts = &self.run.facts;
         let is_between_neighbors = facts.is_between_neighbors(&call.entry);
-        let messages = process.messages(&call, facts);
+        let messages = process.messages(&call.entry, facts);
         let error = process.clocks.error_at(call.begin);
         for message in &messages.sent {
             let Some(receiver) = communicator.members.get(message.rank) else {
@@ -356,7 +356,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             return *name;
         }
         let operation = self.run.facts.operation(&call.entry);
-        let line = process.line(call);
+        let line = process.line(&call.entry);
         let space = if line.is_empty() { "" } else { "  " };
         let name = self.writer.name(&format!("{operation}{space}{line}"));
         self.names.insert(key, name);
@@ -459,7 +459,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             return details.clone();
         }
         let mut details = Annotations::default();
-        for (name, value) in arguments(self.run, process, call) {
+        for (name, value) in arguments(&self.run.facts, process, &call.entry) {
             self.writer.annotate(&mut details, name, &value);
         }
         if self.details.len() > MOST_DETAILS {
@@ -471,9 +471,8 @@ impl<'a, W: Write> Drawing<'a, W> {
 }
 
 /// The arguments of a call, in words.
-fn arguments(run: &Run, process: &Process, call: &Call) -> Vec<(&'static str, Value)> {
-    let (facts, entry) = (&run.facts, &call.entry);
-    let communicator = process.communicator(call);
+fn arguments(facts: &Facts, process: &Process, entry: &Entry) -> Vec<(&'static str, Value)> {
+    let communicator = process.communicator(entry);
     let mut arguments = vec![("on", communicator.map_or("?", |each| &each.name).into())];
     if entry.op != NONE {
         let name = usize::try_from(entry.op).ok();
@@ -502,7 +501,7 @@ fn arguments(run: &Run, process: &Process, call: &Call) -> Vec<(&'static str, Va
             arguments.push((names[1], tag(its_tag.into())));
         }
     }
-    if let Some(messages) = process.several_messages(call) {
+    if let Some(messages) = process.several_messages(entry) {
         let list = |messages: &[Message], value: &dyn Fn(&Message) -> Value| {
             Value::List(messages.iter().map(value).collect())
         };

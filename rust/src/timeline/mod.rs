@@ -7,6 +7,7 @@
 mod calls;
 mod clocks;
 mod drawing;
+mod error;
 mod matching;
 mod perfetto;
 mod process;
@@ -14,7 +15,6 @@ mod slots;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
@@ -22,32 +22,8 @@ use std::path::{Path, PathBuf};
 
 use calls::{Call, Calls};
 use drawing::Drawing;
+pub use error::Error;
 use process::Run;
-
-/// A trace that can't be read, or a timeline that can't be written: the file, and what is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error(String);
-
-impl Error {
-    fn of(path: &Path, what: impl fmt::Display) -> Self {
-        Self(format!("{}: {what}", path.display()))
-    }
-
-    fn at(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
-        Self(format!("{}, byte {offset}: {what}", path.display()))
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
-
-/// The largest time in a trace: some centuries, so that sums do not overflow.
-const MOST_NANOSECONDS: u64 = 1 << 62;
 
 /// Writes the timeline of the traces in a folder into a file. `seconds` is the part to show, from
 /// the beginning of the run. Gives what there is to say of it, line by line.

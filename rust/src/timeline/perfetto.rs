@@ -140,7 +140,7 @@ impl Track {
 pub(super) enum Value {
     Number(i64),
     Text(String),
-    List(Vec<Value>),
+    List(Vec<Self>),
 }
 
 impl From<&str> for Value {

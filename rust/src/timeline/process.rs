@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::Error;
-use super::calls::Call;
-use super::clocks::{Clocks, Comparison};
+use super::clocks::{Clocks, Comparison, MOST_NANOSECONDS};
+use super::error::Error;
 use crate::diagnosis::Ranks;
 use crate::recorder::{self, CommunicatorEntry, Group, Run as RankRun};
 use crate::trace::{Entry, NONE};
@@ -246,7 +245,7 @@ impl Reading {
         })?;
         let beginning: Beginning =
             beginning.ok_or_else(|| Error::of(path, "the file has no beginning"))?;
-        if beginning.started >= super::MOST_NANOSECONDS {
+        if beginning.started >= MOST_NANOSECONDS {
             return Err(Error::of(
                 path,
                 format!("it started at {} ns", beginning.started),
@@ -453,27 +452,26 @@ fn communicators(table: Vec<CommunicatorEntry>, keys: Vec<usize>) -> HashMap<i32
 
 impl Process {
     /// The Python line of a call, or nothing.
-    pub(super) fn line(&self, call: &Call) -> &str {
-        let site = self.sites.get(&call.entry.call_site);
+    pub(super) fn line(&self, entry: &Entry) -> &str {
+        let site = self.sites.get(&entry.call_site);
         site.map_or("", |site| &site.line)
     }
 
     /// The messages of a call that may have several.
-    pub(super) fn several_messages(&self, call: &Call) -> Option<&Messages> {
-        self.sites.get(&call.entry.call_site)?.messages.as_ref()
+    pub(super) fn several_messages(&self, entry: &Entry) -> Option<&Messages> {
+        self.sites.get(&entry.call_site)?.messages.as_ref()
     }
 
     /// The messages of a call, but for those with nobody.
-    pub(super) fn messages(&self, call: &Call, facts: &Facts) -> Messages {
+    pub(super) fn messages(&self, entry: &Entry, facts: &Facts) -> Messages {
         let is_real = |message: &Message| ![NONE.into(), facts.nobody].contains(&message.rank);
         let real = |messages: &[Message]| messages.iter().copied().filter(is_real).collect();
-        if let Some(Messages { sent, received }) = self.several_messages(call) {
+        if let Some(Messages { sent, received }) = self.several_messages(entry) {
             return Messages {
                 sent: real(sent),
                 received: real(received),
             };
         }
-        let entry = &call.entry;
         let one = |rank: i32, tag: i32, (_, bytes)| Message {
             rank: rank.into(),
             tag: tag.into(),
@@ -488,8 +486,8 @@ impl Process {
     }
 
     /// The communicator of a call.
-    pub(super) fn communicator(&self, call: &Call) -> Option<&Communicator> {
-        self.communicators.get(&call.entry.communicator)
+    pub(super) fn communicator(&self, entry: &Entry) -> Option<&Communicator> {
+        self.communicators.get(&entry.communicator)
     }
 
     /// Shows what the process did besides MPI, with the times of rank 0's clock.
@@ -506,7 +504,7 @@ impl Process {
                 Line::Eager(span) => (true, span),
                 _ => return Ok(()),
             };
-            let largest = super::MOST_NANOSECONDS as i64;
+            let largest = MOST_NANOSECONDS as i64;
             if !(0 <= span.begin && span.begin <= span.end && span.end < largest) {
                 let what = format!("from {} ns to {} ns", span.begin, span.end);
                 return Err(Error::at(&self.path, offset, what));

@@ -1,0 +1,28 @@
+//! Why there is no timeline.
+
+use std::fmt;
+use std::path::Path;
+
+/// A trace that can't be read, or a timeline that can't be written: the file, and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(String);
+
+impl Error {
+    /// Of the file as a whole.
+    pub(super) fn of(path: &Path, what: impl fmt::Display) -> Self {
+        Self(format!("{}: {what}", path.display()))
+    }
+
+    /// Of what begins at this byte.
+    pub(super) fn at(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
+        Self(format!("{}, byte {offset}: {what}", path.display()))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
