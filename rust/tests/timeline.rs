@@ -4,119 +4,25 @@
 #![cfg(not(miri))]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::time::Instant;
 
-use _core::timeline::merge;
-use _core::trace::{Entry, NONE, header};
+use _core::timeline;
+use _core::trace::Entry;
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "common/random.rs"]
 mod random;
 use random::Random;
+#[path = "common/traces.rs"]
+mod traces;
+use traces::{Folder, calls, facts, steps, write};
 
-const ALL: std::ops::Range<f64> = 0.0..f64::INFINITY;
-/// The number of `MPI_COMM_WORLD`.
-const WORLD: i32 = 1;
-const OPERATIONS: [&str; 6] = ["allreduce", "bcast", "send", "recv", "sendrecv", "wait"];
+const ALL: Range<f64> = 0.0..f64::INFINITY;
 
-/// A folder of its own for each test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("mpi4jax-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn merge(&self) -> Result<Vec<String>, String> {
-        merge(&self.0, &self.file("timeline"), ALL).map_err(|error| error.to_string())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn entry(operation: &str, begin: u64) -> Entry {
-    let operation = OPERATIONS.iter().position(|known| *known == operation);
-    Entry {
-        begin,
-        end: begin + 20_000,
-        call_site: 7,
-        sent: 3,
-        received: 3,
-        sequence: 0,
-        in_flight: 0,
-        communicator: WORLD,
-        op: NONE,
-        root: NONE,
-        dest: NONE,
-        source: NONE,
-        send_tag: NONE,
-        recv_tag: NONE,
-        sent_type: 11,
-        received_type: 11,
-        operation: operation.unwrap() as u16,
-    }
-}
-
-fn calls(entries: &[Entry]) -> Vec<u8> {
-    let bytes = entries.iter().flat_map(|entry| entry.to_bytes());
-    header().into_iter().chain(bytes).collect()
-}
-
-/// What a process writes besides its calls. Its clock is ahead by so many nanoseconds.
-fn facts(rank: i32, size: i32, ahead: i64) -> String {
-    let names: Vec<_> = OPERATIONS.iter().map(|name| format!("{name:?}")).collect();
-    let names = names.join(",");
-    format!(
-        "{{\"kind\":\"process\",\"rank\":{rank},\"size\":{size},\"run\":\"r\",\"host\":\"host\",\
-         \"boot\":null,\"started\":1,\"operations\":[{names}],\"operators\":[\"SUM\"],\
-         \"dtypes\":{{\"11\":[\"float32\",4]}},\"nobody\":-2}}\n\
-         {{\"kind\":\"clock\",\"at\":0,\"offset\":{ahead},\"error\":0}}\n\
-         {{\"kind\":\"site\",\"number\":7,\"line\":\"a.py:{rank} in step\"}}\n\
-         {{\"kind\":\"communicator\",\"number\":1,\"name\":\"MPI.COMM_WORLD\",\
-         \"members\":[[0,1,{size}]],\"copies\":[]}}\n\
-         {{\"kind\":\"compile\",\"name\":\"step\",\"begin\":5,\"end\":9}}\n\
-         {{\"kind\":\"clock\",\"at\":90000,\"offset\":{ahead},\"error\":0}}\n\
-         {{\"kind\":\"end\",\"at\":9,\"calls\":1,\"lost\":0}}\n"
-    )
-}
-
-fn write(folder: &Folder, rank: i32, size: i32, entries: &[Entry]) {
-    let name = format!("rank-{rank}");
-    fs::write(folder.file(&format!("{name}.json")), facts(rank, size, 0)).unwrap();
-    fs::write(folder.file(&format!("{name}.calls")), calls(entries)).unwrap();
-}
-
-/// A ring of messages, and a sum of all.
-fn steps(rank: i32, size: i32, count: u64) -> Vec<Entry> {
-    let step = |number: u64| {
-        let begin = 100_000 * number + rank as u64;
-        let shift = Entry {
-            dest: (rank + 1) % size,
-            source: (rank + size - 1) % size,
-            send_tag: 1,
-            recv_tag: -1,
-            ..entry("sendrecv", begin)
-        };
-        let sum = Entry {
-            sequence: number,
-            op: 0,
-            ..entry("allreduce", begin + 50_000)
-        };
-        [shift, sum]
-    };
-    (1..=count).flat_map(step).collect()
+fn merge(folder: &Folder) -> Result<Vec<String>, String> {
+    timeline::merge(&folder.0, &folder.file("timeline"), ALL).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -126,7 +32,7 @@ fn all_calls_and_messages_of_many_processes() {
     for rank in 0..SIZE {
         write(&folder, rank, SIZE, &steps(rank, SIZE, 500));
     }
-    let lines = folder.merge().unwrap();
+    let lines = merge(&folder).unwrap();
     assert_eq!(lines[0], "64000 calls of 64 processes, 32000 messages");
     assert_eq!(
         lines[1..],
@@ -147,7 +53,7 @@ fn ten_thousand_processes() {
         write(&folder, rank, SIZE, &steps(rank, SIZE, 2));
     }
     let begin = Instant::now();
-    let lines = folder.merge().unwrap();
+    let lines = merge(&folder).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     assert_eq!(lines[0], "40000 calls of 10000 processes, 20000 messages");
     assert!(lines.len() < 40, "{} lines", lines.len());
@@ -158,7 +64,7 @@ fn ten_thousand_processes() {
 #[test]
 fn what_is_not_one_run_is_not_merged() {
     let folder = Folder::new("runs");
-    let error = folder.merge().unwrap_err();
+    let error = merge(&folder).unwrap_err();
     assert!(
         error.ends_with("has no trace: no file is called rank-0.json"),
         "{error}"
@@ -175,15 +81,15 @@ fn what_is_not_one_run_is_not_merged() {
         path(2).display(),
         path(0).display()
     );
-    assert_eq!(folder.merge().unwrap_err(), text);
+    assert_eq!(merge(&folder).unwrap_err(), text);
     fs::remove_file(path(2)).unwrap();
-    assert!(folder.merge().is_ok());
+    assert!(merge(&folder).is_ok());
     let other = facts(1, 2, 0).replace("\"run\":\"r\"", "\"run\":\"s\"");
     fs::write(path(1), other).unwrap();
-    let error = folder.merge().unwrap_err();
+    let error = merge(&folder).unwrap_err();
     assert!(error.contains("is of another run"), "{error}");
     fs::rename(path(0), path(1)).unwrap();
-    let error = folder.merge().unwrap_err();
+    let error = merge(&folder).unwrap_err();
     assert!(
         error.ends_with("lacks rank-0.json, whose clock is that of the others"),
         "{error}"
@@ -195,7 +101,7 @@ fn what_is_wrong_is_said_with_its_place() {
     let folder = Folder::new("wrong");
     let good = steps(0, 1, 3);
     write(&folder, 0, 1, &good);
-    assert!(folder.merge().is_ok());
+    assert!(merge(&folder).is_ok());
     let calls_path = folder.file("rank-0.calls");
     let json_path = folder.file("rank-0.json");
     fs::remove_file(folder.file("timeline")).unwrap();
@@ -225,7 +131,7 @@ fn what_is_wrong_is_said_with_its_place() {
     ] {
         fs::write(&calls_path, bytes).unwrap();
         let text = format!("{}, byte {offset}: {what}", calls_path.display());
-        assert_eq!(folder.merge().unwrap_err(), text);
+        assert_eq!(merge(&folder).unwrap_err(), text);
     }
     write(&folder, 0, 1, &good);
     let text = facts(0, 1, 0);
@@ -264,7 +170,7 @@ fn what_is_wrong_is_said_with_its_place() {
     ] {
         fs::write(&json_path, text.replacen(from, to, 1)).unwrap();
         let text = format!("{}, byte {offset}: {what}", json_path.display());
-        assert_eq!(folder.merge().unwrap_err(), text);
+        assert_eq!(merge(&folder).unwrap_err(), text);
     }
     // Nothing is left of what was begun.
     let names: Vec<_> = fs::read_dir(&folder.0).unwrap().collect();
@@ -310,7 +216,7 @@ fn anything_may_be_corrupted() {
         fs::write(folder.file("rank-1.json"), json).unwrap();
         fs::write(folder.file("rank-1.calls"), calls).unwrap();
         let _ = fs::remove_file(folder.file("timeline"));
-        if let Err(error) = folder.merge() {
+        if let Err(error) = merge(&folder) {
             errors += 1;
             assert_eq!(error.lines().count(), 1, "{error}");
             assert!(error.starts_with(folder.0.to_str().unwrap()), "{error}");
@@ -325,7 +231,11 @@ fn anything_may_be_corrupted() {
 fn where_it_is_written() {
     let folder = Folder::new("output");
     write(&folder, 0, 1, &steps(0, 1, 1));
-    let failed = |path: &Path| merge(&folder.0, path, ALL).unwrap_err().to_string();
+    let failed = |path: &Path| {
+        timeline::merge(&folder.0, path, ALL)
+            .unwrap_err()
+            .to_string()
+    };
     let text = |path: &Path, what: &str| format!("{}: {what}", path.display());
     assert_eq!(
         failed(&folder.0),
@@ -351,7 +261,7 @@ fn where_it_is_written() {
     assert_eq!(failed(&kept), text(&kept, "is read-only"));
     assert_eq!(fs::read(&kept).unwrap(), b"text");
     // What is no file is written itself.
-    assert!(merge(&folder.0, Path::new("/dev/null"), ALL).is_ok());
+    assert!(timeline::merge(&folder.0, Path::new("/dev/null"), ALL).is_ok());
     assert_eq!(
         failed(Path::new("/dev/full")),
         "/dev/full: No space left on device (os error 28)"

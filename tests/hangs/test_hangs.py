@@ -6,6 +6,7 @@ stands for what differs from run to run.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -67,6 +68,7 @@ HANGS = {
     "circle_of_three": Hang(3, DEADLOCK),
     "recv_without_send": Hang(3, DEADLOCK),
     "recv_from_anyone": Hang(3, DEADLOCK),
+    "different_calls": Hang(4, DEADLOCK),
     # Neighbors.
     "neighbor_missing": Hang(4, DEADLOCK),
     "exchange_missing": Hang(4, DEADLOCK),
@@ -176,6 +178,21 @@ def test_what_is_reported(runs, name):
     if not reports or code == 0:
         # Nothing is said that is not expected, and nothing twice.
         assert done.stderr.count("mpi4jax: ") == len(reports), done.stderr
+
+
+@pytest.mark.skipif(
+    "MANY_RANKS" not in os.environ, reason="64 ranks take some 16 GB: MANY_RANKS=64"
+)
+def test_a_report_of_many_ranks_is_short():
+    ranks = int(os.environ["MANY_RANKS"])
+    environ = {**ENVIRON, "MPI4JAX_HANG_REPORT": "20"}
+    program = ("-P", "different_calls.py")
+    done = processes.run(*program, ranks=ranks, cwd=PROGRAMS, timeout=600, **environ)
+    assert done.returncode
+    report = done.stderr[done.stderr.index("mpi4jax: ") : done.stderr.index("this is a")]
+    assert report.startswith(f"mpi4jax: {ranks} ranks have been waiting for ")
+    assert report.count("\n") <= 40
+    assert done.stderr.count("mpi4jax: ") == 1
 
 
 @pytest.mark.parametrize(
