@@ -32,6 +32,10 @@ MANY = 4
 
 def concatenate(arrays: Sequence[Any]) -> Any:
     """Arrays of one type that differ in their last axis at most, one behind the other."""
+    # XLA aborts in its compiler where empty ones are among them.
+    arrays = [x for x in arrays if x.shape[-1]] or arrays[:1]
+    if len(arrays) == 1:
+        return arrays[0]
     if _are_few(arrays, arrays[0]):
         return jnp.concatenate(arrays, -1)
     return concatenate_p.bind(*arrays)
@@ -39,10 +43,19 @@ def concatenate(arrays: Sequence[Any]) -> Any:
 
 def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
     """The parts of an array that has so many elements of each along its last axis."""
+    if 0 in sizes:
+        rest = iter(split(x, [size for size in sizes if size]))
+        return [next(rest) if size else _empty(x) for size in sizes]
+    if len(sizes) == 1:
+        return [x]
     if _are_few(sizes, x):
         return _split(x, sizes=tuple(sizes))
     found: Sequence[Any] = split_p.bind(x, sizes=tuple(sizes))
     return found
+
+
+def _empty(x: Any) -> Any:
+    return jnp.zeros((*x.shape[:-1], 0), x.dtype)
 
 
 def _are_few(parts: Sequence[Any], x: Any) -> bool:

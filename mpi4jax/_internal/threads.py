@@ -234,7 +234,7 @@ def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
         if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
             is_attribute = "ATTR" in each.opname or "METHOD" in each.opname
             parts[place[3]] = each.argval, is_attribute
-        elif each.opname != "PUSH_NULL":
+        elif each.opname.startswith(("CALL", "BINARY_")):
             parts[place[3]] = "", False
     path: tuple[str, ...] = ()
     for end in sorted(parts, key=lambda end: end or 0):

@@ -94,7 +94,7 @@ class Trace:
         self._comm = comm.Dup()
         self.calls = folder / f"rank-{rank}.calls"
         self._sites = 0
-        self._communicators = 0
+        self._communicators: set[int] = set()
         self._is_open = True
         try:
             with agreement(self._comm, name):
@@ -136,8 +136,11 @@ class Trace:
             halves = lines.halves_of(site)
             messages = {} if halves is None else halves._asdict()
             self._write(kind="site", number=site, line=line, **messages)
-        communicators = _core.communicators()
-        for number, name, members, copies in communicators[self._communicators :]:
+        for number, name, members, copies in _core.communicators():
+            # Those of other threads may become known in another order than that of numbers.
+            if number in self._communicators:
+                continue
+            self._communicators.add(number)
             self._write(
                 kind="communicator",
                 number=number,
@@ -145,7 +148,6 @@ class Trace:
                 members=members,
                 copies=copies,
             )
-        self._communicators = len(communicators)
         # What happens next may end the process at once.
         self._lines.flush()
 

@@ -33,6 +33,8 @@ ENTRY = np.dtype(
     ]
 )
 MAGIC = b"mpi4jax1"
+#: Stands for what an operation does not have.
+NONE = -(2**31)
 #: So many calls are in memory at a time.
 _CHUNK = 1 << 14
 

@@ -38,11 +38,11 @@ def error_text(function, code, rank=0):
 
 
 def outcome(call, c, stream, **options):
-    """The result of a call, or its error."""
+    """The result of a call, or its error: the line that says what failed."""
     try:
         return start_on_device(call, c, stream, **options)
     except XlaError as error:
-        return error.text if error.code == INTERNAL else error
+        return error.text.splitlines()[0] if error.code == INTERNAL else error
 
 
 def check_works(call, c, stream, **options):
@@ -130,11 +130,13 @@ def test_the_text(stream):
     driver.fail("cuMemcpyDtoHAsync", 700)
     with pytest.raises(XlaError) as error:
         on_device(allreduce(4), alone(), stream)
-    assert (error.value.code, error.value.text) == (
+    what, call = error.value.text.splitlines()
+    assert (error.value.code, what) == (
         13,
         "r0 | cuMemcpyDtoHAsync returned error code 700: CUDA_ERROR_ILLEGAL_ADDRESS: an "
         "illegal memory access was encountered",
     )
+    assert call.startswith("  in allreduce #")
 
 
 @pytest.mark.parametrize("code", CODES)

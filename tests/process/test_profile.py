@@ -170,5 +170,6 @@ def test_communicators_that_ranks_use_in_another_order(launch, make):
     assert done.returncode == 0, done.stderr
     row = re.findall(r"^ *2 .* recv$", done.stdout, re.M)[0]
     waiting = re.split(r"  +", row.strip())[5]
-    # It waited for the second send, in nearly all of a second.
-    assert float(waiting.split()[0]) > 500 or waiting.endswith(" s"), done.stdout
+    # It waited for the second send. The column is the mean of both ranks.
+    assert waiting.endswith(" ms"), done.stdout
+    assert float(waiting.split()[0]) > 300, done.stdout

@@ -13,9 +13,7 @@ import timelines
 
 from mpi4jax.__main__ import main
 from mpi4jax._internal import tracefile
-
-#: Stands for what an operation does not have.
-NONE = -(2**31)
+from mpi4jax._internal.tracefile import NONE
 
 PROGRAM = """
     import time
