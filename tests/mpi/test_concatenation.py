@@ -70,7 +70,7 @@ def test_on_other_platforms():
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "custom_call" not in text
     assert "stablehlo.concatenate" in text
-    assert text.count("stablehlo.slice") == len(SIZES)
+    assert text.count("stablehlo.slice") == sum(size > 0 for size in SIZES)
 
 
 def both(parts):

@@ -201,6 +201,22 @@ def test_trees_without_leaves(calls_of):
         assert mpi.tree.send(tree, RIGHT) is None
 
 
+@pytest.mark.parametrize("name", ["bcast", "gather", "reduce", "allreduce"])
+def test_the_last_leaf_is_empty(name):
+    """Fails if XLA has to concatenate it, where its compiler aborts the process."""
+    arguments = {
+        "bcast": (0,),
+        "gather": (0,),
+        "reduce": (MPI.SUM, 0),
+        "allreduce": (MPI.SUM,),
+    }
+    call = getattr(mpi.tree, name)
+    tree = [jnp.ones(5), jnp.ones(0)]
+    full, empty = jax.jit(lambda tree: call(tree, *arguments[name]))(tree)
+    assert full.size
+    assert empty.size == 0
+
+
 def test_scalars_and_arrays_of_numpys():
     tree = [1, 2.0, np.float32(3), np.arange(3), True, 1j]
     result = mpi.tree.bcast(tree, SIZE - 1)
