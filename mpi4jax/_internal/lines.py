@@ -167,8 +167,8 @@ class Note(NamedTuple):
     line: str
     #: Its messages, if its attributes do not say so.
     halves: Halves | None
-    #: Whether reports name these.
-    is_reported: bool
+    #: Those that reports name: what it waits for.
+    awaited: Halves | None
 
 
 #: The calls that were lowered so far, by the program that is being lowered.
@@ -186,14 +186,14 @@ def halves_of(site: int) -> Halves | None:
     return _halves.get(site)
 
 
-def note(ctx: Any, halves: Halves | None = None, is_reported: bool = True) -> int:
+def note(ctx: Any, halves: Halves | None = None, awaited: Halves | None = None) -> int:
     """Note which line the call comes from that is being lowered, and give its place."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append(Note("" if iseager else described(frames, scope), halves, is_reported))
+    calls.append(Note("" if iseager else described(frames, scope), halves, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
@@ -208,13 +208,13 @@ def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
     digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
     sites = []
-    for line, halves, is_reported in _unfinished.pop(program.module.operation):
+    for line, halves, awaited in _unfinished.pop(program.module.operation):
         digest.update(b".")
         site = int.from_bytes(digest.digest(), "little", signed=True)
         if halves is not None:
             _halves[site] = halves
-            if is_reported:
-                _core.set_messages(site, *map(list, halves))
+        if awaited is not None:
+            _core.set_messages(site, *map(list, awaited))
         _core.set_call_site(site, line)
         sites.append(site)
     for call in calls:

@@ -124,9 +124,9 @@ class Kind:
         """What the core is further told."""
         return {}
 
-    def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
-        """The messages of both calls, for reports: what is sent first, and what comes."""
-        return None, None
+    def halves(self, flight: Flight) -> Halves | None:
+        """The messages that are sent and received."""
+        return None
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         """What the core has when it comes."""
@@ -205,11 +205,9 @@ class _Exchange(Kind):
         found = message_attributes(flight.communicator, *self._ends(flight))
         return {**found, "arrays": np.array(arrays, np.int64)}
 
-    def halves(self, flight: Flight) -> tuple[Halves | None, Halves | None]:
+    def halves(self, flight: Flight) -> Halves | None:
         sent, received = self._ends(flight)
-        out, back = sent.halves(flight.sent), received.halves(flight.received)
-        # Where nothing comes, it is waited for what is sent.
-        return (Halves(out, ()), Halves((), back)) if back else (None, Halves(out, ()))
+        return Halves(sent.halves(flight.sent), received.halves(flight.received))
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         _, received = self._ends(flight)
@@ -366,13 +364,15 @@ def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) ->
         "may_be_lost": np.int64(may_be_lost),
         **kind.attributes(flight),
     }
-    of_start, _ = kind.halves(flight)
+    halves = kind.halves(flight)
+    # A call has each message: that which waits, if nothing comes.
+    sent = halves._replace(received=()) if halves and halves.received else None
     return call_in_program(
         ctx,
         flight.name,
         values,
         attributes,
-        of_start,
+        sent,
         avals_in=avals,
         avals_out=[TICKET],
     )
@@ -427,13 +427,15 @@ def _lower_wait(
         "started": np.int64(_core.NONBLOCKING.index(flight.name)),
     }
     kind = flight.kind
-    _, of_wait = kind.halves(flight)
+    halves = kind.halves(flight)
+    received = halves._replace(sent=()) if halves and halves.received else halves
     came = call_in_program(
         ctx,
         "wait",
         [ticket],
         attributes,
-        of_wait,
+        received,
+        halves,
         avals_in=ctx.avals_in[:1],
         avals_out=kind.arriving(flight),
     )

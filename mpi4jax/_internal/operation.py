@@ -435,10 +435,17 @@ def call_in_program(
     operands: Sequence[Any],
     attributes: dict[str, Any],
     halves: lines.Halves | None = None,
+    awaited: lines.Halves | None = None,
     **types: Any,
 ) -> list[Any]:
-    """Call a handler, in order with all other calls, and have its line noted."""
-    place = lines.note(ctx, halves, is_reported=handler in MESSAGES)
+    """Call a handler, in order with all other calls, and have its line noted.
+
+    `halves` are the messages that it sends and receives, and `awaited` those that it waits
+    for, if these are others.
+    """
+    if handler in MESSAGES:
+        awaited = awaited or halves
+    place = lines.note(ctx, halves, awaited)
     attributes = {lines.CALL_SITE: np.int64(place), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 

@@ -1,10 +1,12 @@
 //! What one call begins and another one waits for, on an MPI that only records what it is asked.
 
+use std::cell::RefCell;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 use _core::mpi::{Communicator, REGISTRY};
 use _core::ops;
+use _core::recorder::{self, Awaited};
 
 mod common;
 use common::recorder::*;
@@ -223,6 +225,30 @@ fn a_ticket_is_good_once() {
     assert_eq!(arrays.wait(3).0, of_another);
     arrays.ticket = [0.0; 2];
     assert_eq!(arrays.wait(3).0, of_another);
+}
+
+/// Fails if a rank that waits for a slow receiver is said to wait for what has come.
+#[test]
+fn what_was_sent_is_waited_for_last() {
+    thread_local! {
+        static SEEN: RefCell<Vec<Option<Awaited>>> = const { RefCell::new(Vec::new()) };
+    }
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on_line(&[1], &[1], &[F32.into(), 3]).operand(arrays.operand(&[4]));
+    arrays.start("iexchange", call);
+    let see = || {
+        let record = recorder::record(recorder::recorded().end - 1).unwrap();
+        SEEN.with_borrow_mut(|seen| seen.push(record.awaited));
+    };
+    assert_eq!(seeing(see, || arrays.wait(3)).0, Ok(()));
+    let [first, .., last] = SEEN.take()[..] else {
+        panic!("it waits once");
+    };
+    assert_eq!(
+        [first, last],
+        [Some(Awaited::Message(0)), Some(Awaited::Sends)]
+    );
 }
 
 #[test]

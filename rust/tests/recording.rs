@@ -1,8 +1,9 @@
 //! What the recorder keeps of a call.
 
 use std::cell::RefCell;
+use std::iter;
 
-use _core::recorder::{self, Array, Record};
+use _core::recorder::{self, Array, Awaited, Record};
 
 mod common;
 use common::recorder::*;
@@ -160,7 +161,7 @@ fn a_call_has_its_record_while_mpi_is_called() {
 #[test]
 fn a_call_says_which_message_it_waits_for() {
     thread_local! {
-        static SEEN: RefCell<Vec<Option<usize>>> = const { RefCell::new(Vec::new()) };
+        static SEEN: RefCell<Vec<Option<Awaited>>> = const { RefCell::new(Vec::new()) };
     }
     let _alone = alone();
     let see = || {
@@ -173,7 +174,8 @@ fn a_call_says_which_message_it_waits_for() {
         seen.dedup();
         seen
     };
-    let all = [None, Some(0), Some(1), Some(2), Some(3)];
+    let messages = (0..4).map(|place| Some(Awaited::Message(place)));
+    let all: Vec<_> = iter::once(None).chain(messages).collect();
     assert_eq!(seen_of("exchange", exchange()), all);
     assert_eq!(
         seen_of("neighbor_allgather", neighbor_allgather(RANK_0)),

@@ -316,7 +316,7 @@ def large_exchange_with_a_slow_rank() -> None:
             p.mpi.recv(small, 0)
     else:
         for _ in range(2):
-            time.sleep(SLOW / 2)
+            time.sleep(SLOW)
             p.mpi.recv(large, 0)
 
 

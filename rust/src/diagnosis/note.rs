@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::mpi::{self, PredefinedOp, REGISTRY};
-use crate::recorder::{self, Array, CommunicatorFacts, Group, Identity, Record, Scope};
+use crate::recorder::{self, Array, Awaited, CommunicatorFacts, Group, Identity, Record, Scope};
 use crate::xla;
 
 /// The process at the other end of a message.
@@ -303,11 +303,18 @@ impl Call {
         let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
         let messages = record.messages();
         let bytes = bytes_of(record, &messages);
-        let messages = messages_of(messages, &facts);
-        let real = messages
+        let mut messages = messages_of(messages, &facts);
+        let mut real = messages
             .iter()
             .filter(|one| one.endpoint.peer != Peer::Null);
-        let awaited = record.awaited.and_then(|place| real.copied().nth(place));
+        let awaited = match record.awaited {
+            Some(Awaited::Message(place)) => real.nth(place).copied(),
+            Some(Awaited::Sends) => {
+                messages.retain(|one| !one.is_receive);
+                None
+            }
+            None => None,
+        };
         Self {
             number: record.number,
             operation: record.name(),

@@ -129,6 +129,7 @@ fn one_after_another<A: Abi, M: Memory>(
         let label = call.receive_label(message.source, message.tag, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
+    call.progress().waits_for_sends();
     let code = requests.wait();
     if let Some(entry) = entry {
         entry.end(code);

@@ -300,6 +300,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                     let _ = flight.wait_for(piece, functions);
                 }
             }
+            call.progress().waits_for_sends();
             flight.wait(functions)
         },
     )?;

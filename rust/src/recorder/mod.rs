@@ -27,8 +27,8 @@ pub use identify::{Entry as CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting};
 pub use reader::Reader;
 pub use ring::{
-    Array, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on, in_progress,
-    recent, record, recorded, set_capacity,
+    Array, Awaited, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on,
+    in_progress, recent, record, recorded, set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,

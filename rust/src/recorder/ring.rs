@@ -101,8 +101,8 @@ pub struct Record {
     pub received: Option<Array>,
     /// The number of what the call has begun, or waits for, or 0.
     pub in_flight: u32,
-    /// Of several messages, the place of the one that the call waits for, if it has said so.
-    pub awaited: Option<usize>,
+    /// Which of several messages the call waits for, if it has said so.
+    pub awaited: Option<Awaited>,
     /// The system's number of the thread that made the call.
     pub thread: u32,
     /// Whether the call has come to MPI. Before that, it waits for its operands in device memory.
@@ -422,6 +422,27 @@ impl Recording {
     }
 }
 
+/// Which of its messages a call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// One: its place among those that are received, and then those that are sent.
+    Message(usize),
+    /// Any of those that are sent.
+    Sends,
+}
+
+/// `Awaited::Sends` in a slot, where 0 says that nothing is known, and other numbers are one more
+/// than the place of a message.
+const SENDS: u32 = u32::MAX;
+
+fn awaited(number: u32) -> Option<Awaited> {
+    match number {
+        0 => None,
+        SENDS => Some(Awaited::Sends),
+        _ => Some(Awaited::Message(number as usize - 1)),
+    }
+}
+
 /// How far a call has got that has several messages.
 #[derive(Clone, Copy)]
 pub struct Progress {
@@ -436,6 +457,13 @@ impl Progress {
     pub fn waits_for(&self, place: usize) {
         if self.slot.number.load(Relaxed) == self.number {
             self.slot.awaited.store(place as u32 + 1, Relaxed);
+        }
+    }
+
+    /// Says that all messages have come, and that the call waits for those that it sends.
+    pub fn waits_for_sends(&self) {
+        if self.slot.number.load(Relaxed) == self.number {
+            self.slot.awaited.store(SENDS, Relaxed);
         }
     }
 }
@@ -477,7 +505,6 @@ pub fn record(number: u64) -> Option<Record> {
         *value = attribute.load(Relaxed);
     }
     let end = slot.end.load(Relaxed);
-    let awaited = slot.awaited.load(Relaxed) as usize;
     let copy = Record {
         number,
         // SAFETY: null, or an operation that lives for good.
@@ -488,7 +515,7 @@ pub fn record(number: u64) -> Option<Record> {
         sent: array(&slot.sent_type, &slot.sent),
         received: array(&slot.received_type, &slot.received),
         in_flight: slot.in_flight.load(Relaxed),
-        awaited: awaited.checked_sub(1),
+        awaited: awaited(slot.awaited.load(Relaxed)),
         thread: slot.thread.load(Relaxed),
         has_reached_mpi: slot.has_reached_mpi.load(Relaxed),
         attributes,
