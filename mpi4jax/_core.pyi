@@ -18,7 +18,13 @@ NONBLOCKING: tuple[str, ...]
 JAX_HANDLES: tuple[str, ...]
 """The names of the handles that JAX's collectives may use, without the prefix `MPI_`."""
 
-def serve_jax(handles: list[int], members: list[int], rank: int) -> None:
+def serve_jax(
+    handles: list[int],
+    members: list[int],
+    rank: int,
+    device_bytes: int,
+    owners: Callable[[], dict[int, int]],
+) -> None:
     """Have the MPI that is bound answer JAX's collectives.
 
     `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks

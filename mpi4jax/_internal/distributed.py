@@ -14,7 +14,7 @@ from mpi4jax import _core
 from . import coordinator, threads, watch
 from .handles import COMM, members_of
 from .hashable import handle, unpack_hashable
-from .jax_compat import JAXLIB_LIBRARY, backends_are_initialized
+from .jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initialized
 from .validation import check
 
 _NAME = "mpi4jax.distributed.initialize"
@@ -93,7 +93,8 @@ def serve_jax(comm: MPI.Intracomm) -> None:
     # mpi4py lacks some types of Fortran's, which nobody here uses.
     names = [name.replace("2INT", "TWOINT") for name in _core.JAX_HANDLES]
     found = [handles.get(name, getattr(MPI, name, MPI.DATATYPE_NULL)) for name in names]
-    _core.serve_jax(list(map(handle, found)), members_of(comm), comm.Get_rank())
+    members, rank = members_of(comm), comm.Get_rank()
+    _core.serve_jax(list(map(handle, found)), members, rank, DEVICE_BYTES, _owners)
     if os.environ.get(_LIBRARY):
         return  # jaxlib has opened it, and was told to use another one if it is not ours
     os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())
@@ -107,6 +108,11 @@ def serve_jax(comm: MPI.Intracomm) -> None:
     finally:
         # It is for this process: others may have another MPI.
         del os.environ[_LIBRARY]
+
+
+def _owners() -> dict[int, int]:
+    """The process that each device of XLA's CPU belongs to."""
+    return {device.id: device.process_index for device in jax.devices("cpu")}
 
 
 def _cores() -> int:

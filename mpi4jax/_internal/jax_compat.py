@@ -43,6 +43,7 @@ from .versions import versiontuple
 
 __all__ = [
     "ALIAS",
+    "DEVICE_BYTES",
     "JAXLIB_LIBRARY",
     "Effect",
     "Literal",
@@ -252,6 +253,10 @@ _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
 
 #: The shared library that all of jaxlib is in, with its MPItrampoline.
 JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
+
+
+#: In how many bytes jaxlib keeps the number of a device (`GlobalDeviceId`).
+DEVICE_BYTES = 4 if versiontuple(jaxlib.__version__) >= (0, 9, 1) else 8
 
 
 def is_user_file(file: str) -> bool:

@@ -22,6 +22,7 @@ impl Types for Idle {
     type Aint = isize;
     type Comm = c_int;
     type Datatype = c_int;
+    type Group = c_int;
     type Op = c_int;
     type Request = c_int;
     type Status = c_void;

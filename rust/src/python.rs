@@ -1,6 +1,6 @@
 //! What Python sees of the core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr;
@@ -385,15 +385,31 @@ pub fn jax_handles(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 
 /// Has the MPI that is bound answer JAX's collectives, with these handles for the names in
 /// `JAX_HANDLES`. JAX's processes have these ranks in `MPI_COMM_WORLD`, and this one is that with
-/// `rank` among them.
+/// `rank` among them. `owners` gives the process of each device, by the device's number, which jaxlib
+/// keeps in `device_bytes`.
 #[pyfunction]
-pub fn serve_jax(handles: Vec<usize>, members: Vec<i32>, rank: i32) {
+pub fn serve_jax(
+    handles: Vec<usize>,
+    members: Vec<i32>,
+    rank: i32,
+    device_bytes: usize,
+    owners: Py<PyAny>,
+) {
+    let owners = Box::new(move || {
+        let known: Option<PyResult<HashMap<i64, i32>>> =
+            Python::try_attach(|py| Ok(owners.call0(py)?.extract(py)?));
+        known.and_then(Result::ok).unwrap_or_default()
+    });
+    let devices = trampoline::Devices {
+        bytes: device_bytes,
+        owners,
+    };
     if let Some(serve) = SERVE_JAX.get() {
-        serve(handles, members, rank);
+        serve(handles, members, rank, devices);
     }
 }
 
-type ServeJax = fn(Vec<usize>, Vec<i32>, i32);
+type ServeJax = fn(Vec<usize>, Vec<i32>, i32, trampoline::Devices);
 static SERVE_JAX: OnceLock<ServeJax> = OnceLock::new();
 
 /// Has the MPItrampoline in jaxlib's library at `path` look for the library that the environment

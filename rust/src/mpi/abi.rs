@@ -11,7 +11,8 @@ use super::types::{Handle, Types};
 
 /// The C types and special values of one family of MPI libraries.
 pub trait Abi:
-    Types<Aint = isize, Comm: Handle, Datatype: Handle, Op: Handle, Request: Handle> + Sized
+    Types<Aint = isize, Comm: Handle, Datatype: Handle, Group: Handle, Op: Handle, Request: Handle>
+    + Sized
 {
     /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
     const IN_PLACE: usize;
@@ -36,6 +37,7 @@ macro_rules! abi {
             type Aint = isize;
             type Comm = $handle;
             type Datatype = $handle;
+            type Group = $handle;
             type Op = $handle;
             type Request = $handle;
             type Status = c_void;

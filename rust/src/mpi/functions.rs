@@ -145,6 +145,9 @@ functions! {
         );
         barrier = MPI_Barrier(comm: A::Comm);
         cancel = MPI_Cancel(request: *mut A::Request);
+        comm_create_group = MPI_Comm_create_group(
+            comm: A::Comm, group: A::Group, tag: c_int, new_comm: *mut A::Comm,
+        );
         comm_create_keyval = MPI_Comm_create_keyval(
             copy: CopyAttribute<A>, delete: DeleteAttribute<A>, keyval: *mut c_int,
             extra_state: *mut c_void,
@@ -153,6 +156,7 @@ functions! {
         comm_get_attr = MPI_Comm_get_attr(
             comm: A::Comm, keyval: c_int, value: *mut c_void, flag: *mut c_int,
         );
+        comm_group = MPI_Comm_group(comm: A::Comm, group: *mut A::Group);
         comm_rank = MPI_Comm_rank(comm: A::Comm, rank: *mut c_int);
         comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
         comm_size = MPI_Comm_size(comm: A::Comm, size: *mut c_int);
@@ -163,6 +167,10 @@ functions! {
         finalized = MPI_Finalized(flag: *mut c_int);
         get_count = MPI_Get_count(
             status: *const A::Status, datatype: A::Datatype, count: *mut c_int,
+        );
+        group_free = MPI_Group_free(group: *mut A::Group);
+        group_incl = MPI_Group_incl(
+            group: A::Group, count: c_int, ranks: *const c_int, new_group: *mut A::Group,
         );
         ibarrier = MPI_Ibarrier(comm: A::Comm, request: *mut A::Request);
         iprobe = MPI_Iprobe(

@@ -40,6 +40,8 @@ pub trait Types: 'static {
     type Comm;
     /// `MPI_Datatype`.
     type Datatype;
+    /// `MPI_Group`.
+    type Group;
     /// `MPI_Op`.
     type Op;
     /// `MPI_Request`.

@@ -1,13 +1,23 @@
 //! What jaxlib calls, done by the MPI of this process.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::{ptr, slice};
 
+use super::clique;
 use super::communicators::Communicators;
 use super::records::{self, Facts, Messages};
 use super::status::{TrampolineStatus, with_status};
 use super::table::{Calls, HANDLES, IN_PLACE, PROC_NULL, THREAD_MULTIPLE, place, set_served};
 use crate::mpi::{Abi, Functions, Handle};
+
+/// What is to be known of the devices that XLA numbers.
+pub struct Devices {
+    /// In how many bytes jaxlib keeps a number.
+    pub bytes: usize,
+    /// Gives the process of JAX's that each device belongs to.
+    pub owners: Box<dyn Fn() -> HashMap<i64, c_int> + Send + Sync>,
+}
 
 /// The MPI of this process, and its handles for the constants.
 struct Served<A: Abi> {
@@ -16,13 +26,14 @@ struct Served<A: Abi> {
     handles: Vec<usize>,
     communicators: Communicators,
     messages: Messages,
+    devices: Devices,
 }
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
 /// nobody else communicates. `members` are the ranks of these in `MPI_COMM_WORLD`, and `rank` is
 /// that of this process among them. MPI was initialised with `MPI_THREAD_MULTIPLE`.
-pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int) {
+pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int, devices: Devices) {
     if let Some(mpi) = A::functions().get() {
         let world = handles.get(COMM_WORLD).copied().unwrap_or_default();
         set_served(Box::new(Served {
@@ -30,14 +41,19 @@ pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int) {
             handles,
             communicators: Communicators::new(world, members, rank),
             messages: Messages::default(),
+            devices,
         }));
     }
 }
 
-const INT: usize = place(HANDLES, "INT");
 const COMM_NULL: usize = place(HANDLES, "COMM_NULL");
 const COMM_WORLD: usize = place(HANDLES, "COMM_WORLD");
+const GROUP_NULL: usize = place(HANDLES, "GROUP_NULL");
 const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
+
+/// The error code of a call on a communicator that there is not, less the place of that. All codes of
+/// our own are below 0.
+const REFUSED: c_int = -(1 << 16);
 
 impl<A: Abi> Served<A> {
     /// The handle that MPI takes.
@@ -45,11 +61,16 @@ impl<A: Abi> Served<A> {
         H::from_raw(self.handles.get(handle).copied().unwrap_or(handle))
     }
 
-    /// The communicator that MPI takes: jaxlib knows those that it has made by their places.
-    fn comm(&self, handle: usize) -> A::Comm {
-        let made = handle.checked_sub(HANDLES.len());
-        let made = made.and_then(|place| self.communicators.raw_handle(place));
-        made.map_or_else(|| self.real(handle), A::Comm::from_raw)
+    /// The communicator that MPI takes, or an error code: jaxlib knows those that it has made by
+    /// their places.
+    fn comm(&self, handle: usize) -> Result<A::Comm, c_int> {
+        match handle.checked_sub(HANDLES.len()) {
+            None => Ok(self.real(handle)),
+            Some(place) => match self.communicators.handle(place) {
+                Ok(handle) => Ok(A::Comm::from_raw(handle)),
+                Err(_) => Err(REFUSED - place as c_int),
+            },
+        }
     }
 
     /// The place of a communicator among those that jaxlib has made. The first is its world.
@@ -106,48 +127,97 @@ impl<A: Abi> Served<A> {
         facts: Facts,
         body: impl FnOnce(A::Comm) -> c_int,
     ) -> c_int {
-        let _recording = self
-            .communicators
-            .record(operation, Self::place(comm), &facts);
-        let entry = self.communicators.log(operation, Self::place(comm), &facts);
-        let code = body(self.comm(comm));
+        let real = match self.comm(comm) {
+            Ok(real) => real,
+            Err(code) => return code,
+        };
+        self.recorded(operation, Self::place(comm), facts, || body(real))
+    }
+
+    fn recorded(
+        &self,
+        operation: &'static records::Operation,
+        place: usize,
+        facts: Facts,
+        body: impl FnOnce() -> c_int,
+    ) -> c_int {
+        let _recording = self.communicators.record(operation, place, &facts);
+        let entry = self.communicators.log(operation, place, &facts);
+        let code = body();
         if let Some(entry) = entry {
             entry.end(code);
         }
         code
     }
 
-    /// Gives a communicator that jaxlib has made a place.
-    ///
-    /// # Safety
-    /// It is one of MPI's.
-    unsafe fn add(&self, made: A::Comm) -> usize {
-        let (mut rank, mut size) = (0, 0);
-        // SAFETY: the caller's promise. Nobody has used the communicator yet, so that its processes
-        // all come here first, and there is room for a rank of each.
-        let ranks = unsafe {
-            (self.mpi.comm_rank)(made, &raw mut rank);
-            (self.mpi.comm_size)(made, &raw mut size);
-            let own = self.communicators.world_rank();
-            let mut ranks = vec![0; usize::try_from(size).unwrap_or(0)];
-            (self.mpi.int.allgather)(
-                ptr::from_ref(&own).cast(),
-                1,
-                self.real(INT),
-                ranks.as_mut_ptr().cast(),
-                1,
-                self.real(INT),
-                made,
-            );
-            ranks
-        };
-        HANDLES.len() + self.communicators.add(made.into_raw(), ranks)
+    /// The processes of a communicator that XLA asks for, by their ranks in JAX's world.
+    fn members(&self, color: c_int, key: c_int) -> Result<Vec<c_int>, String> {
+        let rank = usize::try_from(key).map_err(|_| format!("the key {key}"))?;
+        let devices = clique::devices(color.into(), rank, self.devices.bytes).ok_or_else(|| {
+            "mpi4jax does not find in this jaxlib which devices a program runs on. Use a version \
+             of JAX that mpi4jax was tested with"
+                .to_owned()
+        })?;
+        let owners = (self.devices.owners)();
+        let owner = |device: &i64| owners.get(device).copied();
+        let members: Vec<c_int> = devices
+            .iter()
+            .map(|device| owner(device).ok_or_else(|| format!("there is no device {device}")))
+            .collect::<Result<_, _>>()?;
+        let mut distinct = HashSet::new();
+        if let Some(process) = members.iter().find(|process| !distinct.insert(**process)) {
+            return Err(format!(
+                "a program runs on several devices of process {process}, but JAX's collectives \
+                 use MPI with one device for each process. Start a process for each device \
+                 (jax_num_cpu_devices=1)"
+            ));
+        }
+        if members.get(rank) != Some(&self.communicators.own_rank()) {
+            return Err(format!("device {color} has others beside it than XLA says"));
+        }
+        Ok(members)
+    }
+
+    /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
+    fn create(&self, members: &[c_int], place: usize) -> Result<usize, c_int> {
+        let world: A::Comm = self.real(COMM_WORLD);
+        let mut made: A::Comm = self.real(COMM_NULL);
+        let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
+        let code = self.communicators.with_tag(place, |tag| {
+            let facts = Facts::default();
+            self.recorded(&records::COMM_CREATE_GROUP, place, facts, || {
+                // SAFETY: JAX's world has these members, and there is room for the handles, which
+                // are MPI's own then.
+                unsafe {
+                    let code = (self.mpi.comm_group)(world, &raw mut all);
+                    if code != 0 {
+                        return code;
+                    }
+                    let count = members.len() as c_int;
+                    let mut code =
+                        (self.mpi.group_incl)(all, count, members.as_ptr(), &raw mut group);
+                    (self.mpi.group_free)(&raw mut all);
+                    if code == 0 {
+                        code = (self.mpi.comm_create_group)(world, group, tag, &raw mut made);
+                        (self.mpi.group_free)(&raw mut group);
+                    }
+                    code
+                }
+            })
+        });
+        if code == 0 {
+            Ok(made.into_raw())
+        } else {
+            Err(code)
+        }
     }
 }
 
 impl<A: Abi> Calls for Served<A> {
     fn error_text(&self, code: c_int) -> String {
-        self.mpi.error_text(code)
+        let place = usize::try_from(REFUSED - code).ok();
+        let refusal = place.and_then(|place| self.communicators.handle(place).err());
+        refusal.unwrap_or_else(|| self.mpi.error_text(code))
     }
 
     unsafe fn allgather(
@@ -201,12 +271,10 @@ impl<A: Abi> Calls for Served<A> {
     /// XLA frees its communicators when the process ends, which may be after MPI has ended.
     unsafe fn comm_free(&self, comm: *mut usize) -> c_int {
         // SAFETY: the caller lends the handle.
-        let mut real = self.comm(unsafe { *comm });
-        let code = if self.is_finalized() {
-            0
-        } else {
+        let code = match self.comm(unsafe { *comm }) {
             // SAFETY: it is one of the communicators that the caller has made.
-            unsafe { (self.mpi.comm_free)(&raw mut real) }
+            Ok(mut real) if !self.is_finalized() => unsafe { (self.mpi.comm_free)(&raw mut real) },
+            _ => 0,
         };
         // SAFETY: as above.
         unsafe { *comm = COMM_NULL };
@@ -214,38 +282,38 @@ impl<A: Abi> Calls for Served<A> {
     }
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
-        // SAFETY: the caller's arguments, with MPI's handle.
-        unsafe { (self.mpi.comm_rank)(self.comm(comm), rank) }
+        // SAFETY: the caller lends room for the rank.
+        unsafe { *rank = self.communicators.rank_and_size(Self::place(comm)).0 };
+        0
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        // SAFETY: the caller's arguments, with MPI's handle.
-        unsafe { (self.mpi.comm_size)(self.comm(comm), size) }
+        let (_, processes) = self.communicators.rank_and_size(Self::place(comm));
+        // SAFETY: the caller lends room for the size.
+        unsafe { *size = processes as c_int };
+        0
     }
 
-    unsafe fn comm_split(
-        &self,
-        comm: usize,
-        color: c_int,
-        key: c_int,
-        new_comm: *mut usize,
-    ) -> c_int {
-        let mut made: A::Comm = self.real(COMM_NULL);
-        let facts = Facts::default();
-        // SAFETY: the caller's arguments, with MPI's handles.
-        let code = self.call(&records::COMM_SPLIT, comm, facts, |comm| unsafe {
-            (self.mpi.comm_split)(comm, color, key, &raw mut made)
-        });
-        let is_null = self.handles.get(COMM_NULL) == Some(&made.into_raw());
-        // SAFETY: MPI has made it, and the caller lends room for the handle.
-        unsafe {
-            *new_comm = if code != 0 || is_null {
-                COMM_NULL
-            } else {
-                self.add(made)
-            };
-        }
-        code
+    /// XLA does not look at the error code. Where there can be no communicator, it gets one on which
+    /// every call fails.
+    unsafe fn comm_split(&self, _: usize, color: c_int, key: c_int, new_comm: *mut usize) -> c_int {
+        let place = match self.members(color, key) {
+            Ok(members) => {
+                let place = self.communicators.add(key, &members);
+                let made = self.create(&members, place);
+                let handle = made.map_err(|code| self.mpi.error_text(code));
+                self.communicators.set_handle(place, handle);
+                place
+            }
+            Err(reason) => {
+                let place = self.communicators.add(0, &[self.communicators.own_rank()]);
+                self.communicators.set_handle(place, Err(reason));
+                place
+            }
+        };
+        // SAFETY: the caller lends room for the handle.
+        unsafe { *new_comm = HANDLES.len() + place };
+        0
     }
 
     /// mpi4py finalises MPI, after all that runs at exit.
@@ -277,6 +345,10 @@ impl<A: Abi> Calls for Served<A> {
         request: *mut usize,
     ) -> c_int {
         let mut real: A::Request = self.real(REQUEST_NULL);
+        let real_comm = match self.comm(comm) {
+            Ok(real_comm) => real_comm,
+            Err(code) => return code,
+        };
         // SAFETY: the caller's arguments, with MPI's handles.
         unsafe {
             let code = (self.mpi.int.irecv)(
@@ -285,7 +357,7 @@ impl<A: Abi> Calls for Served<A> {
                 self.real(datatype),
                 Self::peer(source),
                 tag,
-                self.comm(comm),
+                real_comm,
                 &raw mut real,
             );
             *request = self.request(real);
@@ -317,6 +389,10 @@ impl<A: Abi> Calls for Served<A> {
         request: *mut usize,
     ) -> c_int {
         let mut real: A::Request = self.real(REQUEST_NULL);
+        let real_comm = match self.comm(comm) {
+            Ok(real_comm) => real_comm,
+            Err(code) => return code,
+        };
         // SAFETY: the caller's arguments, with MPI's handles.
         unsafe {
             let code = (self.mpi.int.isend)(
@@ -325,7 +401,7 @@ impl<A: Abi> Calls for Served<A> {
                 self.real(datatype),
                 Self::peer(dest),
                 tag,
-                self.comm(comm),
+                real_comm,
                 &raw mut real,
             );
             *request = self.request(real);
@@ -344,7 +420,7 @@ impl<A: Abi> Calls for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let size = self.communicators.size(Self::place(comm));
+        let (_, size) = self.communicators.rank_and_size(Self::place(comm));
         // SAFETY: the caller has a count for each process.
         let count = unsafe { slice::from_raw_parts(recv_counts, size) }
             .iter()

@@ -1,30 +1,41 @@
 //! The communicators that JAX's collectives make.
 
+use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use super::records::{Facts, OnCommunicator, Operation};
+use crate::diagnosis::Ranks;
 use crate::log;
 use crate::mpi::GrowingList;
-use crate::recorder::{self, CommunicatorFacts, Identity, Recording};
+use crate::recorder::{self, CommunicatorFacts, Group, Identity, Recording};
 
 /// The number of the first one in the recorder. Python gives smaller ones to those of users.
 const FIRST_NUMBER: usize = 1 << 16;
 
+/// Every MPI takes tags up to this one (`MPI_TAG_UB`, MPI-4.1 §9.1.2).
+const LARGEST_TAG: u64 = 32767;
+
+/// A communicator that XLA has asked for.
 struct Made {
-    handle: usize,
+    rank: c_int,
     size: usize,
+    group: Arc<Group>,
+    /// MPI's handle, or why there is none, once it is known.
+    handle: OnceLock<Result<usize, String>>,
 }
 
-/// All of them, in the order in which they were made: the same on all processes, as all of them make
-/// each. The first one is JAX's world.
+/// All of them, in the order in which this process made them. The first one is JAX's world.
 pub struct Communicators {
     made: GrowingList<OnceLock<Made>>,
     count: AtomicUsize,
-    /// The rank of this process in JAX's world, and in `MPI_COMM_WORLD`.
+    /// The ranks of JAX's processes in `MPI_COMM_WORLD`.
+    world: Vec<c_int>,
+    /// The rank of this process in JAX's world.
     rank: c_int,
-    world_rank: c_int,
+    tags: Mutex<BTreeSet<c_int>>,
+    tag_is_free: Condvar,
 }
 
 fn number(place: usize) -> i64 {
@@ -32,38 +43,52 @@ fn number(place: usize) -> i64 {
 }
 
 impl Communicators {
-    /// JAX's world, by its members in `MPI_COMM_WORLD`, of which this process is one.
-    pub fn new(world: usize, members: Vec<c_int>, rank: c_int) -> Self {
-        let own = usize::try_from(rank).ok();
-        let own = own.and_then(|rank| members.get(rank).copied());
+    /// JAX's world, by its members in `MPI_COMM_WORLD`, and the rank of this process among them.
+    pub fn new(handle: usize, world: Vec<c_int>, rank: c_int) -> Self {
+        let members: Vec<c_int> = (0..).take(world.len()).collect();
         let communicators = Self {
             made: GrowingList::new(),
             count: AtomicUsize::new(0),
+            world,
             rank,
-            world_rank: own.unwrap_or(rank),
+            tags: Mutex::default(),
+            tag_is_free: Condvar::new(),
         };
-        communicators.add(world, members);
+        let place = communicators.add(rank, &members);
+        communicators.set_handle(place, Ok(handle));
         communicators
     }
 
-    /// The rank of this process in `MPI_COMM_WORLD`.
-    pub fn world_rank(&self) -> c_int {
-        self.world_rank
+    /// The rank of this process in JAX's world.
+    pub fn own_rank(&self) -> c_int {
+        self.rank
     }
 
-    /// Gives a communicator a place. Its members are ranks in `MPI_COMM_WORLD`.
-    pub fn add(&self, handle: usize, members: Vec<c_int>) -> usize {
+    /// Gives a communicator a place. Its members are ranks in JAX's world, and `rank` is that of this
+    /// process among them.
+    pub fn add(&self, rank: c_int, members: &[c_int]) -> usize {
+        let world_rank = |rank: &c_int| self.world.get(*rank as usize).copied().unwrap_or(-1);
+        let group: Arc<Group> = Arc::new(members.iter().map(world_rank).collect());
         let place = self.count.fetch_add(1, Ordering::Relaxed);
-        let size = members.len();
-        let _ = self.made.get_or_grow(place).set(Made { handle, size });
+        let earlier = (0..place).filter_map(|place| self.get(place));
+        let alike = earlier.filter(|made| made.group == group).count();
+        let ranks: Ranks = group.iter().collect();
         let name = match place {
             0 => "JAX's world".to_owned(),
-            _ => format!("JAX's communicator {place}"),
+            _ if members.len() == self.world.len() => "JAX's communicator of all ranks".to_owned(),
+            _ => format!("JAX's communicator of {ranks}"),
         };
+        let made = Made {
+            rank,
+            size: members.len(),
+            group: Arc::clone(&group),
+            handle: OnceLock::new(),
+        };
+        let _ = self.made.get_or_grow(place).set(made);
         let facts = CommunicatorFacts {
             name,
-            group: Arc::new(members.into_iter().collect()),
-            identity: Identity::Jax(place),
+            group,
+            identity: Identity::Jax(alike),
         };
         recorder::set_communicator_facts(number(place), facts);
         place
@@ -73,14 +98,43 @@ impl Communicators {
         self.made.get(place as i64)?.get()
     }
 
-    /// mpi4py's number for a handle.
-    pub fn raw_handle(&self, place: usize) -> Option<usize> {
-        self.get(place).map(|made| made.handle)
+    /// Gives a communicator MPI's handle, or says why it has none.
+    pub fn set_handle(&self, place: usize, handle: Result<usize, String>) {
+        if let Some(made) = self.get(place) {
+            let _ = made.handle.set(handle);
+        }
     }
 
-    /// How many processes one has.
-    pub fn size(&self, place: usize) -> usize {
-        self.get(place).map_or(0, |made| made.size)
+    /// MPI's handle, or why there is none.
+    pub fn handle(&self, place: usize) -> Result<usize, String> {
+        let handle = self.get(place).and_then(|made| made.handle.get());
+        handle
+            .cloned()
+            .unwrap_or_else(|| Err("a communicator that was not made".to_owned()))
+    }
+
+    /// The rank of this process in one, and how many processes that has.
+    pub fn rank_and_size(&self, place: usize) -> (c_int, usize) {
+        self.get(place)
+            .map_or((0, 0), |made| (made.rank, made.size))
+    }
+
+    /// Calls `body` with a tag for a communicator that is being made: the same on all its members.
+    /// Communicators that threads make at the same time have different ones (MPI-4.1 §7.4.2).
+    pub fn with_tag<T>(&self, place: usize, body: impl FnOnce(c_int) -> T) -> T {
+        let hash = self.get(place).map_or(0, |made| made.group.hash());
+        let tag = (hash % (LARGEST_TAG + 1)) as c_int;
+        let lock = || self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tags = self
+            .tag_is_free
+            .wait_while(lock(), |tags| tags.contains(&tag))
+            .unwrap_or_else(PoisonError::into_inner);
+        tags.insert(tag);
+        drop(tags);
+        let outcome = body(tag);
+        lock().remove(&tag);
+        self.tag_is_free.notify_all();
+        outcome
     }
 
     /// Records that a call begins.

@@ -7,10 +7,12 @@
 //! - `status`: the status of a message.
 //! - `table`: all names of that ABI, and what they stand for.
 //! - `records`, `communicators`: what is recorded of its calls.
+//! - `clique`: the devices of a communicator that jaxlib asks for.
 //! - `calls`: what jaxlib calls, in terms of the MPI that is bound.
 //! - `elf`, `start`: have a jaxlib that is loaded look for this library.
 
 mod calls;
+mod clique;
 mod communicators;
 #[cfg(target_os = "linux")]
 mod elf;
@@ -20,7 +22,7 @@ mod status;
 #[expect(clippy::too_many_arguments, reason = "MPI's functions have so many")]
 mod table;
 
-pub use calls::serve;
+pub use calls::{Devices, serve};
 pub use start::start;
 pub use status::TrampolineStatus;
 pub use table::HANDLES;

@@ -22,7 +22,8 @@ const fn operation(name: &'static str, scope: Scope, function: &'static str) -> 
 
 pub static ALLGATHER: Operation = operation("allgather", Scope::All, "MPI_Allgather");
 pub static ALLREDUCE: Operation = operation("allreduce", Scope::All, "MPI_Allreduce");
-pub static COMM_SPLIT: Operation = operation("comm_split", Scope::All, "MPI_Comm_split");
+pub static COMM_CREATE_GROUP: Operation =
+    operation("comm_create_group", Scope::All, "MPI_Comm_create_group");
 pub static RECV: Operation = operation("recv", Scope::Message, "MPI_Irecv");
 pub static REDUCE_SCATTER: Operation =
     operation("reduce_scatter", Scope::All, "MPI_Reduce_scatter");

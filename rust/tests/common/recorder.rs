@@ -21,6 +21,7 @@ impl Types for Recorder {
     type Aint = isize;
     type Comm = c_int;
     type Datatype = *mut c_void;
+    type Group = c_int;
     type Op = c_int;
     type Request = c_int;
     type Status = c_void;
