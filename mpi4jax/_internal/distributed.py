@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -42,8 +43,9 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
             it is JAX's ``process_index``.
 
     Raises:
-        RuntimeError: if it is called twice, after JAX has created its devices, or with an
-            MPI that was not initialised with ``THREAD_MULTIPLE``. All processes raise it.
+        RuntimeError: if it is called twice, after JAX has created its devices, with several
+            CPU devices in a process, or with an MPI that was not initialised with
+            ``THREAD_MULTIPLE``. All processes raise it.
 
     """
     global _comm
@@ -70,12 +72,30 @@ def _problem() -> str | None:
             "JAX has made its devices already. Call it before anything is computed, and "
             "before jax.devices(), jax.device_count() and the like"
         )
+    setting = _several_devices()
+    if setting is not None:
+        return (
+            f"with {setting}, JAX makes several devices in a process, but its collectives "
+            "use MPI with one device for each process. Start a process for each device"
+        )
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return (
             "MPI was not initialised with THREAD_MULTIPLE, but JAX calls it from threads "
             "of its own (mpi4py asks for it, unless mpi4py.rc.thread_level says otherwise)"
         )
     return None
+
+
+def _several_devices() -> str | None:
+    """What makes XLA's CPU several devices, if something does and JAX uses it."""
+    if _core.device_count() > 0:
+        return None
+    count = jax.config.jax_num_cpu_devices
+    if count > 1:
+        return f"jax_num_cpu_devices={count}"
+    flag = re.compile(r"--xla_force_host_platform_device_count=0*([2-9]|[1-9]\d+)\b")
+    found = flag.search(os.environ.get("XLA_FLAGS", ""))
+    return found and found[0]
 
 
 def _agree(comm: MPI.Intracomm, problem: str | None) -> None:

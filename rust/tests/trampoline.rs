@@ -1,10 +1,12 @@
 //! What jaxlib calls, on an MPI that only records what it is asked.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
+use std::hint::black_box;
 use std::sync::Once;
+use std::{array, ptr};
 
-use _core::trampoline::{HANDLES, serve};
+use _core::trampoline::{Devices, HANDLES, serve};
 
 mod common;
 use common::recorder::*;
@@ -27,6 +29,8 @@ trampoline! {
     );
     allreduce = "MPIABI_Allreduce"(*const c_void, *mut c_void, c_int, usize, usize, usize);
     comm_free = "MPIABI_Comm_free"(*mut usize);
+    comm_rank = "MPIABI_Comm_rank"(usize, *mut c_int);
+    comm_size = "MPIABI_Comm_size"(usize, *mut c_int);
     comm_split = "MPIABI_Comm_split"(usize, c_int, c_int, *mut usize);
     error_string = "MPIABI_Error_string"(c_int, *mut c_char, *mut c_int);
     finalize = "MPIABI_Finalize"();
@@ -66,8 +70,13 @@ fn start() {
         bind();
         serve::<Recorder>(
             (0..HANDLES.len()).map(|place| 1000 + place).collect(),
-            vec![4, 7],
+            vec![4, 7, 9],
             1,
+            Devices {
+                bytes: 4,
+                // Processes 0 and 1 have a device each, and process 2 has two.
+                owners: Box::new(|| HashMap::from([(0, 0), (2048, 1), (4096, 2), (4097, 2)])),
+            },
         );
     });
 }
@@ -146,36 +155,149 @@ fn nothing_is_freed_after_the_end() {
     }
 }
 
-#[test]
-fn a_communicator_that_was_not_made_is_null() {
+/// What C++ has for a class with virtual functions, and an object of it with a vector.
+#[repr(C)]
+struct Description {
+    table: usize,
+    name: *const c_char,
+}
+
+#[repr(C)]
+struct Object {
+    table: *const *const Description,
+    devices: [*const i32; 3],
+}
+
+/// Asks for a communicator as XLA does, which has the devices on its stack. Gives the communicator
+/// and what MPI is asked for.
+fn split(class: &CStr, devices: &[i32], color: c_int, key: c_int) -> (usize, Vec<Recorded>) {
     start();
-    // SAFETY: a handle that may be written.
+    let description = Description {
+        table: 0,
+        name: class.as_ptr(),
+    };
+    // The functions come behind the description.
+    let table = [ptr::null(), &raw const description, ptr::null()];
+    let range = devices.as_ptr_range();
+    let object = Object {
+        table: &raw const table[2],
+        devices: [range.start, range.end, range.end],
+    };
+    // Lies further up on the stack.
+    let words: [usize; 64] = black_box(array::from_fn(|word| word));
+    let mut comm = 12345;
+    let calls = calls_of(|| {
+        // SAFETY: a handle that may be written.
+        assert_eq!(unsafe { comm_split(WORLD, color, key, &raw mut comm) }, 0);
+    });
+    black_box((&object, &words));
+    (comm, calls)
+}
+
+const CLIQUE: &CStr = c"N3xla3cpu12CpuCliqueKeyE";
+
+/// Why a call on a communicator fails.
+fn refusal(comm: usize) -> String {
+    let mut data = [0.0f32; 3];
+    let address = data.as_mut_ptr().cast::<c_void>();
+    let mut code = 0;
+    // SAFETY: the array has three elements.
+    let calls = calls_of(|| unsafe { code = allreduce(address, address, 3, FLOAT, SUM, comm) });
+    assert_eq!(calls, [], "MPI was asked");
+    text_of(code)
+}
+
+#[test]
+fn a_communicator_has_the_processes_of_its_devices() {
+    let (comm, calls) = split(CLIQUE, &[4096, 2048], 4096, 1);
+    let names: Vec<_> = calls.iter().map(|call| call.0).collect();
+    assert_eq!(
+        names,
+        [
+            "MPI_Comm_group",
+            "MPI_Group_incl",
+            "MPI_Group_free",
+            "MPI_Comm_create_group",
+            "MPI_Group_free",
+        ]
+    );
+    assert_eq!(calls[1].1[1], 2);
+    assert_eq!(calls[3].1[0], real("COMM_WORLD"));
+    let (mut rank, mut size) = (-1, -1);
+    // SAFETY: both may be written.
     unsafe {
-        let mut comm = 12345;
-        let code = failing("MPI_Comm_split", 7, || {
-            comm_split(WORLD, 0, 0, &raw mut comm)
-        });
-        assert_eq!((code, comm), (7, COMM_NULL));
+        assert_eq!(comm_rank(comm, &raw mut rank), 0);
+        assert_eq!(comm_size(comm, &raw mut size), 0);
+    }
+    assert_eq!((rank, size), (1, 2));
+}
+
+/// Fails if members of a communicator make it with different tags, or others with the same one.
+#[test]
+fn a_communicator_is_made_with_a_tag_of_its_own() {
+    let tag = |devices: &[i32], color, key| split(CLIQUE, devices, color, key).1[3].1[2];
+    assert_eq!(tag(&[0, 2048], 0, 1), tag(&[0, 2048], 0, 1));
+    assert_ne!(tag(&[0, 2048], 0, 1), tag(&[4096, 2048], 4096, 1));
+    assert!((0..=32767).contains(&tag(&[0, 2048, 4096], 0, 1)));
+}
+
+#[test]
+fn devices_that_are_not_found_make_no_communicator() {
+    let (comm, calls) = split(c"N3xla3gpu12GpuCliqueKeyE", &[0, 2048], 0, 1);
+    assert_eq!(calls, []);
+    assert_eq!(
+        refusal(comm),
+        "mpi4jax does not find in this jaxlib which devices a program runs on. Use a version of \
+         JAX that mpi4jax was tested with"
+    );
+    // Those of another communicator are not taken.
+    for (devices, color, key) in [
+        (&[0, 2048][..], 2048, 1),
+        (&[0, 2048], 0, 2),
+        (&[2048, 2048], 2048, 1),
+        (&[], 0, 0),
+    ] {
+        assert_eq!(split(CLIQUE, devices, color, key).1, []);
+    }
+}
+
+#[test]
+fn several_devices_of_a_process_are_refused() {
+    let (comm, calls) = split(CLIQUE, &[2048, 4096, 4097], 2048, 0);
+    assert_eq!(calls, []);
+    assert_eq!(
+        refusal(comm),
+        "a program runs on several devices of process 2, but JAX's collectives use MPI with one \
+         device for each process. Start a process for each device (jax_num_cpu_devices=1)"
+    );
+}
+
+#[test]
+fn an_error_of_mpi_is_that_of_all_calls_on_the_communicator() {
+    let (comm, _) = failing("MPI_Comm_create_group", 7, || {
+        split(CLIQUE, &[0, 2048], 0, 1)
+    });
+    assert_eq!(refusal(comm), "number 7 is wrong");
+}
+
+fn text_of(code: c_int) -> String {
+    let (mut text, mut length) = ([0; 1024], 0);
+    // SAFETY: there is room for the longest text.
+    unsafe {
+        assert_eq!(error_string(code, text.as_mut_ptr(), &raw mut length), 0);
+        let text = CStr::from_ptr(text.as_ptr()).to_str().unwrap().to_owned();
+        assert_eq!(text.len(), length as usize);
+        text
     }
 }
 
 #[test]
 fn errors_have_texts() {
     start();
-    let text = |code| {
-        let (mut text, mut length) = ([0; 1024], 0);
-        // SAFETY: there is room for the longest text.
-        unsafe {
-            assert_eq!(error_string(code, text.as_mut_ptr(), &raw mut length), 0);
-            let text = CStr::from_ptr(text.as_ptr()).to_str().unwrap().to_owned();
-            assert_eq!(text.len(), length as usize);
-            text
-        }
-    };
     // SAFETY: it does nothing.
     let code = unsafe { bcast(ptr::null_mut(), 0, FLOAT, 0, WORLD) };
     assert!(code < 0);
     let expected = "MPI_Bcast is not among the functions that mpi4jax has for JAX's collectives";
-    assert_eq!(text(code), expected);
-    assert_eq!(text(7), "number 7 is wrong");
+    assert_eq!(text_of(code), expected);
+    assert_eq!(text_of(7), "number 7 is wrong");
 }

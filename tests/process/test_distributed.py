@@ -77,20 +77,29 @@ def test_an_exception_while_another_rank_waits(launch, rank):
     assert f"  rank  {rank}   is ending: ValueError: on purpose, " in done.stderr
     assert f"  rank  {rank}   in jax.distributed.shutdown\n" in done.stderr
     waits = (
-        f"  rank  {1 - rank}   in allreduce #2 (SUM, float32[1]) on JAX's communicator 1"
+        f"  rank  {1 - rank}   in allreduce #3 (SUM, float32[1]) on "
+        "JAX's communicator of all ranks"
     )
     assert waits in done.stderr
     assert "this is a deadlock" in done.stderr
 
 
 def test_a_program_on_some_processes(launch):
-    """XLA makes communicators with all processes, so that these wait: a report."""
-    after = "if rank < 2: float(sum_over(*jax.devices()[:2]))"
+    """The others do not take part in making the communicator."""
+    after = "if rank < 2: assert float(sum_over(*jax.devices()[:2])) == 3"
+    done = launch(program(after=after), ranks=3)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("end") == 3
+    assert done.stderr == ""
+
+
+def test_a_process_that_does_not_take_part(launch):
+    after = "if rank == 2: float(sum_over(*jax.devices()[1:]))"
     done = launch(program(after=after), ranks=3, MPI4JAX_HANG_REPORT="2")
     assert done.returncode != 0
-    assert "in comm_split #2 on JAX's world" in done.stderr
-    assert "  rank  2      in jax.distributed.shutdown\n" in done.stderr
-    assert "rank 2 has made 1 call on JAX's world, and ranks 0, 1 wait for" in done.stderr
+    creating = "in comm_create_group #1 on JAX's communicator of ranks 1, 2"
+    assert creating in done.stderr
+    assert "  rank  1      in jax.distributed.shutdown\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -98,15 +107,46 @@ def test_a_program_on_some_processes(launch):
     [
         ("jax.devices()", "JAX has made its devices already. Call it before anything is"),
         ("rank == 1 and jax.devices()", "on rank 1, JAX has made its devices already."),
+        (
+            "jax.config.update('jax_num_cpu_devices', 2)",
+            "with jax_num_cpu_devices=2, JAX makes several devices in a process, but its "
+            "collectives use MPI with one device for each process. Start a process for each",
+        ),
+        (
+            "rank or os.environ.update(XLA_FLAGS='--xla_force_host_platform_device_count=12')",
+            "on rank 0, with --xla_force_host_platform_device_count=12, JAX makes several",
+        ),
     ],
-    ids=["all", "one"],
+    ids=["late", "one late", "devices", "one with devices"],
 )
-def test_too_late(launch, before, problem):
+def test_refused(launch, before, problem):
     done = launch(program(before), ranks=2)
     assert done.returncode != 0
     assert done.stdout == ""
     start = "mpi4jax.distributed.initialize() can't be called now: "
     assert done.stderr.count(f"RuntimeError: {start}{problem}") == 2
+
+
+def test_several_devices_after_all(launch):
+    """Fails if a sum over them is one of some, or is waited for."""
+    done = launch(
+        """
+        import jax, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        from mpi4jax import distributed
+
+        distributed.initialize()
+        jax.config.update("jax_num_cpu_devices", 2)
+        mesh = Mesh(jax.devices(), "i")
+        rows, same = NamedSharding(mesh, P("i")), NamedSharding(mesh, P())
+        x = jax.make_array_from_callback((4,), rows, np.arange(4.0).__getitem__)
+        print(jax.jit(lambda x: x.sum(), out_shardings=same)(x))
+        """,
+        ranks=2,
+    )
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "MPI error: a program runs on several devices of process 0, but " in done.stderr
 
 
 def test_without_threads(launch):
