@@ -34,12 +34,15 @@ def _end() -> None:
     try:
         # No call may be under way when MPI is finalised.
         flush.flush()
+    except BaseException:
+        has_failed = True
+        raise
+    finally:
         if has_failed:
             # The others may be anywhere.
             profile.abandon()
         else:
             profile.end()
-    finally:
         trace.end(is_alone=has_failed)
         _core.free_staging()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from .jax_compat import devices_in_use, forget_runtime_tokens
+from .jax_compat import devices_in_use, forget_runtime_tokens, without_mesh
 
 
 def flush() -> None:
@@ -22,8 +22,9 @@ def flush() -> None:
         forget_runtime_tokens()
         raise
     finally:
-        for device in devices_in_use():
-            jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
+        with without_mesh():
+            for device in devices_in_use():
+                jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
 
 
 @jax.jit

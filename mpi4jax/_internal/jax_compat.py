@@ -19,7 +19,14 @@ import jaxlib
 
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
 import numpy as np
-from jax._src import compilation_cache, dispatch, source_info_util, xla_bridge
+from jax._src import (
+    compilation_cache,
+    config,
+    dispatch,
+    mesh,
+    source_info_util,
+    xla_bridge,
+)
 from jax._src.core import Literal, Primitive, Token, abstract_token, trace_state_clean
 from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
@@ -69,6 +76,7 @@ __all__ = [
     "ffi_lowering",
     "forget_runtime_tokens",
     "get_token",
+    "has_mesh",
     "hlo",
     "ir",
     "is_compiling",
@@ -90,6 +98,7 @@ __all__ = [
     "traceback_of",
     "waits_for_arrays",
     "waits_for_processes",
+    "without_mesh",
 ]
 
 LATEST_TESTED_JAX = "0.12.0"
@@ -122,15 +131,15 @@ def avoid_broken_cache() -> None:
     """Turn JAX's persistent cache off if programs from it have other results."""
     if versiontuple(jaxlib.__version__) != _JAXLIB_LOSING_LOOPS:
         return
-    config: Any = jax.config
-    if config.jax_enable_compilation_cache and config.jax_compilation_cache_dir:
+    settings: Any = jax.config
+    if settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir:
         warnings.warn(
             f"\njaxlib {jaxlib.__version__} gets while loops wrong that come from JAX's "
             "persistent compilation\ncache. mpi4jax turns the cache off. JAX 0.6.1 has it "
             "right:\n\n    $ pip install -U 'jax>=0.6.1'\n",
             stacklevel=2,
         )
-    config.update("jax_enable_compilation_cache", False)
+    settings.update("jax_enable_compilation_cache", False)
     # JAX looks once, and may have done so for a program from before.
     compilation_cache.reset_cache()
 
@@ -321,6 +330,32 @@ def is_kept_argument(value: Any) -> bool:
     given: Any = ir.ArrayAttr(attributes["arg_attrs"])[argument.arg_number]
     is_donated = ALIAS in given or "jax.buffer_donor" in given
     return ir.StringAttr(attributes["sym_name"]).value == "main" and not is_donated
+
+
+# JAX >= 0.11 has them elsewhere.
+_mesh_states: Any = mesh if hasattr(mesh, "device_context") else config
+_NO_MESH = getattr(mesh, "empty_concrete_mesh", None)
+
+
+def has_mesh() -> bool:
+    """Whether `jax.set_mesh` has set a mesh in this thread, on which programs run."""
+    current = _mesh_states.device_context.value
+    return current is not _NO_MESH and current is not None
+
+
+@contextlib.contextmanager
+def without_mesh() -> Iterator[None]:
+    """Have programs run on the devices of their arguments, whatever mesh is set."""
+    meshes = {
+        _mesh_states.abstract_mesh_context_manager: mesh.empty_abstract_mesh,
+        _mesh_states.device_context: _NO_MESH,
+    }
+    previous = {state: state.swap_local(empty) for state, empty in meshes.items()}
+    try:
+        yield
+    finally:
+        for state, value in previous.items():
+            state.set_local(value)
 
 
 def devices_in_use() -> list[jax.Device]:

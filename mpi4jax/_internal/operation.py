@@ -30,6 +30,7 @@ from .jax_compat import (
     batching,
     calls_with,
     convert,
+    has_mesh,
     is_kept_argument,
     lower_function,
     lower_with,
@@ -37,6 +38,7 @@ from .jax_compat import (
     on_lowering,
     register_lowering,
     trace_state_clean,
+    without_mesh,
 )
 from .packing import Tree, packed, parcels, unpacked
 from .validation import PLAIN_TYPES, array
@@ -218,6 +220,10 @@ class Operation:
 
     def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
         """Call MPI for a user, whose arrays are still to be checked."""
+        if has_mesh() and trace_state_clean():
+            # The mesh is for programs on several processes.
+            with without_mesh():
+                return self(communicator, *operands, **params)
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
                 if type(operand) is Tree:

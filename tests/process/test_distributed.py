@@ -218,3 +218,42 @@ def test_jax_without_initialize(launch):
         "mpi4jax: JAX's collectives want MPI, which they get from "
         "mpi4jax.distributed.initialize(): call it before JAX is used\n"
     )
+
+
+@pytest.mark.parametrize(
+    "devices",
+    ["distributed.initialize()", "jax.config.update('jax_num_cpu_devices', 2)"],
+    ids=["processes", "local"],
+)
+def test_a_global_mesh(launch, devices):
+    """Fails if operations on local parts, or the end, run on the devices of the mesh."""
+    done = launch(
+        f"""
+        import jax, numpy as np
+        from jax.sharding import Mesh
+        from mpi4py import MPI
+        import mpi4jax
+        from mpi4jax import distributed, notoken as mpi
+
+        {devices}
+        mesh = Mesh(jax.devices(), "i")
+        getattr(jax, "set_mesh", getattr(jax.sharding, "set_mesh", None))(mesh)
+        comm = MPI.COMM_WORLD.Dup()
+        ones = jax.device_put(np.ones(3), jax.local_devices()[-1])
+        for x in (ones, np.ones(3), 1.0):
+            total = mpi.allreduce(x, op=MPI.SUM, comm=comm)
+            assert np.all(np.asarray(total) == 2), total
+        mpi.barrier()
+        tree = mpi.tree.allreduce({{"a": ones, "b": 2.0}}, op=MPI.SUM, comm=comm)
+        jax.block_until_ready(tree)
+        comm.Free()
+        print("end", flush=True)
+        """,
+        ranks=2,
+        MPI4JAX_PROFILE="1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("end") == 2
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+    assert "allreduce" in done.stdout + done.stderr
