@@ -6,10 +6,10 @@ use std::{ptr, slice};
 
 use super::clique;
 use super::communicators::Communicators;
-use super::records::{self, Facts, Messages};
+use super::records::{self, Facts, Message, Messages};
 use super::status::{TrampolineStatus, with_status};
 use super::table::{Calls, HANDLES, IN_PLACE, PROC_NULL, THREAD_MULTIPLE, place, set_served};
-use crate::mpi::{Abi, Functions, Handle};
+use crate::mpi::{Abi, Functions, Handle, Status};
 
 /// What is to be known of the devices that XLA numbers.
 pub struct Devices {
@@ -50,6 +50,9 @@ const COMM_NULL: usize = place(HANDLES, "COMM_NULL");
 const COMM_WORLD: usize = place(HANDLES, "COMM_WORLD");
 const GROUP_NULL: usize = place(HANDLES, "GROUP_NULL");
 const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
+
+/// The error code of a receive of which less came than was expected.
+const SHORT: c_int = -(1 << 15);
 
 /// The error code of a call on a communicator that there is not, less the place of that. All codes of
 /// our own are below 0.
@@ -141,11 +144,35 @@ impl<A: Abi> Served<A> {
         facts: Facts,
         body: impl FnOnce() -> c_int,
     ) -> c_int {
+        let is_collective = operation.recorded.is_collective();
+        let _lock = is_collective.then(|| self.communicators.lock(place));
         let _recording = self.communicators.record(operation, place, &facts);
         let entry = self.communicators.log(operation, place, &facts);
         let code = body();
         if let Some(entry) = entry {
             entry.end(code);
+        }
+        code
+    }
+
+    /// What a receive comes to. MPI takes a message that is shorter than the array for right.
+    fn check_length(
+        &self,
+        code: c_int,
+        status: &mut Status,
+        datatype: usize,
+        expected: c_int,
+    ) -> c_int {
+        let mut count = expected;
+        if code != 0 {
+            return code;
+        }
+        // SAFETY: MPI has filled the status.
+        let code = unsafe {
+            (self.mpi.get_count)(status.address::<A>(), self.real(datatype), &raw mut count)
+        };
+        if code == 0 && count != expected {
+            return SHORT;
         }
         code
     }
@@ -215,6 +242,11 @@ impl<A: Abi> Served<A> {
 
 impl<A: Abi> Calls for Served<A> {
     fn error_text(&self, code: c_int) -> String {
+        if code == SHORT {
+            return "a message is shorter than the array that it is received into: the processes \
+                    run programs for arrays of different shapes"
+                .to_owned();
+        }
         let place = usize::try_from(REFUSED - code).ok();
         let refusal = place.and_then(|place| self.communicators.handle(place).err());
         refusal.unwrap_or_else(|| self.mpi.error_text(code))
@@ -364,7 +396,13 @@ impl<A: Abi> Calls for Served<A> {
             let facts = Facts::default()
                 .receiving(datatype, count)
                 .from(source, tag);
-            self.messages.add(*request, &records::RECV, comm, facts);
+            let message = Message {
+                operation: &records::RECV,
+                comm,
+                facts,
+                expected: Some((datatype, count)),
+            };
+            self.messages.add(*request, message);
             code
         }
     }
@@ -406,7 +444,13 @@ impl<A: Abi> Calls for Served<A> {
             );
             *request = self.request(real);
             let facts = Facts::sending(datatype, count).to(dest, tag);
-            self.messages.add(*request, &records::SEND, comm, facts);
+            let message = Message {
+                operation: &records::SEND,
+                comm,
+                facts,
+                expected: None,
+            };
+            self.messages.add(*request, message);
             code
         }
     }
@@ -477,7 +521,8 @@ impl<A: Abi> Calls for Served<A> {
                 )
             };
             // SAFETY: the caller lends room for the status unless it wants none.
-            unsafe { with_status::<A>(status, body) }
+            let (code, mut status) = unsafe { with_status::<A>(status, body) };
+            self.check_length(code, &mut status, recv_type, recv_count)
         })
     }
 
@@ -490,8 +535,16 @@ impl<A: Abi> Calls for Served<A> {
         // SAFETY: the caller lends room for the status unless it wants none.
         let wait = || unsafe { with_status::<A>(status, body) };
         let code = match self.messages.take(number) {
-            Some((operation, comm, facts)) => self.call(operation, comm, facts, |_| wait()),
-            None => wait(),
+            Some(message) => self.call(message.operation, message.comm, message.facts, |_| {
+                let (code, mut status) = wait();
+                match message.expected {
+                    Some((datatype, count)) => {
+                        self.check_length(code, &mut status, datatype, count)
+                    }
+                    None => code,
+                }
+            }),
+            None => wait().0,
         };
         // SAFETY: as above.
         unsafe { *request = self.request(real) };

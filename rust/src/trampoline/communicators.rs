@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::records::{Facts, OnCommunicator, Operation};
 use crate::diagnosis::Ranks;
@@ -24,6 +24,9 @@ struct Made {
     group: Arc<Group>,
     /// MPI's handle, or why there is none, once it is known.
     handle: OnceLock<Result<usize, String>>,
+    /// Held during collective calls. XLA runs programs of several Python threads at once, but MPI
+    /// takes one such call on a communicator after another (MPI-4.1 §6.1).
+    collective: Mutex<()>,
 }
 
 /// All of them, in the order in which this process made them. The first one is JAX's world.
@@ -83,6 +86,7 @@ impl Communicators {
             size: members.len(),
             group: Arc::clone(&group),
             handle: OnceLock::new(),
+            collective: Mutex::new(()),
         };
         let _ = self.made.get_or_grow(place).set(made);
         let facts = CommunicatorFacts {
@@ -135,6 +139,16 @@ impl Communicators {
         lock().remove(&tag);
         self.tag_is_free.notify_all();
         outcome
+    }
+
+    /// Has the collective calls of other threads on a communicator wait.
+    pub fn lock(&self, place: usize) -> Option<MutexGuard<'_, ()>> {
+        let made = self.get(place)?;
+        Some(
+            made.collective
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// Records that a call begins.

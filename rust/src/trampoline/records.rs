@@ -168,17 +168,23 @@ impl Call for OnCommunicator<'_> {
     }
 }
 
-/// What is to be recorded of a request when it is waited for.
-type Message = (&'static Operation, usize, Facts);
+/// A message under way: what is to be recorded of it when it is waited for.
+pub struct Message {
+    pub operation: &'static Operation,
+    pub comm: usize,
+    pub facts: Facts,
+    /// The type and number of the elements that are to come, if it is received.
+    pub expected: Option<(usize, c_int)>,
+}
 
 /// The messages that are under way, by their requests.
 #[derive(Default)]
 pub struct Messages(Mutex<HashMap<usize, Message>>);
 
 impl Messages {
-    pub fn add(&self, request: usize, operation: &'static Operation, comm: usize, facts: Facts) {
+    pub fn add(&self, request: usize, message: Message) {
         let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.insert(request, (operation, comm, facts));
+        messages.insert(request, message);
     }
 
     /// What there is to say of a request. MPI may give several sends that are done at once the same.

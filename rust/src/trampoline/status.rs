@@ -1,7 +1,6 @@
 //! The status of a message, as MPItrampoline's ABI has it (`MPIABI_Status`).
 
 use std::ffi::c_int;
-use std::ptr;
 
 use crate::mpi::{Abi, Status, source_and_tag};
 
@@ -22,28 +21,27 @@ pub struct TrampolineStatus {
 }
 
 /// Calls `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
-/// unless the caller wants none.
+/// unless the caller wants none. Gives the error code, and the status.
 ///
 /// # Safety
 /// `wanted` stands for none, or may be written. MPI fills the status when it gives 0.
 pub(super) unsafe fn with_status<A: Abi>(
     wanted: *mut TrampolineStatus,
     body: impl FnOnce(*mut A::Status) -> c_int,
-) -> c_int {
-    if wanted.addr() == STATUS_IGNORE {
-        return body(ptr::without_provenance_mut(A::STATUS_IGNORE));
-    }
+) -> (c_int, Status) {
     let mut status = Status::EMPTY;
     let code = body(status.address::<A>());
-    // SAFETY: the status has room for the fields, which are zero if MPI has written none.
-    let (source, tag) = unsafe { source_and_tag::<A>(status.address::<A>()) };
-    let filled = TrampolineStatus {
-        source,
-        tag,
-        error: code,
-        ..TrampolineStatus::default()
-    };
-    // SAFETY: the caller vouches for the address.
-    unsafe { wanted.write(filled) };
-    code
+    if wanted.addr() != STATUS_IGNORE {
+        // SAFETY: the status has room for the fields, which are zero if MPI has written none.
+        let (source, tag) = unsafe { source_and_tag::<A>(status.address::<A>()) };
+        let filled = TrampolineStatus {
+            source,
+            tag,
+            error: code,
+            ..TrampolineStatus::default()
+        };
+        // SAFETY: the caller vouches for the address.
+        unsafe { wanted.write(filled) };
+    }
+    (code, status)
 }
