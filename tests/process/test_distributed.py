@@ -220,6 +220,34 @@ def test_jax_without_initialize(launch):
     )
 
 
+SHAPES = """
+    shape = (size, 3 + rank)
+    rows = NamedSharding(Mesh(jax.devices(), "i"), P("i"))
+    ones = jax.make_array_from_callback(shape, rows, lambda part: np.ones(shape)[part])
+    same = NamedSharding(rows.mesh, P())
+    jax.block_until_ready(jax.jit({function}, out_shardings={out})(ones))
+"""
+
+
+def test_shapes_that_differ(launch):
+    """Fails if only MPI notices that the processes sum arrays of different sizes."""
+    after = SHAPES.format(function="lambda x: x.sum(0)", out="same")
+    done = launch(program(after=after), ranks=2, MPI4JAX_CHECK="1")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)" in done.stderr
+    assert "they gave different sizes (3 and 4)." in done.stderr
+
+
+def test_a_short_message(launch):
+    """Fails if a process takes what it had before for what has come."""
+    after = SHAPES.format(function="lambda x: jax.numpy.roll(x, 1, 0)", out="rows")
+    done = launch(program(after=after), ranks=2)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "MPI error: a message is shorter than the array that it is " in done.stderr
+
+
 @pytest.mark.parametrize(
     "devices",
     ["distributed.initialize()", "jax.config.update('jax_num_cpu_devices', 2)"],

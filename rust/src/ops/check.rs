@@ -1,6 +1,7 @@
 //! `MPI4JAX_CHECK`: whether calls are compared before MPI is called, and what becomes of those that
 //! do not fit.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::call::Call;
@@ -8,7 +9,7 @@ use crate::diagnosis::DEADLOCK;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, REGISTRY, abort};
+use crate::mpi::{Abi, Datatype, Functions, REGISTRY, abort};
 use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
 
@@ -59,22 +60,34 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Ok(())
     }
 
-    /// Ends all ranks with a report, or makes an error of it. If the ranks of a communicator do so
-    /// together, the first of them prints the report, and the others wait for it.
+    /// Ends all ranks with a report, or makes an error of it.
     #[cold]
-    pub fn refuse(&self, mut report: Vec<String>, together: Option<A::Comm>) -> Error {
-        if !on_error::raises() {
-            report.push(format!("ending all ranks with exit code {DEADLOCK}\n"));
-            if together.is_none() || self.communicator.rank == 0 {
-                log::print_error(&report.join("\n"));
-            }
-            let comm = self.communicator.handle::<A>();
-            if let Some(together) = together {
-                // SAFETY: a communicator that is valid, of the same ranks.
-                unsafe { (self.functions.barrier)(together) };
-            }
-            abort(self.functions, comm, DEADLOCK);
-        }
-        Error::invalid(report.join("\n"))
+    pub fn refuse(&self, report: Vec<String>, together: Option<A::Comm>) -> Error {
+        let (comm, rank) = (self.communicator.handle::<A>(), self.communicator.rank);
+        Error::invalid(refuse(self.functions, comm, rank, report, together))
     }
+}
+
+/// Ends all ranks with a report, or gives that. `rank` is that of this process in `comm`. If the ranks
+/// do so together, the first of them prints the report, and the others wait for it.
+#[cold]
+pub fn refuse<A: Abi>(
+    functions: &Functions<A>,
+    comm: A::Comm,
+    rank: c_int,
+    mut report: Vec<String>,
+    together: Option<A::Comm>,
+) -> String {
+    if !on_error::raises() {
+        report.push(format!("ending all ranks with exit code {DEADLOCK}\n"));
+        if together.is_none() || rank == 0 {
+            log::print_error(&report.join("\n"));
+        }
+        if let Some(together) = together {
+            // SAFETY: a communicator that is valid, of the same ranks.
+            unsafe { (functions.barrier)(together) };
+        }
+        abort(functions, comm, DEADLOCK);
+    }
+    report.join("\n")
 }

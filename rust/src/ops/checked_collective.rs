@@ -15,7 +15,7 @@ use crate::diagnosis::{
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::mpi::{Abi, Companion, PredefinedOp, REGISTRY};
+use crate::mpi::{Abi, Companion, Functions, PredefinedOp, REGISTRY};
 use crate::recorder::{Array, Record, Scope};
 use crate::xla::hash;
 
@@ -37,6 +37,134 @@ fn claim(record: &Record) -> i64 {
     hash(name.chain([record.sequence as i64]).chain(agreed)) as i64
 }
 
+/// The ranks that make a call, as they compare it: on a communicator of its own, so that a rank that
+/// is elsewhere is not taken for one that calls something else.
+pub struct Comparison<'a, A: Abi> {
+    /// MPI's.
+    pub functions: &'a Functions<A>,
+    /// The communicator.
+    pub comm: A::Comm,
+    /// The rank of this process in it.
+    pub rank: c_int,
+    /// How many ranks there are.
+    pub size: c_int,
+    /// Makes an error of a function's code.
+    pub check: &'a dyn Fn(&'static str, c_int) -> Result<()>,
+}
+
+impl<A: Abi> Comparison<'_, A> {
+    /// What does not fit, if the ranks do not agree. Each has so many elements in a row of its
+    /// array, if that has any.
+    pub fn disagreement(&self, record: &Record, row: Option<i64>) -> Result<Option<Vec<String>>> {
+        let claim = claim(record);
+        // Largest and smallest at once: an inversion of all bits turns the order round.
+        let unknown = i64::MIN;
+        let [most, least, widest, narrowest] = self.largest([
+            claim,
+            !claim,
+            row.unwrap_or(unknown),
+            row.map_or(unknown, |row| !row),
+        ])?;
+        let rows_differ = widest != unknown && widest != !narrowest;
+        if most == !least && !rows_differ {
+            return Ok(None);
+        }
+        self.report(record, row, Vec::new()).map(Some)
+    }
+
+    /// What does not fit, if any rank complains.
+    fn complaint(&self, record: &Record, complaints: Vec<String>) -> Result<Option<Vec<String>>> {
+        let [count] = self.largest([complaints.len() as i64])?;
+        (count > 0)
+            .then(|| self.report(record, None, complaints))
+            .transpose()
+    }
+
+    /// The largest of the numbers of all ranks.
+    fn largest<const N: usize>(&self, own: [i64; N]) -> Result<[i64; N]> {
+        let mut largest = [0; N];
+        let datatype = number_type()?.handle::<A>();
+        let max = REGISTRY.operator::<A>(PredefinedOp::Max.number())?;
+        // SAFETY: both arrays have so many numbers.
+        let code = unsafe {
+            (self.functions.int.allreduce)(
+                own.as_ptr().cast(),
+                largest.as_mut_ptr().cast(),
+                N as c_int,
+                datatype,
+                max,
+                self.comm,
+            )
+        };
+        (self.check)("MPI_Allreduce", code)?;
+        Ok(largest)
+    }
+
+    /// What does not fit, from what each rank tells the others.
+    #[cold]
+    fn report(
+        &self,
+        record: &Record,
+        row: Option<i64>,
+        complaints: Vec<String>,
+    ) -> Result<Vec<String>> {
+        let statements = self.statements(record, row, complaints)?;
+        let mut report =
+            vec!["mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)".to_owned()];
+        let mut notes = Notes::default();
+        for Statement { rank, call, .. } in &statements {
+            let running = Running {
+                calls: vec![call.clone()],
+                ..Running::default()
+            };
+            notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
+        }
+        report.extend(rows_of(&notes, statements.len() as i32));
+        report.extend(findings(&notes, &statements));
+        Ok(report)
+    }
+
+    /// What all ranks say about themselves.
+    fn statements(
+        &self,
+        record: &Record,
+        row: Option<i64>,
+        complaints: Vec<String>,
+    ) -> Result<Vec<Statement>> {
+        let mut call = diagnosis::Call::new(record);
+        // All of them are on this communicator, whatever each of them knows of it.
+        call.communicator.kind = diagnosis::Kind::Default;
+        let own = Statement {
+            rank: world_rank(record, self.rank),
+            call,
+            row,
+            complaints,
+        };
+        let mut own = serde_json::to_vec(&own).map_err(unreadable)?;
+        let [length] = self.largest([own.len() as i64])?;
+        // JSON may end in spaces.
+        own.resize(length as usize, b' ');
+        let mut all = vec![0; own.len() * self.size as usize];
+        let datatype = byte_type()?.handle::<A>();
+        // SAFETY: `own` has so many bytes, and `all` has so many for each rank.
+        let code = unsafe {
+            (self.functions.int.allgather)(
+                own.as_ptr().cast(),
+                length as c_int,
+                datatype,
+                all.as_mut_ptr().cast(),
+                length as c_int,
+                datatype,
+                self.comm,
+            )
+        };
+        (self.check)("MPI_Allgather", code)?;
+        all.chunks_exact(own.len())
+            .map(|bytes| serde_json::from_slice(bytes).map_err(unreadable))
+            .collect()
+    }
+}
+
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Has the ranks compare what they are about to call. If it does not fit, it is an error on all
     /// of them.
@@ -44,23 +172,11 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         if self.communicator.size == 1 {
             return Ok(());
         }
-        let comm = self.companion(Companion::Check)?;
-        let claim = claim(record);
         let row = self.row(record)?;
-        // Largest and smallest at once: an inversion of all bits turns the order round.
-        let unknown = i64::MIN;
-        let [most, least, widest, narrowest] = self.largest(
-            comm,
-            [
-                claim,
-                !claim,
-                row.unwrap_or(unknown),
-                row.map_or(unknown, |row| !row),
-            ],
-        )?;
-        let rows_differ = widest != unknown && widest != !narrowest;
-        if most != !least || rows_differ {
-            return Err(self.disagree(comm, record, row, Vec::new())?);
+        let comm = self.companion(Companion::Check)?;
+        let report = self.with_ranks(comm, |ranks| ranks.disagreement(record, row))?;
+        if let Some(report) = report {
+            return Err(self.refuse(report, Some(comm)));
         }
         if record.operation.name == "alltoallv" {
             return self.refuse_if_any(record, self.complaints(comm, record)?);
@@ -71,11 +187,23 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// If any rank complains, it is an error on all of them.
     pub(super) fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
         let comm = self.companion(Companion::Check)?;
-        let [count] = self.largest(comm, [complaints.len() as i64])?;
-        if count > 0 {
-            return Err(self.disagree(comm, record, None, complaints)?);
-        }
-        Ok(())
+        let report = self.with_ranks(comm, |ranks| ranks.complaint(record, complaints))?;
+        report.map_or(Ok(()), |report| Err(self.refuse(report, Some(comm))))
+    }
+
+    /// Does something with the other ranks.
+    fn with_ranks<T>(
+        &self,
+        comm: A::Comm,
+        body: impl FnOnce(&Comparison<A>) -> Result<T>,
+    ) -> Result<T> {
+        body(&Comparison {
+            functions: self.functions,
+            comm,
+            rank: self.communicator.rank,
+            size: self.communicator.size,
+            check: &|function, code| self.check(function, code),
+        })
     }
 
     /// The elements in a row of the array that a rank has, where ranks have so many rows each.
@@ -133,92 +261,6 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 )
             })
             .collect())
-    }
-
-    /// The largest of the numbers of all ranks.
-    fn largest<const N: usize>(&self, comm: A::Comm, own: [i64; N]) -> Result<[i64; N]> {
-        let mut largest = [0; N];
-        let datatype = number_type()?.handle::<A>();
-        let max = REGISTRY.operator::<A>(PredefinedOp::Max.number())?;
-        // SAFETY: both arrays have so many numbers.
-        let code = unsafe {
-            (self.functions.int.allreduce)(
-                own.as_ptr().cast(),
-                largest.as_mut_ptr().cast(),
-                N as c_int,
-                datatype,
-                max,
-                comm,
-            )
-        };
-        self.check("MPI_Allreduce", code)?;
-        Ok(largest)
-    }
-
-    /// Tells all ranks what each of them has, and makes an error of it.
-    #[cold]
-    fn disagree(
-        &self,
-        comm: A::Comm,
-        record: &Record,
-        row: Option<i64>,
-        complaints: Vec<String>,
-    ) -> Result<Error> {
-        let statements = self.statements(comm, record, row, complaints)?;
-        let mut report =
-            vec!["mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)".to_owned()];
-        let mut notes = Notes::default();
-        for Statement { rank, call, .. } in &statements {
-            let running = Running {
-                calls: vec![call.clone()],
-                ..Running::default()
-            };
-            notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
-        }
-        report.extend(rows_of(&notes, statements.len() as i32));
-        report.extend(findings(&notes, &statements));
-        Ok(self.refuse(report, Some(comm)))
-    }
-
-    /// What all ranks say about themselves.
-    fn statements(
-        &self,
-        comm: A::Comm,
-        record: &Record,
-        row: Option<i64>,
-        complaints: Vec<String>,
-    ) -> Result<Vec<Statement>> {
-        let mut call = diagnosis::Call::new(record);
-        // All of them are on this communicator, whatever each of them knows of it.
-        call.communicator.kind = diagnosis::Kind::Default;
-        let own = Statement {
-            rank: world_rank(record, self.communicator.rank),
-            call,
-            row,
-            complaints,
-        };
-        let mut own = serde_json::to_vec(&own).map_err(unreadable)?;
-        let [length] = self.largest(comm, [own.len() as i64])?;
-        // JSON may end in spaces.
-        own.resize(length as usize, b' ');
-        let mut all = vec![0; own.len() * self.communicator.size as usize];
-        let datatype = byte_type()?.handle::<A>();
-        // SAFETY: `own` has so many bytes, and `all` has so many for each rank.
-        let code = unsafe {
-            (self.functions.int.allgather)(
-                own.as_ptr().cast(),
-                length as c_int,
-                datatype,
-                all.as_mut_ptr().cast(),
-                length as c_int,
-                datatype,
-                comm,
-            )
-        };
-        self.check("MPI_Allgather", code)?;
-        all.chunks_exact(own.len())
-            .map(|bytes| serde_json::from_slice(bytes).map_err(unreadable))
-            .collect()
     }
 }
 

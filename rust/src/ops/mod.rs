@@ -32,7 +32,8 @@ mod reduction;
 mod reduction_pieces;
 mod vector;
 
-pub use check::{check_is_enabled, set_check};
+pub use check::{check_is_enabled, refuse, set_check};
+pub use checked_collective::Comparison;
 pub use checked_message::traffic;
 pub use companions::free_communicator;
 pub use counts::set_count_limit;

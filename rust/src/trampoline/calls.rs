@@ -9,7 +9,10 @@ use super::communicators::Communicators;
 use super::records::{self, Facts, Message, Messages};
 use super::status::{TrampolineStatus, with_status};
 use super::table::{Calls, HANDLES, IN_PLACE, PROC_NULL, THREAD_MULTIPLE, place, set_served};
+use crate::error::Error;
 use crate::mpi::{Abi, Functions, Handle, Status};
+use crate::ops::{self, Comparison};
+use crate::recorder::{Record, Recording};
 
 /// What is to be known of the devices that XLA numbers.
 pub struct Devices {
@@ -53,6 +56,10 @@ const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
 
 /// The error code of a receive of which less came than was expected.
 const SHORT: c_int = -(1 << 15);
+
+/// The error code of a call that does not fit those of other processes, less the place of its
+/// communicator.
+const UNFIT: c_int = -(1 << 24);
 
 /// The error code of a call on a communicator that there is not, less the place of that. All codes of
 /// our own are below 0.
@@ -134,7 +141,50 @@ impl<A: Abi> Served<A> {
             Ok(real) => real,
             Err(code) => return code,
         };
-        self.recorded(operation, Self::place(comm), facts, || body(real))
+        let place = Self::place(comm);
+        let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
+        self.recorded(operation, place, facts, |recording| {
+            let record = recording.record().filter(|_| is_compared);
+            match record.map(|record| self.compare(real, place, &record)) {
+                None | Some(0) => body(real),
+                Some(code) => code,
+            }
+        })
+    }
+
+    /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
+    #[cold]
+    fn compare(&self, comm: A::Comm, place: usize, record: &Record) -> c_int {
+        let (rank, size) = self.communicators.rank_and_size(place);
+        let Some(companion) = self.communicators.companion(place).filter(|_| size > 1) else {
+            return 0;
+        };
+        let companion = companion.get_or_init(|| {
+            let mut made: A::Comm = self.real(COMM_NULL);
+            // SAFETY: all processes come here before their first call on the communicator.
+            unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut made) };
+            made.into_raw()
+        });
+        let ranks = Comparison {
+            functions: self.mpi,
+            comm: A::Comm::from_raw(*companion),
+            rank,
+            size: size as c_int,
+            check: &|function, code| match code {
+                0 => Ok(()),
+                _ => Err(Error::internal(format!(
+                    "{function}: {}",
+                    self.mpi.error_text(code)
+                ))),
+            },
+        };
+        let report = match ranks.disagreement(record, None) {
+            Ok(None) => return 0,
+            Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(ranks.comm)),
+            Err(error) => error.message,
+        };
+        self.communicators.set_report(place, report);
+        UNFIT - place as c_int
     }
 
     fn recorded(
@@ -142,13 +192,13 @@ impl<A: Abi> Served<A> {
         operation: &'static records::Operation,
         place: usize,
         facts: Facts,
-        body: impl FnOnce() -> c_int,
+        body: impl FnOnce(&Recording) -> c_int,
     ) -> c_int {
         let is_collective = operation.recorded.is_collective();
         let _lock = is_collective.then(|| self.communicators.lock(place));
-        let _recording = self.communicators.record(operation, place, &facts);
+        let recording = self.communicators.record(operation, place, &facts);
         let entry = self.communicators.log(operation, place, &facts);
-        let code = body();
+        let code = body(&recording);
         if let Some(entry) = entry {
             entry.end(code);
         }
@@ -212,7 +262,7 @@ impl<A: Abi> Served<A> {
         let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
         let code = self.communicators.with_tag(place, |tag| {
             let facts = Facts::default();
-            self.recorded(&records::COMM_CREATE_GROUP, place, facts, || {
+            self.recorded(&records::COMM_CREATE_GROUP, place, facts, |_| {
                 // SAFETY: JAX's world has these members, and there is room for the handles, which
                 // are MPI's own then.
                 unsafe {
@@ -247,9 +297,13 @@ impl<A: Abi> Calls for Served<A> {
                     run programs for arrays of different shapes"
                 .to_owned();
         }
-        let place = usize::try_from(REFUSED - code).ok();
-        let refusal = place.and_then(|place| self.communicators.handle(place).err());
-        refusal.unwrap_or_else(|| self.mpi.error_text(code))
+        let place_below = |first: c_int| usize::try_from(first - code).ok();
+        let own = match (place_below(UNFIT), place_below(REFUSED)) {
+            (Some(place), _) => self.communicators.report(place),
+            (None, Some(place)) => self.communicators.handle(place).err(),
+            (None, None) => None,
+        };
+        own.unwrap_or_else(|| self.mpi.error_text(code))
     }
 
     unsafe fn allgather(

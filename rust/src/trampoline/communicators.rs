@@ -24,6 +24,10 @@ struct Made {
     group: Arc<Group>,
     /// MPI's handle, or why there is none, once it is known.
     handle: OnceLock<Result<usize, String>>,
+    /// The communicator on which calls are compared (`MPI4JAX_CHECK`), once there is one.
+    companion: OnceLock<usize>,
+    /// What did not fit, once a call was refused.
+    report: OnceLock<String>,
     /// Held during collective calls. XLA runs programs of several Python threads at once, but MPI
     /// takes one such call on a communicator after another (MPI-4.1 §6.1).
     collective: Mutex<()>,
@@ -86,6 +90,8 @@ impl Communicators {
             size: members.len(),
             group: Arc::clone(&group),
             handle: OnceLock::new(),
+            companion: OnceLock::new(),
+            report: OnceLock::new(),
             collective: Mutex::new(()),
         };
         let _ = self.made.get_or_grow(place).set(made);
@@ -115,6 +121,23 @@ impl Communicators {
         handle
             .cloned()
             .unwrap_or_else(|| Err("a communicator that was not made".to_owned()))
+    }
+
+    /// Where calls on a communicator are compared.
+    pub fn companion(&self, place: usize) -> Option<&OnceLock<usize>> {
+        self.get(place).map(|made| &made.companion)
+    }
+
+    /// Keeps what did not fit in a call on a communicator.
+    pub fn set_report(&self, place: usize, report: String) {
+        if let Some(made) = self.get(place) {
+            let _ = made.report.set(report);
+        }
+    }
+
+    /// What did not fit in a call on a communicator.
+    pub fn report(&self, place: usize) -> Option<String> {
+        self.get(place)?.report.get().cloned()
     }
 
     /// The rank of this process in one, and how many processes that has.
