@@ -65,11 +65,12 @@ def test_pmean(mesh, over, size, spread, assert_is, dtype):
 def test_psum_of_what_xla_cannot_reduce(mesh, over, size, spread, dtype):
     """It says so before MPI is called, and later calls work."""
     x = spread(values(size, dtype), mesh, "i")
-    with pytest.raises(Exception, match="Unsupported primitive type for reduction: f16"):
-        jax.block_until_ready(over(lambda x: jax.lax.psum(x, "i"))(x))
+    # XLA gathers by a sum.
+    for collective in (jax.lax.psum, jax.lax.all_gather):
+        with pytest.raises(Exception, match="Unsupported primitive type for reduction: f16"):
+            jax.block_until_ready(over(lambda x, call=collective: call(x, "i"))(x))
 
 
-# XLA gathers by a sum, here.
 @pytest.mark.parametrize("dtype", [*REDUCED, *WIDENED])
 def test_all_gather(mesh, over, size, spread, assert_is, dtype):
     x = values(size, dtype)
