@@ -67,7 +67,9 @@ def test_psum_of_what_xla_cannot_reduce(mesh, over, size, spread, dtype):
     x = spread(values(size, dtype), mesh, "i")
     # XLA gathers by a sum.
     for collective in (jax.lax.psum, jax.lax.all_gather):
-        with pytest.raises(Exception, match="Unsupported primitive type for reduction: f16"):
+        with pytest.raises(
+            Exception, match="Unsupported primitive type for reduction: f16"
+        ):
             jax.block_until_ready(over(lambda x, call=collective: call(x, "i"))(x))
 
 

@@ -54,9 +54,7 @@ def run_on(shard_map, rank):
         sharding = NamedSharding(Mesh(np.array(devices), ("i",)), P("i"))
         own = jax.device_put(rows[[ranks.index(rank)]], jax.local_devices()[0])
         x = jax.make_array_from_single_device_arrays(rows.shape, sharding, [own])
-        body = shard_map(
-            collective, mesh=sharding.mesh, in_specs=P("i"), out_specs=P("i")
-        )
+        body = shard_map(collective, mesh=sharding.mesh, in_specs=P("i"), out_specs=P("i"))
         return np.asarray(jax.jit(body)(x).addressable_data(0))
 
     return call
@@ -74,4 +72,6 @@ def test_programs_on_random_processes(run_on, rank, size, seed):
         if rank in ranks:
             expected = COLLECTIVES[collective](rows, ranks.index(rank))
             found = run_on(collective, ranks, rows)
-            np.testing.assert_array_equal(found, expected, err_msg=f"{collective} on {ranks}")
+            np.testing.assert_array_equal(
+                found, expected, err_msg=f"{collective} on {ranks}"
+            )

@@ -99,7 +99,9 @@ def test_a_process_that_does_not_take_part(launch):
     assert done.returncode != 0
     creating = "in comm_create_group #1 on JAX's communicator of ranks 1, 2"
     assert creating in done.stderr
-    missing = "rank 1 has made 0 calls on JAX's communicator of ranks 1, 2, and rank 2 waits"
+    missing = (
+        "rank 1 has made 0 calls on JAX's communicator of ranks 1, 2, and rank 2 waits"
+    )
     assert missing in done.stderr
 
 

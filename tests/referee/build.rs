@@ -133,7 +133,7 @@ fn mpi_header() -> Result<(), String> {
     {
         println!("cargo::rustc-cfg=standard_abi");
         let standard = bindings("mpi_abi.h")
-            .allowlist_item("MPI_(Aint|Comm|Datatype|Op|Request|Status)")
+            .allowlist_item("MPI_(Aint|Comm|Datatype|Group|Op|Request|Status)")
             .allowlist_function("MPI_.*")
             .layout_tests(false);
         write(standard, "standard.rs")?;

@@ -8,6 +8,7 @@
 //! - `table`: all names of that ABI, and what they stand for.
 //! - `records`, `communicators`: what is recorded of its calls.
 //! - `clique`: the devices of a communicator that jaxlib asks for.
+//! - `served`: handles, communicators, and what is around each call.
 //! - `calls`: what jaxlib calls, in terms of the MPI that is bound.
 //! - `elf`, `start`: have a jaxlib that is loaded look for this library.
 
@@ -17,12 +18,14 @@ mod communicators;
 #[cfg(target_os = "linux")]
 mod elf;
 mod records;
+mod served;
 mod start;
 mod status;
 #[expect(clippy::too_many_arguments, reason = "MPI's functions have so many")]
 mod table;
 
-pub use calls::{Devices, serve};
+pub use calls::serve;
+pub use served::Devices;
 pub use start::start;
 pub use status::TrampolineStatus;
 pub use table::HANDLES;

@@ -16,6 +16,7 @@ impl Types for Header {
     type Aint = mpi_sys::MPI_Aint;
     type Comm = mpi_sys::MPI_Comm;
     type Datatype = mpi_sys::MPI_Datatype;
+    type Group = mpi_sys::MPI_Group;
     type Op = mpi_sys::MPI_Op;
     type Request = mpi_sys::MPI_Request;
     type Status = mpi_sys::MPI_Status;
@@ -78,6 +79,10 @@ where
     assert_eq!(
         A::Datatype::KIND,
         kind_within(|handle: mpi_sys::MPI_Datatype| handle.0)
+    );
+    assert_eq!(
+        A::Group::KIND,
+        kind_within(|handle: mpi_sys::MPI_Group| handle.0)
     );
     assert_eq!(A::Op::KIND, kind_within(|handle: mpi_sys::MPI_Op| handle.0));
     assert_eq!(
@@ -152,6 +157,7 @@ mod standard {
         type Aint = header::MPI_Aint;
         type Comm = header::MPI_Comm;
         type Datatype = header::MPI_Datatype;
+        type Group = header::MPI_Group;
         type Op = header::MPI_Op;
         type Request = header::MPI_Request;
         type Status = header::MPI_Status;

@@ -1,0 +1,311 @@
+//! The MPI of this process as jaxlib gets it: handles, communicators, and what is around each call.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::clique;
+use super::communicators::Communicators;
+use super::records::{self, Facts, Messages};
+use super::table::{HANDLES, IN_PLACE, PROC_NULL, place};
+use crate::error::Error;
+use crate::mpi::{Abi, Functions, Handle, Status};
+use crate::ops::{self, Comparison};
+use crate::recorder::{Record, Recording};
+
+/// What is to be known of the devices that XLA numbers.
+pub struct Devices {
+    /// In how many bytes jaxlib keeps a number.
+    pub bytes: usize,
+    /// Gives the process of JAX's that each device belongs to.
+    pub owners: Box<dyn Fn() -> HashMap<i64, c_int> + Send + Sync>,
+}
+
+/// The MPI of this process, and its handles for the constants.
+pub(super) struct Served<A: Abi> {
+    pub(super) mpi: &'static Functions<A>,
+    /// In the order of [`HANDLES`].
+    handles: Vec<usize>,
+    pub(super) communicators: Communicators,
+    pub(super) messages: Messages,
+    devices: Devices,
+}
+
+pub(super) const COMM_NULL: usize = place(HANDLES, "COMM_NULL");
+const COMM_WORLD: usize = place(HANDLES, "COMM_WORLD");
+const GROUP_NULL: usize = place(HANDLES, "GROUP_NULL");
+pub(super) const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
+
+/// The error code of a receive of which less came than was expected.
+const SHORT: c_int = -(1 << 15);
+
+/// The error code of a call that does not fit those of other processes, less the place of its
+/// communicator.
+const UNFIT: c_int = -(1 << 24);
+
+/// The error code of a call on a communicator that there is not, less the place of that. All codes of
+/// our own are below 0.
+const REFUSED: c_int = -(1 << 16);
+
+impl<A: Abi> Served<A> {
+    /// See [`serve`](super::serve).
+    pub(super) fn new(
+        mpi: &'static Functions<A>,
+        handles: Vec<usize>,
+        members: Vec<c_int>,
+        rank: c_int,
+        devices: Devices,
+    ) -> Self {
+        let world = handles.get(COMM_WORLD).copied().unwrap_or_default();
+        Self {
+            mpi,
+            handles,
+            communicators: Communicators::new(world, members, rank),
+            messages: Messages::default(),
+            devices,
+        }
+    }
+
+    /// The handle that MPI takes.
+    pub(super) fn real<H: Handle>(&self, handle: usize) -> H {
+        H::from_raw(self.handles.get(handle).copied().unwrap_or(handle))
+    }
+
+    /// The communicator that MPI takes, or an error code: jaxlib knows those that it has made by
+    /// their places.
+    pub(super) fn comm(&self, handle: usize) -> Result<A::Comm, c_int> {
+        match handle.checked_sub(HANDLES.len()) {
+            None => Ok(self.real(handle)),
+            Some(place) => match self.communicators.handle(place) {
+                Ok(handle) => Ok(A::Comm::from_raw(handle)),
+                Err(_) => Err(REFUSED - place as c_int),
+            },
+        }
+    }
+
+    /// The place of a communicator among those that jaxlib has made. The first is its world.
+    pub(super) fn place(handle: usize) -> usize {
+        handle.saturating_sub(HANDLES.len())
+    }
+
+    /// The number that jaxlib gets for a request.
+    pub(super) fn request(&self, real: A::Request) -> usize {
+        let raw = real.into_raw();
+        let is_null = self.handles.get(REQUEST_NULL) == Some(&raw);
+        if is_null { REQUEST_NULL } else { raw }
+    }
+
+    pub(super) fn peer(rank: c_int) -> c_int {
+        if rank == PROC_NULL {
+            A::PROC_NULL
+        } else {
+            rank
+        }
+    }
+
+    /// What is sent where the result goes to `recv`. XLA may have the result take the operand's
+    /// memory, which MPI wants to be told (MPI-4.1 §6.2).
+    pub(super) fn operand(send: *const c_void, recv: *mut c_void) -> *const c_void {
+        if send == recv.cast_const() {
+            ptr::without_provenance(A::IN_PLACE)
+        } else {
+            Self::block(send)
+        }
+    }
+
+    /// The same where the operand is a block of the result.
+    pub(super) fn block(send: *const c_void) -> *const c_void {
+        if send.addr() == IN_PLACE {
+            ptr::without_provenance(A::IN_PLACE)
+        } else {
+            send
+        }
+    }
+
+    pub(super) fn is_finalized(&self) -> bool {
+        let mut flag = 0;
+        // SAFETY: this may be asked at any time (MPI-4.1 §11.2.5).
+        unsafe { (self.mpi.finalized)(&raw mut flag) };
+        flag != 0
+    }
+
+    /// Makes a call on a communicator, after the calls of other threads, and compared if that is on.
+    pub(super) fn call(
+        &self,
+        operation: &'static records::Operation,
+        comm: usize,
+        facts: Facts,
+        body: impl FnOnce(A::Comm) -> c_int,
+    ) -> c_int {
+        let real = match self.comm(comm) {
+            Ok(real) => real,
+            Err(code) => return code,
+        };
+        let place = Self::place(comm);
+        let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
+        self.recorded(operation, place, facts, |recording| {
+            if is_compared && let Some(record) = recording.record() {
+                let code = self.compare(real, place, &record);
+                if code != 0 {
+                    return code;
+                }
+            }
+            body(real)
+        })
+    }
+
+    /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
+    #[cold]
+    fn compare(&self, comm: A::Comm, place: usize, record: &Record) -> c_int {
+        let (rank, size) = self.communicators.rank_and_size(place);
+        let Some(companion) = self.communicators.companion(place).filter(|_| size > 1) else {
+            return 0;
+        };
+        let companion = companion.get_or_init(|| {
+            let mut made: A::Comm = self.real(COMM_NULL);
+            // SAFETY: all processes come here before their first call on the communicator.
+            unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut made) };
+            made.into_raw()
+        });
+        let ranks = Comparison {
+            functions: self.mpi,
+            comm: A::Comm::from_raw(*companion),
+            rank,
+            size: size as c_int,
+            check: &|function, code| match code {
+                0 => Ok(()),
+                _ => Err(Error::internal(format!(
+                    "{function}: {}",
+                    self.mpi.error_text(code)
+                ))),
+            },
+        };
+        let report = match ranks.disagreement(record, None) {
+            Ok(None) => return 0,
+            Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(ranks.comm)),
+            Err(error) => error.message,
+        };
+        self.communicators.set_report(place, report);
+        UNFIT - place as c_int
+    }
+
+    /// Makes a call: recorded, and with debug lines if they are on.
+    fn recorded(
+        &self,
+        operation: &'static records::Operation,
+        place: usize,
+        facts: Facts,
+        body: impl FnOnce(&Recording) -> c_int,
+    ) -> c_int {
+        let is_collective = operation.recorded.is_collective();
+        let _lock = is_collective.then(|| self.communicators.lock(place));
+        let recording = self.communicators.record(operation, place, &facts);
+        let entry = self.communicators.log(operation, place, &facts);
+        let code = body(&recording);
+        if let Some(entry) = entry {
+            entry.end(code);
+        }
+        code
+    }
+
+    /// What a receive comes to. MPI takes a message that is shorter than the array for right.
+    pub(super) fn check_length(
+        &self,
+        code: c_int,
+        status: &mut Status,
+        datatype: usize,
+        expected: c_int,
+    ) -> c_int {
+        let mut count = expected;
+        if code != 0 {
+            return code;
+        }
+        // SAFETY: MPI has filled the status.
+        let code = unsafe {
+            (self.mpi.get_count)(status.address::<A>(), self.real(datatype), &raw mut count)
+        };
+        if code == 0 && count != expected {
+            return SHORT;
+        }
+        code
+    }
+
+    /// The processes of a communicator that XLA asks for, by their ranks in JAX's world.
+    pub(super) fn members(&self, color: c_int, key: c_int) -> Result<Vec<c_int>, String> {
+        let rank = usize::try_from(key).map_err(|_| format!("the key {key}"))?;
+        let devices = clique::devices(color.into(), rank, self.devices.bytes).ok_or_else(|| {
+            "mpi4jax does not find in this jaxlib which devices a program runs on. Use a version \
+             of JAX that mpi4jax was tested with"
+                .to_owned()
+        })?;
+        let owners = (self.devices.owners)();
+        let owner = |device: &i64| owners.get(device).copied();
+        let members: Vec<c_int> = devices
+            .iter()
+            .map(|device| owner(device).ok_or_else(|| format!("there is no device {device}")))
+            .collect::<Result<_, _>>()?;
+        let mut distinct = HashSet::new();
+        if let Some(process) = members.iter().find(|process| !distinct.insert(**process)) {
+            return Err(format!(
+                "a program runs on several devices of process {process}, but JAX's collectives \
+                 use MPI with one device for each process. Start a process for each device \
+                 (jax_num_cpu_devices=1)"
+            ));
+        }
+        if members.get(rank) != Some(&self.communicators.own_rank()) {
+            return Err(format!("device {color} has others beside it than XLA says"));
+        }
+        Ok(members)
+    }
+
+    /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
+    pub(super) fn create(&self, members: &[c_int], place: usize) -> Result<usize, c_int> {
+        let world: A::Comm = self.real(COMM_WORLD);
+        let mut made: A::Comm = self.real(COMM_NULL);
+        let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
+        let code = self.communicators.with_tag(place, |tag| {
+            let facts = Facts::default();
+            self.recorded(&records::COMM_CREATE_GROUP, place, facts, |_| {
+                // SAFETY: JAX's world has these members, and there is room for the handles, which
+                // are MPI's own then.
+                unsafe {
+                    let code = (self.mpi.comm_group)(world, &raw mut all);
+                    if code != 0 {
+                        return code;
+                    }
+                    let count = members.len() as c_int;
+                    let mut code =
+                        (self.mpi.group_incl)(all, count, members.as_ptr(), &raw mut group);
+                    (self.mpi.group_free)(&raw mut all);
+                    if code == 0 {
+                        code = (self.mpi.comm_create_group)(world, group, tag, &raw mut made);
+                        (self.mpi.group_free)(&raw mut group);
+                    }
+                    code
+                }
+            })
+        });
+        if code == 0 {
+            Ok(made.into_raw())
+        } else {
+            Err(code)
+        }
+    }
+
+    /// The text of an error code of our own.
+    pub(super) fn own_error_text(&self, code: c_int) -> Option<String> {
+        if code == SHORT {
+            return Some(
+                "a message is shorter than the array that it is received into: the processes run \
+                 programs for arrays of different shapes"
+                    .to_owned(),
+            );
+        }
+        let place_below = |first: c_int| usize::try_from(first - code).ok();
+        match (place_below(UNFIT), place_below(REFUSED)) {
+            (Some(place), _) => self.communicators.report(place),
+            (None, Some(place)) => self.communicators.handle(place).err(),
+            (None, None) => None,
+        }
+    }
+}
