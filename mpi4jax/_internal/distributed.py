@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 from mpi4py import MPI
@@ -90,7 +91,8 @@ def _several_devices() -> str | None:
     """What makes XLA's CPU several devices, if something does and JAX uses it."""
     if _core.device_count() > 0:
         return None
-    count = jax.config.jax_num_cpu_devices
+    config: Any = jax.config
+    count = config.jax_num_cpu_devices
     if count > 1:
         return f"jax_num_cpu_devices={count}"
     flag = re.compile(r"--xla_force_host_platform_device_count=0*([2-9]|[1-9]\d+)\b")

@@ -397,7 +397,7 @@ pub fn serve_jax(
 ) {
     let owners = Box::new(move || {
         let known: Option<PyResult<HashMap<i64, i32>>> =
-            Python::try_attach(|py| Ok(owners.call0(py)?.extract(py)?));
+            Python::try_attach(|py| owners.call0(py)?.extract(py));
         known.and_then(Result::ok).unwrap_or_default()
     });
     let devices = trampoline::Devices {

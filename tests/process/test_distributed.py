@@ -15,6 +15,7 @@ PROGRAM = """
     from mpi4py import MPI
     from mpi4jax import distributed
 
+    FORCED = "--xla_force_host_platform_device_count"
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     {before}
@@ -113,10 +114,10 @@ def test_a_process_that_does_not_take_part(launch):
         (
             "jax.config.update('jax_num_cpu_devices', 2)",
             "with jax_num_cpu_devices=2, JAX makes several devices in a process, but its "
-            "collectives use MPI with one device for each process. Start a process for each",
+            "collectives use MPI with one device for each process. Start a process for ",
         ),
         (
-            "rank or os.environ.update(XLA_FLAGS='--xla_force_host_platform_device_count=12')",
+            "rank or os.environ.update(XLA_FLAGS=FORCED + '=12')",
             "on rank 0, with --xla_force_host_platform_device_count=12, JAX makes several",
         ),
     ],
