@@ -1,7 +1,7 @@
 """Programs on some of the processes, which others know nothing of.
 
-XLA tells MPI of a communicator only its first device and the rank in it. Fails if programs on
-overlapping sets of processes exchange data with each other.
+XLA tells MPI of a communicator only its first device and the rank in it. Fails if programs
+on overlapping sets of processes exchange data with each other.
 """
 
 import jax

@@ -16,7 +16,7 @@ pub enum Identity {
     World,
     /// A copy of that, or of a copy of it.
     Copy(Lineage),
-    /// One that XLA has made, by its place among those.
+    /// One that XLA has made, by its place among those of the same processes.
     Jax(usize),
     /// Nothing but which processes it has.
     #[default]
