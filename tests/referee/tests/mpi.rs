@@ -70,7 +70,7 @@ fn kind_within<Wrapper, T: HasKind>(_inner: impl Fn(Wrapper) -> T) -> Kind {
 
 fn check<A>()
 where
-    A: Abi<Comm: HasKind, Datatype: HasKind, Op: HasKind, Request: HasKind>,
+    A: Abi<Comm: HasKind, Datatype: HasKind, Group: HasKind, Op: HasKind, Request: HasKind>,
 {
     assert_eq!(
         A::Comm::KIND,
