@@ -1,6 +1,7 @@
 """Whole programs of JAX's, which say where arrays are, and not what is exchanged."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -88,3 +89,17 @@ def test_multihost_utils(rank, size):
     np.testing.assert_array_equal(told, [5.0, 1.0])
     multihost_utils.sync_global_devices("here")
     multihost_utils.assert_equal(np.arange(3), "not equal")
+
+
+def test_threads_that_start_programs_at_once(mesh, spread, size):
+    """Fails if calls of several threads on a communicator get into each other."""
+    shape, same = (size, 1000), NamedSharding(mesh, P())
+    x = spread(np.ones(shape, np.float32), mesh, "i")
+    total = jax.jit(lambda x: x.sum(0), out_shardings=same)
+
+    def work(_):
+        sums = [np.asarray(total(x).addressable_data(0)) for _ in range(25)]
+        return all((one == size).all() for one in sums)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
