@@ -47,13 +47,14 @@ from .lines import Halves
 from .operation import (
     batch_at,
     call_in_program,
+    inexact_tangents,
     is_inexact,
     lower_everywhere,
     makes_eager_calls,
     named,
     tangents_of,
 )
-from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL
+from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, no_derivative
 from .operations.exchange import (
     Messages,
     message_attributes,
@@ -61,6 +62,7 @@ from .operations.exchange import (
     parcels_of,
     unpack_messages,
 )
+from .operations.sendrecv import check_batch_of_tangents, mark_p
 from .validation import reject
 
 T = TypeVar("T")
@@ -87,7 +89,11 @@ class Flight(NamedTuple):
         return KINDS[self.name]
 
     def start(self, operands: Sequence[Any], *, may_be_lost: bool = False) -> Any:
-        """The ticket of such operands."""
+        """The ticket of such operands.
+
+        What is sent, and for messages what stands for what comes: nobody reads it, but it
+        is differentiated and mapped over, as that of the blocking operation is.
+        """
         return start_p.bind(*operands, flight=self, may_be_lost=may_be_lost)
 
     def wait(self, ticket: Any, kept: Sequence[Any], *, may_be_zero: bool) -> list[Any]:
@@ -169,9 +175,11 @@ class Kind:
     ) -> tuple[Any, Any]:
         """The tickets of arrays and of their tangents."""
         of_tangents = self.of_tangents(flight)
-        pairs = zip(flight.sent, tangents, strict=True)
-        given = [ad.instantiate_zeros(tangent) for x, tangent in pairs if is_inexact(x)]
-        return flight.start(primals), of_tangents.start(given)
+        pushed = inexact_tangents(primals, tangents)
+        return flight.start(primals), of_tangents.start(pushed)
+
+    def check_batch(self, flight: Flight, axes: Sequence[int | None]) -> None:
+        """Refuse a map in which operands with a batch at these axes mean nothing."""
 
     def back(self, flight: Flight) -> Flight:
         """What is in flight for the cotangents."""
@@ -182,13 +190,33 @@ class Kind:
         return came
 
 
+#: The functions whose messages have another process's tangents: one each way, or only one.
+_PAIRS = ("isendrecv", "sendrecv")
+_HALVES = ("irecv", "isend", "recv", "send")
+
+
 class _Exchange(Kind):
-    """Any number of messages."""
+    """Any number of messages.
+
+    What the blocking operation refuses to differentiate is refused here, too.
+    """
 
     @staticmethod
     def _ends(flight: Flight) -> tuple[Messages, Messages]:
         params = dict(flight.params)
         return params["sent"], params["received"]
+
+    @staticmethod
+    def _function(flight: Flight) -> str:
+        """What the user has called."""
+        function: str = dict(flight.params)["function"]
+        return function
+
+    @staticmethod
+    def _is_marked(flight: Flight) -> bool:
+        """Whether these are tangents, of which the last operand is the arrays' mark."""
+        is_marked: bool = dict(flight.params)["is_marked"]
+        return is_marked
 
     def leaving(
         self, ctx: Any, operands: Sequence[Any], flight: Flight
@@ -228,12 +256,32 @@ class _Exchange(Kind):
     def of_tangents(self, flight: Flight) -> Flight:
         sent, received = self._ends(flight)
         params = {
+            **dict(flight.params),
             "sent": sent.those(list(map(is_inexact, flight.sent))),
             "received": received.those(list(map(is_inexact, flight.received))),
+            "is_marked": self._function(flight) in _PAIRS,
         }
         return super().of_tangents(flight)._replace(params=tuple(params.items()))
 
+    def push(
+        self, flight: Flight, primals: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        function = self._function(flight)
+        if function in _HALVES:
+            no_derivative(function)()
+        pushed = inexact_tangents(primals, tangents)
+        if function in _PAIRS:
+            is_marked = self._is_marked(flight)
+            pushed.append(primals[-1] if is_marked else mark_p.bind(*primals))
+        return flight.start(primals), self.of_tangents(flight).start(pushed)
+
+    def check_batch(self, flight: Flight, axes: Sequence[int | None]) -> None:
+        if self._is_marked(flight):
+            check_batch_of_tangents(self._function(flight), axes[-1])
+
     def back(self, flight: Flight) -> Flight:
+        if self._function(flight) in _HALVES:
+            no_derivative(self._function(flight))()
         sent, received = self._ends(flight)
         if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
             # As sendrecv does: which tag it comes with, its sender alone knows.
@@ -247,8 +295,13 @@ class _Exchange(Kind):
                 "differentiated in reverse mode: the gradient has to be sent back to where "
                 "the message came from. Name it"
             )
-        params = (("sent", received), ("received", sent))
-        return super().back(flight)._replace(params=params)
+        params = {
+            **dict(flight.params),
+            "sent": received,
+            "received": sent,
+            "is_marked": False,
+        }
+        return super().back(flight)._replace(params=tuple(params.items()))
 
 
 class _Collective(Kind):
@@ -358,7 +411,7 @@ def _type_of_start(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
 
 def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) -> list[Any]:
     kind = flight.kind
-    values, avals = kind.leaving(ctx, operands, flight)
+    values, avals = kind.leaving(ctx, operands[: len(flight.sent)], flight)
     attributes = {
         "comm_number": np.int64(flight.communicator.number),
         "may_be_lost": np.int64(may_be_lost),
@@ -391,12 +444,17 @@ def _transpose_start(
     back = flight.kind.back(flight)
     kept = [jnp.zeros(x.shape, x.dtype) for x in back.those_kept(back.received)]
     came = back.wait(ad.instantiate_zeros(cotangent), kept, may_be_zero=True)
-    found = flight.kind.pull(flight, came)
-    pairs = zip(operands, found, strict=True)
+    cotangents = list(flight.kind.pull(flight, came))
+    # What stands for what comes has no part in it. `wait` is given that which stays.
+    for x in operands[len(cotangents) :]:
+        aval = x.aval if ad.is_undefined_primal(x) else None
+        cotangents.append(None if aval is None else jnp.zeros(aval.shape, aval.dtype))
+    pairs = zip(operands, cotangents, strict=True)
     return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
 
 
 def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool) -> Any:
+    flight.kind.check_batch(flight, axes)
     axis, _ = flight.kind.batch_axes(flight)
     pairs = list(zip(operands, axes, strict=True))
     size = next(x.shape[n] for x, n in pairs if n is not None)
@@ -463,11 +521,24 @@ def _transpose_wait(
 ) -> list[Any]:
     given = list(map(ad.instantiate_zeros, cotangents))
     back = flight.kind.back(flight)
-    # Nobody waits for it if what has started this one was not differentiated.
-    is_linear = ad.is_undefined_primal(ticket)
-    started = back.start(given, may_be_lost=True) if is_linear else None
+    started = None
+    if ad.is_undefined_primal(ticket):
+        # Nobody waits for it if what has started this one was not differentiated.
+        started = back.start(given, may_be_lost=True)
+        started = _with_zeros(started, ticket.aval.shape)
     pairs = zip(kept, flight.those_kept(given), strict=True)
     return [started, *(ct if ad.is_undefined_primal(x) else None for x, ct in pairs)]
+
+
+def _with_zeros(ticket: Any, shape: tuple[int, ...]) -> Any:
+    """The cotangent of a ticket that all members of a batch have.
+
+    JAX adds up the cotangents of the members: one has the ticket, and all others zeros.
+    """
+    *batch, size = shape
+    ticket = jnp.reshape(ticket, (*(1 for _ in batch), size))
+    config = [(0, members - 1, 0) for members in batch]
+    return jax.lax.pad(ticket, np.float32(0), [*config, (0, 0, 0)])
 
 
 def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) -> Any:
@@ -540,20 +611,20 @@ def start(
         flight: What it is.
         operands: What is sent.
         structure: The tree of what comes.
-        room: The leaves of this tree, if some of them may stay as they are.
+        room: The leaves of the tree that stands for what comes in messages.
 
     """
     prepare()
     for aval in flight.sent + flight.received:
         check_dtype(flight.name, "x", aval.dtype)
     is_eager = trace_state_clean()
-    ticket = flight.start(list(map(jnp.asarray, operands)))
+    operands, room = list(map(jnp.asarray, operands)), list(map(jnp.asarray, room))
+    ticket = flight.start([*operands, *room])
     if is_eager:
         line = lines.described(lines.frames_of(sys._getframe()))
         # Without a program of JAX's that takes the first element.
         _core.set_flight_line(int(np.asarray(ticket)[0]), line)
-    kept = list(map(jnp.asarray, flight.those_kept(room)))
-    return Request(ticket, kept, (flight, structure))
+    return Request(ticket, flight.those_kept(room), (flight, structure))
 
 
 def wait(request: Request[T]) -> T:
@@ -573,15 +644,24 @@ def wait(request: Request[T]) -> T:
 
 
 def exchange_flight(
+    function: str,
     communicator: Communicator,
     sent_types: Types,
     received_types: Types,
     sent: Messages,
     received: Messages,
+    *,
+    is_marked: bool = False,
 ) -> Flight:
-    """Messages with arrays of such types."""
-    params = (("sent", sent), ("received", received))
-    return Flight("iexchange", communicator, sent_types, received_types, params)
+    """Messages with arrays of such types, for a function that the user has called."""
+    params = {
+        "function": function,
+        "sent": sent,
+        "received": received,
+        "is_marked": is_marked,
+    }
+    types = sent_types, received_types
+    return Flight("iexchange", communicator, *types, tuple(params.items()))
 
 
 def collective_flight(

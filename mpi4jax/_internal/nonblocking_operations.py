@@ -104,7 +104,7 @@ def _exchange(
     communicator = handles.communicator(name, comm)
     leaves, room = sendbuf.arrays(name), recvbuf.arrays(name)
     types = types_of(leaves), types_of(room)
-    flight = exchange_flight(communicator, *types, sent, received)
+    flight = exchange_flight(name, communicator, *types, sent, received)
     return start(flight, leaves, recvbuf.structure, room)
 
 

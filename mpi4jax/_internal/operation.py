@@ -477,6 +477,12 @@ def tangents_of(results: Sequence[Any], pushed: Sequence[Any]) -> list[Any]:
     ]
 
 
+def inexact_tangents(primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """The tangents of those arrays that have any, with zeros where JAX knows of none."""
+    pairs = zip(primals, tangents, strict=True)
+    return [ad.instantiate_zeros(tangent) for x, tangent in pairs if is_inexact(x)]
+
+
 def is_inexact(x: Any) -> bool:
     """Whether an array, or what is like one, has tangents."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))

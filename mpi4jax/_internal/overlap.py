@@ -8,6 +8,7 @@ results are its operands.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from .jax_compat import (
 from .nonblocking import Flight, Types, collective_flight, exchange_flight, prepare
 from .operation import lower_everywhere, named
 from .operations.exchange import NO_MESSAGES, Messages
+from .operations.sendrecv import tangents
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -192,14 +194,14 @@ class _Split(_Traced):
                 self._later.append(equation)
                 self._missing.update(equation.outvars)
                 continue
-            operands = _read(equation.invars, self._env)
-            started = _flight_of(equation, operands)
-            if started is None:
+            flight = _flight_of(equation)
+            if flight is None:
                 _eval(equation, self._env)
                 continue
-            flight, sent, kept = started
+            operands = _read(equation.invars, self._env)
             with at_its_line(equation):
-                ticket = flight.start(sent)
+                ticket = flight.start(operands)
+            kept = flight.those_kept(operands[len(flight.sent) :])
             self._started.append((equation, flight, ticket, kept))
             self._missing.update(equation.outvars)
 
@@ -215,34 +217,39 @@ class _Split(_Traced):
 
 # The nonblocking forms of operations.
 
-_Started = tuple[Flight, Sequence[Any], list[Any]]
-
-
-def _flight_of(equation: Any, operands: Sequence[Any]) -> _Started | None:
-    """What starts an operation, what it takes, and what stays, if there is such a form."""
-    form: Any = _FORMS.get(equation.primitive.name)
+def _flight_of(equation: Any) -> Flight | None:
+    """What starts an operation, if it has such a form."""
+    form: Any = _FORMS.get(equation.primitive)
     if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
         return None
     prepare()
     avals = types_of(x.aval for x in equation.invars)
-    flight, number = form(tuple(avals), **equation.params)
-    return flight, operands[:number], flight.those_kept(operands[number:])
+    flight: Flight = form(tuple(avals), **equation.params)
+    return flight
 
 
-def _collective(name: str) -> Callable[..., tuple[Flight, int]]:
-    def form(avals: Types, *, communicator: Communicator, **params: Any) -> Any:
+def _collective(name: str) -> Callable[..., Flight]:
+    def form(avals: Types, *, communicator: Communicator, **params: Any) -> Flight:
         (x,) = avals
-        return collective_flight(f"i{name}", x, communicator, **params), 1
+        return collective_flight(f"i{name}", x, communicator, **params)
 
     return form
 
 
 def _exchange(
-    avals: Types, *, sent: Messages, received: Messages, communicator: Communicator
-) -> tuple[Flight, int]:
+    avals: Types,
+    *,
+    sent: Messages,
+    received: Messages,
+    communicator: Communicator,
+    function: str = "exchange",
+    is_marked: bool = False,
+) -> Flight:
     number = sum(sent.parts)
-    types = avals[:number], avals[number:]
-    return exchange_flight(communicator, *types, sent, received), number
+    types = avals[:number], avals[number : number + sum(received.parts)]
+    return exchange_flight(
+        function, communicator, *types, sent, received, is_marked=is_marked
+    )
 
 
 def _sendrecv(
@@ -252,37 +259,39 @@ def _sendrecv(
     dest: int,
     sendtag: int,
     recvtag: int,
-    communicator: Communicator,
     status_number: int,
-) -> tuple[Flight, int]:
+    **params: Any,
+) -> Flight:
     sent, received = Messages.one(dest, sendtag), Messages.one(source, recvtag)
-    return _exchange(avals, sent=sent, received=received, communicator=communicator)
+    return _exchange(avals, sent=sent, received=received, function="sendrecv", **params)
 
 
-def _send(
-    avals: Types, *, dest: int, tag: int, communicator: Communicator
-) -> tuple[Flight, int]:
+def _send(avals: Types, *, dest: int, tag: int, **params: Any) -> Flight:
     sent = Messages.one(dest, tag)
-    return _exchange(avals, sent=sent, received=NO_MESSAGES, communicator=communicator)
+    return _exchange(avals, sent=sent, received=NO_MESSAGES, function="send", **params)
 
 
 def _recv(
-    avals: Types, *, source: int, tag: int, communicator: Communicator, status_number: int
-) -> tuple[Flight, int]:
+    avals: Types, *, source: int, tag: int, status_number: int, **params: Any
+) -> Flight:
     received = Messages.one(source, tag)
-    return _exchange(avals, sent=NO_MESSAGES, received=received, communicator=communicator)
+    return _exchange(avals, sent=NO_MESSAGES, received=received, function="recv", **params)
 
 
+#: By primitive, as a name may be that of several: with a token, or for tangents.
 _FORMS = {
-    named(name).primitive.name: form
-    for name, form in {
-        "allgather": _collective("allgather"),
-        "allreduce": _collective("allreduce"),
-        "alltoall": _collective("alltoall"),
-        "bcast": _collective("bcast"),
-        "exchange": _exchange,
-        "recv": _recv,
-        "send": _send,
-        "sendrecv": _sendrecv,
-    }.items()
+    **{
+        named(name).primitive: form
+        for name, form in {
+            "allgather": _collective("allgather"),
+            "allreduce": _collective("allreduce"),
+            "alltoall": _collective("alltoall"),
+            "bcast": _collective("bcast"),
+            "exchange": _exchange,
+            "recv": _recv,
+            "send": _send,
+            "sendrecv": _sendrecv,
+        }.items()
+    },
+    tangents.primitive: functools.partial(_sendrecv, is_marked=True),
 }

@@ -17,7 +17,7 @@ from ..effects import ordered_effect
 from ..handles import Communicator
 from ..jax_compat import ShapedArray, ad, convert, lower_with
 from ..lines import Half, Halves
-from ..operation import Operation, is_inexact, tangents_of
+from ..operation import Operation, inexact_tangents, is_inexact, tangents_of
 from ..packing import Tree, as_words, from_words, word_of
 from ..token import AnyToken, with_tokens, without_tokens
 from ..validation import integer
@@ -118,8 +118,8 @@ class _Exchange(Operation):
         number = sum(params["sent"].parts)
         params["sent"] = params["sent"].those(differs[:number])
         params["received"] = params["received"].those(differs[number:])
-        given = list(map(ad.instantiate_zeros, itertools.compress(tangents, differs)))
-        return results, tangents_of(results, self.primitive.bind(*given, **params))
+        pushed = self.primitive.bind(*inexact_tangents(primals, tangents), **params)
+        return results, tangents_of(results, pushed)
 
     def _transpose(
         self,

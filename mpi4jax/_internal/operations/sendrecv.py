@@ -113,22 +113,27 @@ def sendrecv_with_token(
 ) -> tuple[Array, AnyToken]: ...
 
 
+def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
+    """Refuse a batch of tangents without one of the arrays, which have this mark."""
+    if axis_of_mark is None:
+        raise RuntimeError(
+            f"{function} can't be used with jax.jacfwd, nor with jax.vmap over tangents "
+            "alone: every process pushes a basis of its own, and what arrives is the "
+            "derivative with respect to the array of another process. Use jax.jacrev, "
+            "or jax.jvp for one direction that all processes have in common."
+        )
+
+
 class _Tangents(Operation):
     """A sendrecv of tangents, which have one direction in common on all processes.
 
     :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
-    same time. The third operand is the primal array's mark, which tells that from a map
+    same time. The third operand is the primal arrays' mark, which tells that from a map
     over arrays and their tangents.
     """
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-        if axes[-1] is None:
-            raise RuntimeError(
-                "sendrecv can't be used with jax.jacfwd, nor with jax.vmap over tangents "
-                "alone: every process pushes a basis of its own, and what arrives is the "
-                "derivative with respect to the array of another process. Use jax.jacrev, "
-                "or jax.jvp for one direction that all processes have in common."
-            )
+        check_batch_of_tangents(self.name, axes[-1])
         return super()._batch(operands, axes, **params)
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
@@ -139,15 +144,19 @@ class _Tangents(Operation):
 
 tangents = _operation(_Tangents, "sendbuf", "recvbuf", "mark")
 
-# A scalar that is mapped over where its operand is, and takes no time.
+# A scalar that is mapped over where one of its operands is, and takes no time.
 mark_p = Primitive("sendrecv_mark")
-mark_p.def_impl(lambda x: jnp.zeros((), bool))
-mark_p.def_abstract_eval(lambda x: ShapedArray((), jnp.dtype(bool)))
-register_lowering(mark_p, lower_function(lambda x: jnp.zeros((), bool)))
-batching.primitive_batchers[mark_p] = lambda operands, axes: (
-    jnp.zeros(operands[0].shape[axes[0]], bool),
-    0,
-)
+mark_p.def_impl(lambda *_: jnp.zeros((), bool))
+mark_p.def_abstract_eval(lambda *_: ShapedArray((), jnp.dtype(bool)))
+register_lowering(mark_p, lower_function(lambda *_: jnp.zeros((), bool)))
+
+
+def _batch_mark(operands: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, int]:
+    pairs = zip(operands, axes, strict=True)
+    return jnp.zeros(next(x.shape[n] for x, n in pairs if n is not None), bool), 0
+
+
+batching.primitive_batchers[mark_p] = _batch_mark
 ad.primitive_jvps[mark_p] = lambda primals, _: (
     mark_p.bind(*primals),
     ad.Zero(ShapedArray((), jax.dtypes.float0)),
@@ -158,7 +167,7 @@ def _jvp(primals: Sequence[Any], given: Sequence[Any], **params: Any) -> Any:
     result = operation.primitive.bind(*primals, **params)
     pushed = map(ad.instantiate_zeros, given)
     params["status_number"] = handles.NO_STATUS
-    mark = mark_p.bind(primals[0])
+    mark = mark_p.bind(*primals)
     return result, tangents.primitive.bind(*pushed, mark, **params)
 
 
