@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from . import lines, slabs
+from . import handles, lines, slabs
 from .annotations import Integer
 from .jax_compat import trace_state_clean
+from .operations._arguments import root_rank
 from .operations.allgather import allgather
 from .operations.exchange import exchange
 from .operations.gather import gather
@@ -21,7 +22,7 @@ from .operations.scatter import scatter
 from .overlap import overlap
 from .packing import Tree
 from .slabs import Direction, Extent, Extents, Geometry
-from .validation import integer, reject
+from .validation import check_callable, integer, reject
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -92,6 +93,7 @@ class Plan:
     ) -> None:
         if not isinstance(comm, MPI.Comm):
             reject("halo.Plan", "comm", (MPI.Cartcomm,), comm)
+        self._communicator = handles.communicator("halo.Plan", comm)
         if comm.Get_topology() != MPI.CART:
             raise ValueError(
                 "halo.Plan got a communicator without a grid for argument `comm`, expected "
@@ -164,6 +166,7 @@ class Plan:
         """
         if during is None:
             return self._on_leaves("exchange", self._exchange, fields)
+        check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
 
@@ -203,8 +206,9 @@ class Plan:
             edge: The value of ghost cells at a non-periodic edge of the grid.
 
         """
+        self._check_communicator("scatter")
         if root is not None:
-            root = self._root("scatter", root)
+            root = root_rank("halo.Plan.scatter", root, self._communicator)
         names, leaves, structure = _flat(fields)
         whole = [
             self._whole("scatter", name, x) for name, x in zip(names, leaves, strict=True)
@@ -217,7 +221,7 @@ class Plan:
                 for x, cells in zip(leaves, whole, strict=True)
             ]
 
-        is_given = root in (None, self.comm.Get_rank())
+        is_given = root in (None, self._communicator.rank)
         arrays = list(map(jnp.asarray, leaves)) if is_given else []
         return _unflat(structure, _once(scattered)(arrays))
 
@@ -238,9 +242,10 @@ class Plan:
             The fields of the whole grid, or None on a process that does not get them.
 
         """
+        self._check_communicator("gather")
         self._parts("gather")
         if root is not None:
-            root = self._root("gather", root)
+            root = root_rank("halo.Plan.gather", root, self._communicator)
         names, leaves, structure = _flat(fields)
         extents = [
             self._extents("gather", name, x) for name, x in zip(names, leaves, strict=True)
@@ -251,7 +256,7 @@ class Plan:
             return [self._gather_one(x, of_leaf, root) for x, of_leaf in pairs]
 
         found = _once(gathered)(list(map(jnp.asarray, leaves)))
-        if root not in (None, self.comm.Get_rank()):
+        if root not in (None, self._communicator.rank):
             return None
         return _unflat(structure, found)
 
@@ -273,18 +278,21 @@ class Plan:
             )
         return [axis.own_part() for axis in self.axes]
 
-    def _root(self, function: str, root: Any) -> int:
-        root, size = integer(f"halo.Plan.{function}", "root", root), self.comm.Get_size()
-        if not 0 <= root < size:
+    def _check_communicator(self, function: str) -> None:
+        """Refuse to communicate when the communicator is gone, on each process that tries.
+
+        MPI may have given its handle to another one by then.
+        """
+        if self._communicator.is_freed:
             raise ValueError(
-                f"halo.Plan.{function} got {root} for argument `root`, expected a rank of "
-                f"the communicator (0 to {size - 1})"
+                f"halo.Plan.{function} got a plan whose communicator was freed, expected "
+                "one with a valid communicator"
             )
-        return root
 
     # The arrays.
 
     def _on_leaves(self, function: str, body: Callable[..., Any], fields: Any) -> Any:
+        self._check_communicator(function)
         tree = Tree("fields", fields)
         extents: list[tuple[Extent, ...]] = []
         tree.check(
@@ -425,7 +433,7 @@ class Plan:
         largest = [len(sources(axis, *found, 0)) for axis, found, _ in described]
         for place, size in zip(places, largest, strict=True):
             shape[place] = size
-        if root == self.comm.Get_rank():
+        if root == self._communicator.rank:
             for (axis, (cells, more), place), size in zip(described, largest, strict=True):
                 points = [
                     np.pad(found, (0, size - len(found)), constant_values=cells + more)
@@ -457,7 +465,7 @@ class Plan:
             x = allgather(x, comm=self.comm)
         else:
             x = gather(x, root, comm=self.comm)
-            if root != self.comm.Get_rank():
+            if root != self._communicator.rank:
                 return None
         x = self._joined(x, places)
         for axis, extent, place in described:

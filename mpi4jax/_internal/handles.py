@@ -24,7 +24,7 @@ from .dtypes import DATATYPES, OPERATORS
 from .flush import flush
 from .hashable import HashableMPIType, handle, unpack_hashable
 from .topology import Neighbors, neighbors_of
-from .validation import check
+from .validation import check, reject
 
 #: The types of the arguments that stand for MPI objects.
 COMM = (type(None), MPI.Intracomm, HashableMPIType)
@@ -35,19 +35,37 @@ STATUS = (type(None), MPI.Status, HashableMPIType)
 class Communicator:
     """A communicator, as JAX's programs know it: its number, and what never changes."""
 
-    __slots__ = ("__weakref__", "neighbors", "number", "programs", "rank", "size")
+    __slots__ = (
+        "__weakref__",
+        "is_freed",
+        "last_tag",
+        "neighbors",
+        "number",
+        "programs",
+        "rank",
+        "size",
+    )
 
     def __init__(
-        self, number: int, rank: int, size: int, neighbors: Neighbors | None
+        self,
+        number: int,
+        rank: int,
+        size: int,
+        last_tag: int,
+        neighbors: Neighbors | None,
     ) -> None:
         self.number = number
         self.rank = rank
         self.size = size
+        #: The largest tag that messages can have.
+        self.last_tag = last_tag
         #: Those of this process, if the communicator has a topology.
         self.neighbors = neighbors
         #: The compiled programs of eager calls, by operation and parameters. They go with
         #: the communicator.
         self.programs: dict[Any, Any] = {}
+        #: Whether MPI has said that it is no more.
+        self.is_freed = False
 
     def __repr__(self) -> str:
         return f"Communicator({self.number})"
@@ -102,12 +120,13 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
             warnings.warn(text, stacklevel=2)
     _core.free_communicator(communicator.number)
     communicator.programs.clear()
+    communicator.is_freed = True
     _by_handle.pop(_handleof(comm), None)
 
 
 def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
-    communicator = Communicator(number, rank, size, neighbors)
+    communicator = Communicator(number, rank, size, _last_tag(comm), neighbors)
     _by_handle[_handleof(comm)] = communicator
     chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
     _core.set_communicator(number, handle(comm), rank, size, chunk)
@@ -118,6 +137,12 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     _core.describe_communicator(number, handle(comm), _name_of(comm, number), members)
     comm.Set_attr(_keyval(), communicator)
     return communicator
+
+
+def _last_tag(comm: MPI.Intracomm) -> int:
+    """The largest tag: an attribute of COMM_WORLD, at least (MPI-4.1 §9.1.2)."""
+    last: int | None = comm.Get_attr(MPI.TAG_UB)
+    return MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) if last is None else last
 
 
 def _name_of(comm: MPI.Intracomm, number: int) -> str:
@@ -151,13 +176,7 @@ def communicator(function: str, comm: Any) -> Communicator:
 
 def _find_communicator(function: str, comm: Any) -> Communicator:
     """The same for one that is new, wrapped, or no communicator at all."""
-    check(function, "comm", COMM, comm)
-    comm = default_comm() if comm is None else unpack_hashable(comm)
-    if not comm:
-        raise ValueError(
-            f'{function} got a null communicator for argument "comm" '
-            "(was it freed?), expected a valid one"
-        )
+    comm = default_comm() if comm is None else _checked(function, comm)
     found = _by_handle.get(_handleof(comm))
     if found is not None:
         return found
@@ -168,6 +187,25 @@ def _find_communicator(function: str, comm: Any) -> Communicator:
     global _next_communicator
     _next_communicator += 1
     return _register(comm, _next_communicator - 1)
+
+
+def _checked(function: str, comm: Any) -> MPI.Intracomm:
+    """What a user passes as a communicator, unwrapped, if it is one to communicate on."""
+    given = unpack_hashable(comm)
+    hint = ""
+    if isinstance(given, MPI.Comm):
+        if not given:
+            raise ValueError(
+                f'{function} got a null communicator for argument "comm" (was it freed, or '
+                "is this process not one of its members?), expected a valid one"
+            )
+        if given.Is_inter():
+            hint = "Intercommunicators are not supported: pass what their Merge() gives."
+        elif not isinstance(given, MPI.Intracomm):
+            hint = "Pass MPI.Intracomm(comm)."
+    if hint or not isinstance(given, MPI.Intracomm):
+        reject(function, "comm", COMM, given, hint)
+    return given
 
 
 _operators: dict[int, int] = {}

@@ -10,10 +10,18 @@ from . import handles
 from .annotations import Array, ArrayLike, Comm, Integer, Op
 from .handles import Communicator
 from .nonblocking import Request, collective_flight, exchange_flight, start, types_of
-from .operations._arguments import ANY_TAG, check_first_axis, root_rank
-from .operations.exchange import NO_MESSAGES, Messages, messages_of
+from .operations._arguments import (
+    ANY_TAG,
+    check_first_axis,
+    dest_rank,
+    recv_tag,
+    root_rank,
+    send_tag,
+    source_rank,
+)
+from .operations.exchange import NO_MESSAGES, RECEIVING, SENDING, Messages, messages_of
 from .packing import Tree
-from .validation import array, integer
+from .validation import array
 
 T = TypeVar("T")
 
@@ -75,7 +83,7 @@ def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
 
     """
     communicator = handles.communicator("ialltoall", comm)
-    check_first_axis("alltoall", x, communicator)
+    check_first_axis("ialltoall", x, communicator)
     return _collective("ialltoall", x, communicator)
 
 
@@ -99,18 +107,17 @@ def ibcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
 
 
 def _exchange(
-    name: str, sendbuf: Any, recvbuf: Any, sent: Messages, received: Messages, comm: Any
+    name: str,
+    communicator: Communicator,
+    sendbuf: Tree,
+    recvbuf: Tree,
+    sent: Messages,
+    received: Messages,
 ) -> Request[Any]:
-    communicator = handles.communicator(name, comm)
     leaves, room = sendbuf.arrays(name), recvbuf.arrays(name)
     types = types_of(leaves), types_of(room)
     flight = exchange_flight(name, communicator, *types, sent, received)
     return start(flight, leaves, recvbuf.structure, room)
-
-
-def _message(function: str, argument: str, rank: Any, tag_argument: str, tag: Any) -> Any:
-    rank, tag = integer(function, argument, rank), integer(function, tag_argument, tag)
-    return Messages.one(rank, tag)
 
 
 #: A tree without arrays, which is None.
@@ -137,8 +144,13 @@ def isend(
         A request, to be passed to :func:`wait` once. The result is None.
 
     """
-    sent = _message("isend", "dest", dest, "tag", tag)
-    return _exchange("isend", _leaf("isend", "x", x), _NOTHING, sent, NO_MESSAGES, comm)
+    communicator = handles.communicator("isend", comm)
+    sent = Messages.one(
+        dest_rank("isend", "dest", dest, communicator),
+        send_tag("isend", "tag", tag, communicator),
+    )
+    leaf = _leaf("isend", "x", x)
+    return _exchange("isend", communicator, leaf, _NOTHING, sent, NO_MESSAGES)
 
 
 def irecv(
@@ -158,9 +170,13 @@ def irecv(
         A request, to be passed to :func:`wait` once.
 
     """
-    received = _message("irecv", "source", source, "tag", tag)
+    communicator = handles.communicator("irecv", comm)
+    received = Messages.one(
+        source_rank("irecv", "source", source, communicator),
+        recv_tag("irecv", "tag", tag, communicator),
+    )
     leaf = _leaf("irecv", "x", x)
-    return _exchange("irecv", _NOTHING, leaf, NO_MESSAGES, received, comm)
+    return _exchange("irecv", communicator, _NOTHING, leaf, NO_MESSAGES, received)
 
 
 def isendrecv(
@@ -190,11 +206,18 @@ def isendrecv(
         A request, to be passed to :func:`wait` once.
 
     """
-    sent = _message("isendrecv", "dest", dest, "sendtag", sendtag)
-    received = _message("isendrecv", "source", source, "recvtag", recvtag)
+    communicator = handles.communicator("isendrecv", comm)
+    sent = Messages.one(
+        dest_rank("isendrecv", "dest", dest, communicator),
+        send_tag("isendrecv", "sendtag", sendtag, communicator),
+    )
+    received = Messages.one(
+        source_rank("isendrecv", "source", source, communicator),
+        recv_tag("isendrecv", "recvtag", recvtag, communicator),
+    )
     given = _leaf("isendrecv", "sendbuf", sendbuf)
     leaf = _leaf("isendrecv", "recvbuf", recvbuf)
-    return _exchange("isendrecv", given, leaf, sent, received, comm)
+    return _exchange("isendrecv", communicator, given, leaf, sent, received)
 
 
 def iexchange(
@@ -225,7 +248,8 @@ def iexchange(
         A request, to be passed to :func:`wait` once.
 
     """
+    communicator = handles.communicator("iexchange", comm)
     given, room = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
-    sent = messages_of("iexchange", given, ("dest", dest), ("sendtag", sendtag))
-    received = messages_of("iexchange", room, ("source", source), ("recvtag", recvtag))
-    return _exchange("iexchange", given, room, sent, received, comm)
+    sent = messages_of("iexchange", SENDING, given, dest, sendtag, communicator)
+    received = messages_of("iexchange", RECEIVING, room, source, recvtag, communicator)
+    return _exchange("iexchange", communicator, given, room, sent, received)

@@ -35,6 +35,7 @@ from .nonblocking import Flight, Types, collective_flight, exchange_flight, prep
 from .operation import lower_everywhere, named
 from .operations.exchange import NO_MESSAGES, Messages
 from .operations.sendrecv import tangents
+from .validation import check_callable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,6 +116,8 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         The results of both functions.
 
     """
+    check_callable("overlap", "communicate", communicate, "no arguments")
+    check_callable("overlap", "during", during, "no arguments")
     first = _Split(communicate)
     first.start()
     if trace_state_clean():

@@ -45,7 +45,7 @@ def array(function: str, argument: str, value: Any) -> Any:
         return value
     if hasattr(value, "__jax_array__"):
         return array(function, argument, value.__jax_array__())
-    reject(function, argument, (jax.Array,), value)
+    reject(function, argument, "array or number", value)
 
 
 def accepts(value: Any, expected: type) -> bool:
@@ -55,21 +55,39 @@ def accepts(value: Any, expected: type) -> bool:
     return isinstance(value, expected)
 
 
-def reject(function: str, argument: str, types: tuple[type, ...], value: Any) -> NoReturn:
-    """Raise the TypeError for an argument of the wrong type."""
-    names: Any = [t.__qualname__ for t in types]
-    if len(names) == 1:
-        names = names[0]
-    hint = ""
-    if isinstance(value, Tracer):
+def reject(
+    function: str,
+    argument: str,
+    types: tuple[type, ...] | str,
+    value: Any,
+    hint: str = "",
+) -> NoReturn:
+    """Raise the TypeError for an argument of the wrong type.
+
+    What is expected are types, or said in words, and a hint may say more.
+    """
+    expected: Any = types
+    if not isinstance(types, str):
+        names = list(dict.fromkeys(t.__qualname__ for t in types))
+        expected = names[0] if len(names) == 1 else names
+    if hint:
+        hint = f" {hint}"
+    elif isinstance(value, Tracer):
         hint = (
             "\n\nAn abstract tracer was passed where a concrete value is expected. "
             "Try using the static_argnums argument of jax.jit."
         )
     raise TypeError(
         f'{function} got unexpected type for argument "{argument}" '
-        f"(expected: {names}, got: {type(value)}).{hint}"
+        f"(expected: {expected}, got: {type(value)}).{hint}"
     )
+
+
+def check_callable(function: str, argument: str, value: Any, parameters: str) -> None:
+    """Raise TypeError if an argument is not one that can be called."""
+    if not callable(value):
+        hint = f"Pass a function of {parameters}, such as a lambda."
+        reject(function, argument, "function", value, hint)
 
 
 def check(function: str, argument: str, types: tuple[type, ...], value: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from every import ARRAYS, arguments_of, every_argument, every_operation, every_root
 from mpi4py import MPI
 
+import mpi4jax
 from mpi4jax import notoken as mpi
 
 X = jnp.ones(3)
@@ -67,7 +68,9 @@ def test_types(case, calls_of):
 def test_what_is_no_array(x):
     for transform in (lambda f: f, lambda f: jax.jit(lambda _: f(x))):
         with pytest.raises(
-            TypeError, match='allgather got unexpected type for argument "x"'
+            TypeError,
+            match='allgather got unexpected type for argument "x" '
+            rf"\(expected: array or number, got: {re.escape(str(type(x)))}\)",
         ):
             transform(mpi.allgather)(x if transform(1) == 1 else X)
 
@@ -89,6 +92,55 @@ def test_root_out_of_range(case, root, size):
         wrong.call(jnp.ones(wrong.shape((2,))))
 
 
+LAST_TAG = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+#: Numbers that are no rank, nor one that stands for any or none.
+NO_RANK = [-9, MPI.COMM_WORLD.size, 2**40]
+RANGE = rf"a rank of the communicator \(0 to {MPI.COMM_WORLD.size - 1}\)"
+NO_TAG = [-5, LAST_TAG + 1, 2**40]
+DEST = ([*NO_RANK, MPI.ANY_SOURCE], f"{RANGE} or MPI.PROC_NULL(\n|$)")
+SOURCE = (NO_RANK, f"{RANGE}, MPI.PROC_NULL or MPI.ANY_SOURCE(\n|$)")
+SENDTAG = ([*NO_TAG, MPI.ANY_TAG], rf"a tag \(0 to {LAST_TAG}\)(\n|$)")
+RECVTAG = (NO_TAG, rf"a tag \(0 to {LAST_TAG}\) or MPI.ANY_TAG(\n|$)")
+BOTH = {"source": SOURCE, "dest": DEST, "sendtag": SENDTAG, "recvtag": RECVTAG}
+#: For each argument, numbers that are wrong, and the end of the error.
+OUT_OF_RANGE = {
+    "send": {"dest": DEST, "tag": SENDTAG},
+    "recv": {"source": SOURCE, "tag": RECVTAG},
+    "sendrecv": BOTH,
+    "exchange": BOTH,
+}
+
+
+@EAGER_AND_JITTED
+@pytest.mark.parametrize("kind", OUT_OF_RANGE)
+def test_ranks_and_tags_out_of_range(kind, transform, calls_of):
+    arguments = OUT_OF_RANGE[kind]
+    nobody = {name: MPI.PROC_NULL for name in ("source", "dest") if name in arguments}
+
+    def call(function, given, x):
+        function(*[x] * len(nobody), **{**nobody, **given})
+        return x
+
+    def refused():
+        for function in (getattr(mpi, kind), getattr(mpi4jax, f"i{kind}")):
+            for argument, (numbers, expected) in arguments.items():
+                for number in numbers:
+                    text = (
+                        f"^{function.__name__} got {number} for argument `{argument}`, "
+                        f"expected {expected}"
+                    )
+                    with pytest.raises(ValueError, match=text):
+                        transform(functools.partial(call, function, {argument: number}))(X)
+
+    assert calls_of(refused) == (None, Counter())
+
+
+def test_the_last_tag(rank, size):
+    left, right = (rank - 1) % size, (rank + 1) % size
+    tags = {"sendtag": LAST_TAG, "recvtag": LAST_TAG}
+    np.testing.assert_array_equal(mpi.sendrecv(X * rank, X, left, right, **tags), X * left)
+
+
 def test_numpy_integers_are_accepted(size):
     assert mpi.bcast(X, np.int64(0)).shape == (3,)
     assert mpi.allgatherv(X, np.full(size, 3, np.uint8)).shape == (3 * size,)
@@ -96,20 +148,20 @@ def test_numpy_integers_are_accepted(size):
 
 
 def test_first_axis(rank, size):
+    calls = {
+        "Alltoall": mpi.alltoall,
+        "Ialltoall": mpi4jax.ialltoall,
+        "Reduce_scatter": lambda x: mpi.reduce_scatter(x, MPI.SUM),
+        "Scatter": lambda x: mpi.scatter(x, rank),
+    }
     for x in (jnp.ones((size + 1, 2)), jnp.float32(1)):
-        with pytest.raises(
-            ValueError, match=r"Alltoall input must have shape \(nproc, \.\.\.\)"
-        ):
-            mpi.alltoall(x)
-        with pytest.raises(
-            ValueError, match=r"Reduce_scatter input must have shape \(nproc, \.\.\.\)"
-        ):
-            mpi.reduce_scatter(x, MPI.SUM)
-        if rank == 0:
-            with pytest.raises(
-                ValueError, match=r"Scatter input must have shape \(nproc, \.\.\.\)"
-            ):
-                mpi.scatter(x, 0)
+        for name, call in calls.items():
+            text = (
+                f"{name} input must have shape (nproc, ...): got shape {x.shape}, and "
+                f"nproc is {size}"
+            )
+            with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+                call(x)
 
 
 @EAGER_AND_JITTED
@@ -169,8 +221,13 @@ def test_rows_that_stay(rank, size):
 def test_intercommunicators(rank, size, comm):
     local = comm.Split(rank % 2)
     inter = local.Create_intercomm(0, comm, 1 - rank % 2)
-    with pytest.raises(TypeError, match='argument "comm" .*Intercomm'):
-        mpi.allreduce(X, MPI.SUM, comm=inter)
+    for given in (inter, mpi4jax.wrap_as_hashable(inter), MPI.Comm(inter)):
+        with pytest.raises(
+            TypeError,
+            match=r'argument "comm" .*\). Intercommunicators are not supported: pass '
+            r"what their Merge\(\) gives",
+        ):
+            mpi.allreduce(X, MPI.SUM, comm=given)
     inter.Free()
     local.Free()
 
@@ -178,8 +235,19 @@ def test_intercommunicators(rank, size, comm):
 def test_null_communicator():
     comm = MPI.COMM_WORLD.Dup()
     comm.Free()
-    with pytest.raises(ValueError, match='barrier got a null communicator.*"comm"'):
-        mpi.barrier(comm=comm)
+    for null in (comm, MPI.COMM_NULL):
+        with pytest.raises(
+            ValueError,
+            match=r'barrier got a null communicator for argument "comm" \(was it freed, or '
+            r"is this process not one of its members\?\), expected a valid one",
+        ):
+            mpi.barrier(comm=null)
+
+
+def test_communicator_of_the_base_class():
+    text = r"got: <class 'mpi4py.*Comm'>\). Pass MPI.Intracomm\(comm\)"
+    with pytest.raises(TypeError, match=text):
+        mpi.barrier(comm=MPI.Comm(MPI.COMM_WORLD))
 
 
 def test_null_operator():

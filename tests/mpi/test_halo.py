@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 import sys
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -341,6 +342,11 @@ def test_nothing_to_exchange():
         ({"width": (1, 2, 3)}, ValueError, "for each of the 2 axes of the communicator"),
         ({"width": 0.5}, TypeError, 'halo.Plan got unexpected type for argument "width"'),
         (
+            {"comm": MPI.COMM_NULL},
+            ValueError,
+            'halo.Plan got a null communicator for argument "comm"',
+        ),
+        (
             {"axes": (0,)},
             ValueError,
             r"got \[0\] for argument `axes`, expected a number for",
@@ -353,6 +359,50 @@ def test_nothing_to_exchange():
 def test_errors_of_plans(arguments, error, text):
     with pytest.raises(error, match=text):
         Plan(**{"comm": grid((True, True)), **arguments})
+
+
+def test_freed_communicator(calls_of):
+    """Each process that uses the plan gets the error, and none waits for the others.
+
+    Before, programs that had run were called, and others used the handle, which stood for
+    no communicator or for another one.
+    """
+    comm = grid((True, True)).Dup()
+    plan = Plan(comm, shape=SHAPE)
+    x = plan.scatter(jnp.ones(SHAPE))
+    plan.exchange(x)  # a program that is known
+    # By another object than the plan's.
+    MPI.Intracomm(comm).Free()
+    uses = {
+        "exchange": lambda: plan.exchange(x),
+        "accumulate": lambda: plan.accumulate(x),
+        "gather": lambda: plan.gather(x),
+        "scatter": lambda: plan.scatter(jnp.ones(SHAPE), root=0),
+    }
+
+    def refused():
+        for name, use in uses.items():
+            for transform in (lambda use: use, jax.jit):
+                with pytest.raises(
+                    ValueError,
+                    match=f"halo.Plan.{name} got a plan whose communicator was freed, "
+                    "expected one with a valid communicator",
+                ):
+                    transform(use)()
+        with pytest.raises(ValueError, match="exchange got a plan whose communicator"):
+            plan.exchange(x, during=lambda x: x)
+
+    assert calls_of(refused) == (None, Counter())
+
+
+def test_during_is_no_function():
+    plan = Plan(grid((True, True)))
+    with pytest.raises(
+        TypeError,
+        match='halo.Plan.exchange got unexpected type for argument "during" '
+        r"\(expected: function, got: <class 'int'>\). Pass a function of the fields",
+    ):
+        plan.exchange(jnp.ones((8, 8)), during=3)
 
 
 def test_errors_of_fields():

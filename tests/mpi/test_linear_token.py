@@ -340,6 +340,22 @@ def test_status():
     assert (status.Get_source(), status.Get_tag()) == (LEFT, LEFT + 4)
 
 
+@both
+def test_ranks_and_tags_out_of_range(transform):
+    def sent(x):
+        mpi.send(x, SIZE, token=mpi4jax.create_token(x))
+
+    def received(x):
+        return mpi.recv(x, MPI.PROC_NULL, tag=-5, token=mpi4jax.create_token(x))[0]
+
+    for function, text in (
+        (sent, f"send got {SIZE} for argument `dest`, expected a rank of the communicator"),
+        (received, "recv got -5 for argument `tag`, expected a tag"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            transform(function)(array(1))
+
+
 def test_tie():
     token = mpi4jax.create_token()
     tree = {"a": jnp.asarray([1.0, -2.0]), "b": (1j, np.int32(3), 2.5)}

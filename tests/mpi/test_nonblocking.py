@@ -684,6 +684,21 @@ def test_several_requests_in_one_array():
     np.testing.assert_array_equal(values, [[0] * 3, [1] * 3])
 
 
+def test_overlap_of_what_is_no_function():
+    x = jnp.ones(3)
+    for transform in (lambda f: f, jax.jit):
+        for argument, call in {
+            "communicate": lambda x: mpi4jax.overlap(x, during=lambda: x),
+            "during": lambda x: mpi4jax.overlap(lambda: mpi4jax.barrier(), during=x),
+        }.items():
+            text = (
+                f'overlap got unexpected type for argument "{argument}" \\(expected: '
+                r"function, got: <class '.*'>\). Pass a function of no arguments"
+            )
+            with pytest.raises(TypeError, match=text):
+                transform(call)(x)
+
+
 def test_wrong_arguments():
     with pytest.raises(TypeError, match=r'wait got unexpected type for argument "request"'):
         mpi4jax.wait(jnp.ones(3))

@@ -466,7 +466,8 @@ def test_what_is_no_array():
 def test_leaves_without_slices(name):
     arguments = {"scatter": (RANK,), "reduce_scatter": (MPI.SUM,)}.get(name, ())
     tree = {"a": np.ones((SIZE, 2)), "b": [np.ones(SIZE + 1)]}
-    text = r"input must have shape \(nproc, ...\), unlike tree\['b'\]\[0\]"
+    text = r"input must have shape \(nproc, ...\), unlike tree\['b'\]\[0\]: "
+    text += rf"got shape \({SIZE + 1},\), and nproc is {SIZE}"
     with pytest.raises(ValueError, match=f"^{name.capitalize()} {text}"):
         getattr(mpi.tree, name)(tree, *arguments)
 

@@ -55,13 +55,59 @@ def zeros_after(result: Any) -> Array:
 
 def root_rank(function: str, root: Any, communicator: Communicator) -> int:
     """The root of a collective operation."""
-    root = integer(function, "root", root)
-    if not 0 <= root < communicator.size:
+    last = communicator.size - 1
+    return _up_to(function, "root", root, last, _RANK, {})
+
+
+def dest_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
+    """The process that a message goes to."""
+    last = communicator.size - 1
+    return _up_to(function, argument, rank, last, _RANK, _NOBODY)
+
+
+def source_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
+    """The process that a message comes from."""
+    last = communicator.size - 1
+    return _up_to(function, argument, rank, last, _RANK, _NOBODY_OR_ANY)
+
+
+def send_tag(function: str, argument: str, tag: Any, communicator: Communicator) -> int:
+    """The tag of a message that is sent."""
+    return _up_to(function, argument, tag, communicator.last_tag, _TAG, {})
+
+
+def recv_tag(function: str, argument: str, tag: Any, communicator: Communicator) -> int:
+    """The tag of a message that is received."""
+    return _up_to(function, argument, tag, communicator.last_tag, _TAG, _ANY)
+
+
+_RANK, _TAG = "a rank of the communicator", "a tag"
+# What further stands for a rank or a tag, by its value.
+_NOBODY = {PROC_NULL: "MPI.PROC_NULL"}
+_NOBODY_OR_ANY = {**_NOBODY, ANY_SOURCE: "MPI.ANY_SOURCE"}
+_ANY = {ANY_TAG: "MPI.ANY_TAG"}
+
+
+def _up_to(
+    function: str,
+    argument: str,
+    value: Any,
+    last: int,
+    what: str,
+    special: dict[int, str],
+) -> int:
+    """An argument that has to be a number from 0 to `last`, or a special one."""
+    if type(value) is int and 0 <= value <= last:
+        return value  # at once, as eager calls come here, too
+    number = integer(function, argument, value)
+    if not 0 <= number <= last and number not in special:
+        *others, expected = [f"{what} (0 to {last})", *special.values()]
+        if others:
+            expected = f"{', '.join(others)} or {expected}"
         raise ValueError(
-            f"{function} got {root} for argument `root`, expected a rank of the "
-            f"communicator (0 to {communicator.size - 1})"
+            f"{function} got {number} for argument `{argument}`, expected {expected}"
         )
-    return root
+    return number
 
 
 def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
@@ -69,8 +115,12 @@ def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
     text = f"{function.capitalize()} input must have shape (nproc, ...)"
 
     def check(name: str, leaf: Any) -> None:
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != communicator.size:
-            raise ValueError(f"{text}, unlike {name}" if name else text)
+        shape = np.shape(leaf)
+        if shape[:1] != (communicator.size,):
+            which = f", unlike {name}" if name else ""
+            raise ValueError(
+                f"{text}{which}: got shape {shape}, and nproc is {communicator.size}"
+            )
 
     if type(x) is Tree:
         x.check(function, check)

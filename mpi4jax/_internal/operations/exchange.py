@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -20,8 +20,17 @@ from ..lines import Half, Halves
 from ..operation import Operation, inexact_tangents, is_inexact, tangents_of
 from ..packing import Tree, as_words, from_words, word_of
 from ..token import AnyToken, with_tokens, without_tokens
-from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, bytes_of, like
+from ._arguments import (
+    ANY_SOURCE,
+    ANY_TAG,
+    PROC_NULL,
+    bytes_of,
+    dest_rank,
+    like,
+    recv_tag,
+    send_tag,
+    source_rank,
+)
 
 T = TypeVar("T")
 
@@ -300,9 +309,9 @@ def exchange(
         communicator,
         sent,
         received,
-        sent=messages_of("exchange", sent, ("dest", dest), ("sendtag", sendtag)),
+        sent=messages_of("exchange", SENDING, sent, dest, sendtag, communicator),
         received=messages_of(
-            "exchange", received, ("source", source), ("recvtag", recvtag)
+            "exchange", RECEIVING, received, source, recvtag, communicator
         ),
     )
     return received_tree
@@ -322,33 +331,49 @@ def exchange_with_token(
 ) -> tuple[T, AnyToken]: ...
 
 
+class Side(NamedTuple):
+    """The arguments that say where messages go to or come from, and how each is checked."""
+
+    ranks: str
+    tags: str
+    rank: Callable[[str, str, Any, Communicator], int]
+    tag: Callable[[str, str, Any, Communicator], int]
+
+
+SENDING = Side("dest", "sendtag", dest_rank, send_tag)
+RECEIVING = Side("source", "recvtag", source_rank, recv_tag)
+
+
 def messages_of(
-    function: str, arrays: Tree, ranks: tuple[str, Any], tags: tuple[str, Any]
+    function: str,
+    side: Side,
+    arrays: Tree,
+    ranks: Any,
+    tags: Any,
+    communicator: Communicator,
 ) -> Messages:
     """The messages with the leaves of a tree, as two arguments say."""
-    (of_ranks, given_ranks), (of_tags, given_tags) = ranks, tags
     tree: Any = jax.tree_util
-    leaves, structure = tree.tree_flatten(given_ranks, is_leaf=lambda x: x is None)
+    leaves, structure = tree.tree_flatten(ranks, is_leaf=lambda x: x is None)
     try:
         subtrees = structure.flatten_up_to(arrays.tree)
     except ValueError as error:
         raise ValueError(
-            f"{function} got {given_ranks!r} for argument `{of_ranks}`, expected a rank, "
+            f"{function} got {ranks!r} for argument `{side.ranks}`, expected a rank, "
             f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
-    found = tuple(integer(function, of_ranks, rank) for rank in leaves)
-    of_each, structure_of_tags = tree.tree_flatten(given_tags, is_leaf=lambda x: x is None)
+    of_each, structure_of_tags = tree.tree_flatten(tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
-        of_each *= len(found)
+        of_each *= len(leaves)
     elif structure_of_tags != structure:
         raise ValueError(
-            f"{function} got {given_tags!r} for argument `{of_tags}`, expected a tag, or a "
-            f"tree of tags like that of ranks in `{of_ranks}`"
+            f"{function} got {tags!r} for argument `{side.tags}`, expected a tag, or a "
+            f"tree of tags like that of ranks in `{side.ranks}`"
         )
     messages = Messages(
-        found,
-        tuple(integer(function, of_tags, tag) for tag in of_each),
+        tuple(side.rank(function, side.ranks, rank, communicator) for rank in leaves),
+        tuple(side.tag(function, side.tags, tag, communicator) for tag in of_each),
         tuple(len(tree.tree_leaves(subtree)) for subtree in subtrees),
     )
     # A part of the tree without arrays is no message.

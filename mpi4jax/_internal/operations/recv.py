@@ -8,10 +8,18 @@ import jax
 
 from .. import handles
 from ..annotations import Array, ArrayLike, Comm, Integer, Status
+from ..handles import Communicator
 from ..operation import Operation
 from ..token import AnyToken, LinearToken, with_tokens, without_tokens
-from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like, no_derivative
+from ._arguments import (
+    ANY_SOURCE,
+    ANY_TAG,
+    PROC_NULL,
+    like,
+    no_derivative,
+    recv_tag,
+    source_rank,
+)
 from ._linear import Linear, linear
 
 operation = Operation(
@@ -53,13 +61,15 @@ def recv(
 
     """
     communicator = handles.communicator("recv", comm)
-    return operation.receive(
-        communicator,
-        x,
-        source=integer("recv", "source", source),
-        tag=integer("recv", "tag", tag),
-        status=status,
-    )
+    params = _params(source, tag, communicator)
+    return operation.receive(communicator, x, **params, status=status)
+
+
+def _params(source: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
+    return {
+        "source": source_rank("recv", "source", source, communicator),
+        "tag": recv_tag("recv", "tag", tag, communicator),
+    }
 
 
 def _with_linear_token(
@@ -72,12 +82,10 @@ def _with_linear_token(
     status: Any = None,
 ) -> tuple[Any, LinearToken]:
     communicator = handles.communicator("recv", comm)
-    source, tag = integer("recv", "source", source), integer("recv", "tag", tag)
     result = linear_recv.on(
         token,
         x,
-        source=source,
-        tag=tag,
+        **_params(source, tag, communicator),
         status_number=handles.status_number("recv", status),
         communicator=communicator,
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 from .. import handles
 from ..annotations import ArrayLike, Comm, Integer
+from ..handles import Communicator
 from ..operation import Operation
 from ..token import AnyToken, LinearToken, with_tokens, without_tokens
-from ..validation import integer
-from ._arguments import no_derivative
+from ._arguments import dest_rank, no_derivative, send_tag
 from ._linear import Linear, linear
 
 operation = Operation("send", result=lambda x, **_: None)
@@ -29,17 +29,22 @@ def send(x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None) ->
 
     """
     communicator = handles.communicator("send", comm)
-    operation(
-        communicator, x, dest=integer("send", "dest", dest), tag=integer("send", "tag", tag)
-    )
+    operation(communicator, x, **_params(dest, tag, communicator))
+
+
+def _params(dest: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
+    return {
+        "dest": dest_rank("send", "dest", dest, communicator),
+        "tag": send_tag("send", "tag", tag, communicator),
+    }
 
 
 def _with_linear_token(
     token: LinearToken, x: Any, dest: Any, *, tag: Any = 0, comm: Any = None
 ) -> LinearToken:
     communicator = handles.communicator("send", comm)
-    dest, tag = integer("send", "dest", dest), integer("send", "tag", tag)
-    return linear_send.on(token, x, dest=dest, tag=tag, communicator=communicator)[1]
+    params = _params(dest, tag, communicator)
+    return linear_send.on(token, x, **params, communicator=communicator)[1]
 
 
 @with_tokens(send, _with_linear_token)

@@ -20,8 +20,16 @@ from ..jax_compat import (
 )
 from ..operation import Operation
 from ..token import AnyToken, with_tokens, without_tokens
-from ..validation import integer
-from ._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, like
+from ._arguments import (
+    ANY_SOURCE,
+    ANY_TAG,
+    PROC_NULL,
+    dest_rank,
+    like,
+    recv_tag,
+    send_tag,
+    source_rank,
+)
 
 
 def _operation(kind: type[Operation], *operands: str) -> Operation:
@@ -90,10 +98,10 @@ def sendrecv(
         communicator,
         sendbuf,
         recvbuf,
-        source=integer("sendrecv", "source", source),
-        dest=integer("sendrecv", "dest", dest),
-        sendtag=integer("sendrecv", "sendtag", sendtag),
-        recvtag=integer("sendrecv", "recvtag", recvtag),
+        source=source_rank("sendrecv", "source", source, communicator),
+        dest=dest_rank("sendrecv", "dest", dest, communicator),
+        sendtag=send_tag("sendrecv", "sendtag", sendtag, communicator),
+        recvtag=recv_tag("sendrecv", "recvtag", recvtag, communicator),
         status=status,
     )
 
