@@ -363,16 +363,17 @@ def messages_of(
             f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
+    given = tuple(side.rank(function, side.ranks, rank, communicator) for rank in leaves)
     of_each, structure_of_tags = tree.tree_flatten(tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
-        of_each *= len(leaves)
+        of_each *= len(given)
     elif structure_of_tags != structure:
         raise ValueError(
             f"{function} got {tags!r} for argument `{side.tags}`, expected a tag, or a "
             f"tree of tags like that of ranks in `{side.ranks}`"
         )
     messages = Messages(
-        tuple(side.rank(function, side.ranks, rank, communicator) for rank in leaves),
+        given,
         tuple(side.tag(function, side.tags, tag, communicator) for tag in of_each),
         tuple(len(tree.tree_leaves(subtree)) for subtree in subtrees),
     )
