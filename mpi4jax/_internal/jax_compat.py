@@ -252,6 +252,12 @@ def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
     return zip(*_traceback_of(ctx).raw_frames(), strict=True)
 
 
+def traceback_of_equation(equation: Any) -> Iterator[tuple[CodeType, int]]:
+    """The same of what was traced, where JAX keeps it."""
+    traceback = equation.source_info.traceback
+    return zip(*traceback.raw_frames(), strict=True) if traceback else iter(())
+
+
 def _traceback_of(ctx: Any) -> Any:
     # JAX < 0.8 has it elsewhere.
     return getattr(ctx, "traceback", None) or source_info_util.current().traceback

@@ -19,7 +19,8 @@ import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -621,10 +622,14 @@ def start(
     operands, room = list(map(jnp.asarray, operands)), list(map(jnp.asarray, room))
     ticket = flight.start([*operands, *room])
     if is_eager:
-        line = lines.described(lines.frames_of(sys._getframe()))
-        # Without a program of JAX's that takes the first element.
-        _core.set_flight_line(int(np.asarray(ticket)[0]), line)
+        set_line(ticket, lines.frames_of(sys._getframe()))
     return Request(ticket, flight.those_kept(room), (flight, structure))
+
+
+def set_line(ticket: Any, frames: Iterable[lines.Frame]) -> None:
+    """Say which functions were under way when an eager call gave a ticket."""
+    # Without a program of JAX's that takes the first element.
+    _core.set_flight_line(int(np.asarray(ticket)[0]), lines.described(frames))
 
 
 def wait(request: Request[T]) -> T:
@@ -688,6 +693,8 @@ def prepare() -> None:
 
 #: At the end of a program, what nobody has waited for gets so many seconds.
 _PATIENCE = 0.5
+#: Of so many lines.
+_MOST_NAMED = 20
 
 
 def _finish() -> None:
@@ -698,8 +705,11 @@ def _finish() -> None:
         return
     requests = "1 request was" if len(left) == 1 else f"{len(left)} requests were"
     text = [f"mpi4jax: r{MPI.COMM_WORLD.Get_rank()} | {requests} never waited for"]
-    for what, is_done in left[:20]:
-        text.append(f"  {what}{'' if is_done else ', which is still in flight'}")
-    if len(left) > 20:
-        text.append("  ...")
+    described = Counter(
+        what if is_done else f"{what}, which is still in flight" for what, is_done in left
+    )
+    for what, number in itertools.islice(described.items(), _MOST_NAMED):
+        text.append(f"  {what}" if number == 1 else f"  {what} ({number} times)")
+    if len(described) > _MOST_NAMED:
+        text.append(f"  and others, at {len(described) - _MOST_NAMED} more lines")
     print("\n".join(text), file=sys.stderr)

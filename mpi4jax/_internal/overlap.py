@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any, TypeVar
 
 import jax
@@ -30,8 +31,17 @@ from .jax_compat import (
     def_eager,
     eval_equation,
     trace_state_clean,
+    traceback_of_equation,
 )
-from .nonblocking import Flight, Types, collective_flight, exchange_flight, prepare
+from .lines import Frame
+from .nonblocking import (
+    Flight,
+    Types,
+    collective_flight,
+    exchange_flight,
+    prepare,
+    set_line,
+)
 from .operation import lower_everywhere, named
 from .operations.exchange import NO_MESSAGES, Messages
 from .operations.sendrecv import tangents
@@ -204,6 +214,9 @@ class _Split(_Traced):
             operands = _read(equation.invars, self._env)
             with at_its_line(equation):
                 ticket = flight.start(operands)
+            if trace_state_clean():
+                # Its program may be that of another line. Nobody waits if `during` fails.
+                set_line(ticket, starmap(Frame, traceback_of_equation(equation)))
             kept = flight.those_kept(operands[len(flight.sent) :])
             self._started.append((equation, flight, ticket, kept))
             self._missing.update(equation.outvars)

@@ -298,6 +298,12 @@ fn what_is_left_at_the_end_is_named() {
     let arrays = Arrays::new();
     arrays.start("hold", on(RANK_0).operand(arrays.operand(&[3])));
     ops::set_line(arrays.ticket[0] as u32, "main.py:7");
+    // However many came later.
+    for _ in 0..5000 {
+        let others = Arrays::new();
+        others.start("hold", on(RANK_0).operand(others.operand(&[3])));
+        assert_eq!(others.wait(3).0, Ok(()));
+    }
     let left = ops::finish::<Recorder>(Duration::ZERO);
     let left: Vec<_> = left
         .iter()

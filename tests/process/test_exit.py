@@ -1,5 +1,7 @@
 """Leaving with work under way: it is finished first, and MPI after it."""
 
+import re
+
 import pytest
 
 UNFINISHED = """
@@ -70,6 +72,47 @@ def test_requests_that_nobody_waits_for(launch, fails):
     ):
         assert text in done.stderr
     assert done.stderr.count("which is still in flight") == 1
+
+
+LONG_AGO = """
+    import jax, jax.numpy as jnp, mpi4jax
+    from mpi4py import MPI
+
+    x = jnp.ones(3)
+    first = mpi4jax.iallreduce(x, op=MPI.SUM)  # line 6
+    second = jax.jit(lambda x: mpi4jax.ibcast(x, 0))(x)  # line 7
+
+    def during():
+        raise RuntimeError
+
+    def one():
+        mpi4jax.overlap(lambda: mpi4jax.allreduce(x, op=MPI.SUM), during=during)  # line 13
+
+    def another():
+        mpi4jax.overlap(lambda: mpi4jax.allreduce(x, op=MPI.SUM), during=during)  # line 16
+
+    for function in (one, another, another):
+        try:
+            function()
+        except RuntimeError:
+            pass
+    for _ in range(5000):
+        mpi4jax.wait(mpi4jax.isendrecv(x, x, 0, 0))
+"""
+
+
+def test_requests_that_were_lost_long_ago(launch):
+    """Fails if lines are forgotten, or are those of the call that was compiled first."""
+    done = launch(LONG_AGO)
+    assert done.returncode == 0, done.stderr
+    *_, report = done.stderr.partition("r0 | 5 requests were never waited for\n")
+    lines = re.findall(r"  the (\w+) started at \S+:(\d+)(?: in \S+)?(.*)", report)
+    assert lines == [
+        ("iallreduce", "6", ""),
+        ("ibcast", "7", ""),
+        ("iallreduce", "13", ""),
+        ("iallreduce", "16", " (2 times)"),
+    ]
 
 
 def test_exit_after_an_exception(launch):

@@ -186,14 +186,13 @@ impl Drop for Flight {
 const NUMBERS: u32 = 1 << 24;
 /// So many are kept of what nobody may wait for.
 const MOST_PERHAPS_LOST: usize = 1024;
-/// So many of the last ones are known when they are over.
+/// So many are known when they are over: the last ones.
 const REMEMBERED: usize = 4096;
 
 /// What is in flight, and what is known of it without looking at it.
 struct Kept {
     flight: Arc<Mutex<Option<Flight>>>,
-    operation: &'static str,
-    call_site: i64,
+    origin: Origin,
     communicator: i64,
     sequence: u64,
 }
@@ -205,7 +204,7 @@ struct Flights {
     has_begun: bool,
     /// Those that nobody may wait for, the oldest first.
     perhaps_lost: VecDeque<u32>,
-    /// What is known of the last numbers.
+    /// Where those come from that are over, each at the place of its number.
     remembered: Vec<Origin>,
 }
 
@@ -274,30 +273,30 @@ impl Flights {
         };
         let is_over = lock(&kept.flight).as_ref().is_none_or(Flight::is_done);
         if is_over {
-            self.by_number.remove(&oldest);
+            self.remove(oldest);
         } else {
             self.perhaps_lost.push_back(oldest);
         }
     }
 
-    fn remember(&mut self, origin: Origin) {
-        let place = origin.number as usize % REMEMBERED;
+    /// Takes out what has this number, and remembers where it comes from.
+    fn remove(&mut self, number: u32) -> Option<Kept> {
+        let kept = self.by_number.remove(&number)?;
+        let origin = kept.origin.clone();
+        let place = number as usize % REMEMBERED;
         if self.remembered.len() <= place {
             self.remembered.resize(place + 1, origin.clone());
         }
         self.remembered[place] = origin;
+        Some(kept)
     }
 
-    /// What is known of a number.
-    fn origin(&mut self, number: u32) -> Option<&mut Origin> {
-        let known = self.remembered.get_mut(number as usize % REMEMBERED);
-        known.filter(|known| known.number == number)
-    }
-
-    fn describe(&mut self, number: u32) -> String {
-        self.origin(number).map_or_else(
+    /// Where a number comes from that is over, in words.
+    fn describe(&self, number: u32) -> String {
+        let known = self.remembered.get(number as usize % REMEMBERED);
+        known.filter(|known| known.number == number).map_or_else(
             || "an operation started long ago".to_owned(),
-            |origin| origin.in_words(),
+            Origin::in_words,
         )
     }
 }
@@ -319,15 +318,13 @@ pub fn keep<A: Abi>(flight: Flight) -> u32 {
     let may_be_lost = flight.may_be_lost;
     let mut all = flights();
     let number = all.next_number();
-    all.remember(Origin {
-        number,
-        operation: flight.operation,
-        call_site: flight.call_site,
-        line: None,
-    });
     let kept = Kept {
-        operation: flight.operation,
-        call_site: flight.call_site,
+        origin: Origin {
+            number,
+            operation: flight.operation,
+            call_site: flight.call_site,
+            line: None,
+        },
         communicator: flight.communicator,
         sequence: flight.sequence,
         flight: Arc::new(Mutex::new(Some(flight))),
@@ -357,7 +354,7 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
         );
     }
     let mut all = flights();
-    let Some(kept) = all.by_number.remove(&number) else {
+    let Some(kept) = all.remove(number) else {
         let what = all.describe(number);
         return Err(format!(
             "wait got a request that was waited for before: {what}"
@@ -371,8 +368,8 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
 
 /// Says which line an eager call has that has begun what has this number.
 pub fn set_line(number: u32, line: &str) {
-    if let Some(origin) = flights().origin(number) {
-        origin.line = Some(line.to_owned());
+    if let Some(kept) = flights().by_number.get_mut(&number) {
+        kept.origin.line = Some(line.to_owned());
     }
 }
 
@@ -466,7 +463,7 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
     let begin = Instant::now();
     let mut left = Vec::new();
     let found = mem::take(&mut flights().by_number);
-    for (number, kept) in found {
+    for kept in found.into_values() {
         let Some(mut flight) = lock(&kept.flight).take() else {
             continue;
         };
@@ -477,7 +474,7 @@ pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
         }
         if !flight.may_be_lost {
             left.push(Left {
-                what: flights().describe(number),
+                what: kept.origin.in_words(),
                 is_done: flight.is_done(),
             });
         }
@@ -499,13 +496,13 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     let (mut posted, mut groups) = (Vec::new(), Vec::new());
     for kept in all.by_number.values() {
         let facts = recorder::communicator_facts(kept.communicator).unwrap_or_default();
-        let messages = recorder::messages(kept.call_site).unwrap_or_default();
+        let messages = recorder::messages(kept.origin.call_site).unwrap_or_default();
         groups.push(Group::clone(&facts.group));
         posted.push(Posted {
             communicator: CommunicatorId::of(&facts),
             operation: match kept.sequence {
                 0 => String::new(),
-                _ => kept.operation.to_owned(),
+                _ => kept.origin.operation.to_owned(),
             },
             messages: messages_of(messages, &facts),
             communicator_name: facts.name,
