@@ -1,6 +1,6 @@
-"""For packages that call MPI from JAX with handlers of their own.
+"""For packages that call MPI from JAX with handlers of their own; for exported programs.
 
-`docs/extend.md` has an example.
+`docs/extend.md` and `docs/usage.md` have examples.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core
-from ._internal import effects, handles, jax_compat
+from ._internal import bridge, effects, handles, jax_compat
 from ._internal.annotations import Comm, Op
 from ._internal.effects import ordered_effect as ordered_effect
 from ._internal.hashable import handle, unpack_hashable
@@ -16,6 +16,7 @@ from ._internal.hashable import handle, unpack_hashable
 __all__ = [
     "call_in_order",
     "communicator_number",
+    "export_checks",
     "get_token",
     "mpi_handle",
     "operator_number",
@@ -91,6 +92,18 @@ def communicator_number(comm: Comm = None) -> int:
 
     """
     return handles.communicator("communicator_number", comm).number
+
+
+def export_checks() -> list[Any]:
+    """What :func:`jax.export.export` has to be told as ``disabled_checks``.
+
+    JAX exports only those custom calls that it knows itself, or whose names it is given.
+    These are the names of all handlers of mpi4jax, of which an operation may call several.
+    """
+    from jax.export import DisabledSafetyCheck  # takes long to import
+
+    targets = map(bridge.custom_call_target, bridge.operations)
+    return [DisabledSafetyCheck.custom_call(target) for target in targets]
 
 
 def operator_number(op: Op) -> int:

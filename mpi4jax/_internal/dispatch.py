@@ -16,7 +16,16 @@ from __future__ import annotations
 from typing import Any
 
 from .effects import ordered_effect
-from .jax_compat import ALIAS, LoweredProgram, devices_in_use, hlo, ir, on_lowering
+from .jax_compat import (
+    ALIAS,
+    CompiledProgram,
+    LoweredProgram,
+    devices_in_use,
+    hlo,
+    ir,
+    on_compilation,
+    on_lowering,
+)
 
 
 def _drop_token(program: LoweredProgram) -> None:
@@ -78,6 +87,20 @@ def _with_result_moved(attributes: Any, dropped: int) -> Any:
     if alias is not None and alias.value > dropped:
         named[ALIAS] = ir.IntegerAttr.get(alias.type, alias.value - 1)
     return ir.DictAttr.get(named)
+
+
+def _call_in_python(program: CompiledProgram) -> None:
+    """Have JAX pass the token to every call of a program that still takes it.
+
+    From the second call on, `jax.stages.Compiled` leaves it out, in its calls without
+    Python. It looks only at effects that are not ordered to see whether it may make these;
+    jitted functions look at both.
+    """
+    if ordered_effect in program.ordered_effects and not program.unordered_effects:
+        program.unordered_effects.append(ordered_effect)
+
+
+on_compilation(_call_in_python)
 
 
 def enable() -> None:

@@ -141,8 +141,10 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
 
 def _last_tag(comm: MPI.Intracomm) -> int:
     """The largest tag: an attribute of COMM_WORLD, at least (MPI-4.1 §9.1.2)."""
-    last: int | None = comm.Get_attr(MPI.TAG_UB)
-    return MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) if last is None else last
+    last: Any = comm.Get_attr(MPI.TAG_UB)
+    if last is None:
+        last = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(last)
 
 
 def _name_of(comm: MPI.Intracomm, number: int) -> str:

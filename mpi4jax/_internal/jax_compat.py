@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jaxlib
@@ -48,10 +48,13 @@ from jax.ffi import ffi_lowering, register_ffi_target
 from .environment import flag
 from .versions import versiontuple
 
+T = TypeVar("T")
+
 __all__ = [
     "ALIAS",
     "DEVICE_BYTES",
     "JAXLIB_LIBRARY",
+    "CompiledProgram",
     "Effect",
     "Literal",
     "LoweredProgram",
@@ -86,6 +89,7 @@ __all__ = [
     "lower_function",
     "map_call_attribute",
     "not_in_place",
+    "on_compilation",
     "on_lowering",
     "program_of",
     "register_effect_type",
@@ -428,22 +432,57 @@ def not_in_place(call: Any) -> None:
 def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:
     """Show every program to `callback` after it was lowered, before it is compiled."""
 
+    def program_in(variables: dict[str, Any]) -> LoweredProgram:
+        return LoweredProgram(
+            variables["lowering_result"].module,
+            variables["ordered_effects"],
+            variables["lowering_parameters"].for_export,
+        )
+
+    event = dispatch.JAXPR_TO_MLIR_MODULE_EVENT
+    _on_event(event, "_cached_lowering_to_hlo", program_in, callback)
+
+
+class CompiledProgram(NamedTuple):
+    """A program that XLA has compiled. The lists are JAX's own."""
+
+    #: The effects for which JAX will pass tokens to every call.
+    ordered_effects: list[Effect]
+    #: If there is one of these, JAX makes all calls in Python.
+    unordered_effects: list[Effect]
+
+
+def on_compilation(callback: Callable[[CompiledProgram], None]) -> None:
+    """Show every program to `callback` after it was compiled, before it can be called."""
+
+    def program_in(variables: dict[str, Any]) -> CompiledProgram:
+        return CompiledProgram(*(variables[name] for name in CompiledProgram._fields))
+
+    _on_event(dispatch.BACKEND_COMPILE_EVENT, "from_hlo", program_in, callback)
+
+
+def _on_event(
+    announced: str,
+    function: str,
+    program_in: Callable[[dict[str, Any]], T],
+    callback: Callable[[T], None],
+) -> None:
+    """Show a program to `callback` when JAX announces an event.
+
+    JAX says only that it happened. The program is among the variables of the function that
+    announces it, or of one that called this.
+    """
+
     def listener(event: str, *_: Any, **__: Any) -> None:
-        if event != dispatch.JAXPR_TO_MLIR_MODULE_EVENT:
+        if event != announced:
             return
-        # JAX announces the event, and leaves the program with the function that does.
         frame = inspect.currentframe()
-        while frame is not None and frame.f_code.co_name != "_cached_lowering_to_hlo":
+        while frame is not None and frame.f_code.co_name != function:
             frame = frame.f_back
         if frame is None or frame.f_globals is not vars(pxla):
             return
-        found = frame.f_locals
         try:
-            program = LoweredProgram(
-                found["lowering_result"].module,
-                found["ordered_effects"],
-                found["lowering_parameters"].for_export,
-            )
+            program = program_in(frame.f_locals)
         except (KeyError, AttributeError):
             return
         callback(program)

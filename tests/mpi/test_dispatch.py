@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpi4jax import diagnostics, extend
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax.experimental import auto_tokenize
@@ -125,6 +126,31 @@ def test_a_function_without_results_can_be_waited_for(rank, size):
     assert (status.Get_source(), status.Get_tag()) == (left, left)
 
 
+@pytest.mark.parametrize(
+    "function", [total, lambda x: mpi.barrier()], ids=["allreduce", "barrier"]
+)
+def test_no_results_ahead_of_time(function):
+    """From the second call on, JAX would leave out the token that such programs take."""
+    compiled = jax.jit(lambda x: (function(x), None)[1]).lower(jnp.ones(3)).compile()
+    numbers = []
+    for _ in range(3):
+        compiled(jnp.ones(3))
+        jax.effects_barrier()
+        numbers.append(diagnostics.recent()[-1].number)
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]
+
+
+def test_send_ahead_of_time(rank, size):
+    if size == 1:
+        pytest.skip("a message to oneself may wait for its receiver")
+    compiled = jax.jit(lambda x: mpi.send(x, (rank + 1) % size))
+    compiled = compiled.lower(jnp.ones(3)).compile()
+    for n in range(3):
+        compiled(jnp.full(3, 1.0 * n))
+        received = mpi.recv(jnp.ones(3), (rank - 1) % size)
+        np.testing.assert_array_equal(received, np.full(3, n))
+
+
 def test_beside_other_effects(capfd, size):
     """A program with another ordered effect is called JAX's way."""
 
@@ -141,8 +167,8 @@ def test_beside_other_effects(capfd, size):
 
 def test_exported_functions_keep_their_effect(size):
     export = pytest.importorskip("jax.export", exc_type=ImportError)
-    check = export.DisabledSafetyCheck.custom_call("mpi_allreduce_ffi")
-    exported = export.export(jax.jit(total), disabled_checks=[check])(jnp.ones(3))
+    checks = extend.export_checks()
+    exported = export.export(jax.jit(total), disabled_checks=checks)(jnp.ones(3))
     assert [str(e) for e in exported.ordered_effects] == ["MPI"]
     again = jax.jit(lambda x: exported.call(exported.call(x)))
     np.testing.assert_array_equal(again(jnp.ones(3)), np.full(3, size**2))

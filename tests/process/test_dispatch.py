@@ -1,5 +1,7 @@
 """When JAX's own way of calling programs is kept."""
 
+import pytest
+
 PYTHON_CALLS = """
     import sys
     import jax, jax.numpy as jnp
@@ -32,6 +34,68 @@ def test_turned_off(launch):
     count, result, has_token = done.stdout.split()
     assert int(count) > 10
     assert (result, has_token) == ("3.0", "True")
+
+
+AHEAD_OF_TIME = """
+    import jax, jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    total = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM)).lower(jnp.ones(3)).compile()
+    print(*(float(total(n * jnp.ones(3))[0]) for n in range(3)))
+"""
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        {"MPI4JAX_FAST_DISPATCH": "0"},
+        {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    ],
+    ids=["turned-off", "devices"],
+)
+def test_ahead_of_time(launch, variable):
+    """A program that takes JAX's token also gets it in the second call."""
+    done = launch(AHEAD_OF_TIME, **variable)
+    assert done.stdout == "0.0 1.0 2.0\n", done.stderr
+
+
+EXPORT = """
+    import jax, jax.numpy as jnp
+    from jax import export
+    from mpi4py import MPI
+    from mpi4jax import extend, notoken as mpi
+
+    def function(x):
+        split = MPI.COMM_WORLD.Split(0)
+        return mpi.allreduce(x, MPI.SUM) + mpi.allreduce(x, MPI.MAX, comm=split)
+
+    checks = extend.export_checks()
+    exported = export.export(jax.jit(function), disabled_checks=checks)(jnp.ones(3))
+    with open(FILE, "wb") as file:
+        file.write(exported.serialize())
+"""
+
+LOAD = """
+    import jax.numpy as jnp
+    from jax import export
+    from mpi4py import MPI
+    from mpi4jax import extend
+
+    extend.communicator_number()
+    extend.communicator_number(MPI.COMM_WORLD.Split(0))
+    with open(FILE, "rb") as file:
+        print(export.deserialize(file.read()).call(jnp.ones(3)))
+"""
+
+
+def test_exported_program_in_another_process(launch, tmp_path):
+    pytest.importorskip("jax.export", exc_type=ImportError)
+    pytest.importorskip("flatbuffers")
+    file = tmp_path / "program"
+    for code, output in ((EXPORT, ""), (LOAD, "[2. 2. 2.]\n")):
+        done = launch(code.replace("FILE", repr(str(file))))
+        assert done.stdout == output, done.stderr
 
 
 SEVERAL_DEVICES = """
