@@ -233,6 +233,7 @@ class _Split(_Traced):
 
 # The nonblocking forms of operations.
 
+
 def _flight_of(equation: Any) -> Flight | None:
     """What starts an operation, if it has such a form."""
     form: Any = _FORMS.get(equation.primitive)

@@ -229,8 +229,8 @@ def no_derivative(function: str) -> Callable[..., Any]:
             f"{function} can't be differentiated: a derivative has to travel with the "
             "message, and JAX does not follow it from one process to another. Pass a token "
             "of mpi4jax.create_token() from call to call of send and recv, and let what is "
-            "differentiated depend on it by mpi4jax.tie(). Or use sendrecv on both sides, with "
-            "MPI.PROC_NULL for the side that is missing, and let what is differentiated "
+            "differentiated depend on it by mpi4jax.tie(). Or use sendrecv on both sides, "
+            "with MPI.PROC_NULL for the side that is missing, and let what is differentiated "
             "depend on its result"
         )
 
