@@ -230,8 +230,8 @@ def no_derivative(function: str) -> Callable[..., Any]:
             "message, and JAX does not follow it from one process to another. Pass a token "
             "of mpi4jax.create_token() from call to call of send and recv, and let what is "
             "differentiated depend on it by mpi4jax.tie(). Or use sendrecv on both sides, "
-            "with MPI.PROC_NULL for the side that is missing, and let what is differentiated "
-            "depend on its result"
+            "with MPI.PROC_NULL for the side that is missing, and let what is "
+            "differentiated depend on its result"
         )
 
     return rule
