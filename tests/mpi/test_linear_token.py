@@ -343,13 +343,13 @@ def test_status():
 @both
 def test_ranks_and_tags_out_of_range(transform):
     def sent(x):
-        mpi.send(x, SIZE, token=mpi4jax.create_token(x))
+        mpi.send(x, -9, token=mpi4jax.create_token(x))
 
     def received(x):
         return mpi.recv(x, MPI.PROC_NULL, tag=-5, token=mpi4jax.create_token(x))[0]
 
     for function, text in (
-        (sent, f"send got {SIZE} for argument `dest`, expected a rank of the communicator"),
+        (sent, "send got -9 for argument `dest`, expected a rank of the communicator"),
         (received, "recv got -5 for argument `tag`, expected a tag"),
     ):
         with pytest.raises(ValueError, match=text):

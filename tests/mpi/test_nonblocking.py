@@ -708,6 +708,8 @@ def test_wrong_arguments():
         mpi4jax.isend([jnp.ones(3)], 0)
     with pytest.raises(ValueError, match="iexchange got .* for argument `dest`"):
         mpi4jax.iexchange([jnp.ones(3)], [], [], [0, 1])
+    with pytest.raises(ValueError, match=f"isend got {SIZE} for argument `dest`, expected"):
+        mpi4jax.isend(jnp.ones(3), SIZE)
     with pytest.raises(ValueError, match="input must have shape"):
         mpi4jax.ialltoall(jnp.ones((SIZE + 1, 2)))
     with pytest.raises(TypeError, match="complex64"):

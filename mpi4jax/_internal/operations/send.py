@@ -9,6 +9,7 @@ from ..annotations import ArrayLike, Comm, Integer
 from ..handles import Communicator
 from ..operation import Operation
 from ..token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..validation import integer
 from ._arguments import dest_rank, no_derivative, send_tag
 from ._linear import Linear, linear
 
@@ -33,10 +34,16 @@ def send(x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None) ->
 
 
 def _params(dest: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
-    return {
-        "dest": dest_rank("send", "dest", dest, communicator),
-        "tag": send_tag("send", "tag", tag, communicator),
-    }
+    dest = integer("send", "dest", dest)
+    # Programs for the original, and its tests, send to a rank behind the last one to get an
+    # error of MPI's, which ends all processes.
+    if not communicator.size <= dest <= _LARGEST_INT:
+        dest = dest_rank("send", "dest", dest, communicator)
+    return {"dest": dest, "tag": send_tag("send", "tag", tag, communicator)}
+
+
+#: Of MPI's ints.
+_LARGEST_INT = 2**31 - 1
 
 
 def _with_linear_token(
