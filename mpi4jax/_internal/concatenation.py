@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from .bridge import custom_call_target
 from .dtypes import has_carrier
 from .jax_compat import (
-    Primitive,
     ShapedArray,
+    VaryingPrimitive,
     ad,
     batching,
     def_eager,
@@ -68,8 +68,8 @@ def _split(x: Any, *, sizes: tuple[int, ...]) -> list[Any]:
     return [jax.lax.slice_in_dim(x, end - size, end, axis=-1) for end, size in pairs]
 
 
-concatenate_p = Primitive("concatenate_mpi")
-split_p = Primitive("split_mpi")
+concatenate_p = VaryingPrimitive("concatenate_mpi")
+split_p = VaryingPrimitive("split_mpi")
 split_p.multiple_results = True
 
 
@@ -107,7 +107,7 @@ def _batch_split(
 
 
 def _register(
-    primitive: Primitive, name: str, function: Any, transpose: Any, batch: Any
+    primitive: VaryingPrimitive, name: str, function: Any, transpose: Any, batch: Any
 ) -> None:
     def lower(ctx: Any, *operands: Any, **_: Any) -> Any:
         return ffi_lowering(custom_call_target(name))(ctx, *operands)

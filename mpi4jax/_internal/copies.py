@@ -17,7 +17,7 @@ import numpy as np
 from .bridge import custom_call_target
 from .concatenation import concatenate
 from .dtypes import types_of
-from .jax_compat import Primitive, ShapedArray, ffi_lowering, register_lowering
+from .jax_compat import ShapedArray, VaryingPrimitive, ffi_lowering, register_lowering
 
 
 class View(NamedTuple):
@@ -83,7 +83,7 @@ def _numbers(copies: Sequence[Copy]) -> tuple[int, ...]:
     return tuple(n for copy in copies if not copy.is_empty for n in copy.numbers())
 
 
-copy_p = Primitive("copy_mpi")
+copy_p = VaryingPrimitive("copy_mpi")
 copy_p.multiple_results = True
 
 
@@ -140,7 +140,7 @@ register_lowering(copy_p, _lower, platform="cpu")
 #: The types that the core can add.
 ADDED = frozenset(("float32", "float64", "complex64", "complex128"))
 
-give_back_p = Primitive("give_back_mpi")
+give_back_p = VaryingPrimitive("give_back_mpi")
 give_back_p.multiple_results = True
 
 

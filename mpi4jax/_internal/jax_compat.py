@@ -22,6 +22,7 @@ import numpy as np
 from jax._src import (
     compilation_cache,
     config,
+    core,
     dispatch,
     mesh,
     source_info_util,
@@ -41,6 +42,7 @@ from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters.mlir import token_type
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
+from jax._src.state.types import AbstractRef
 from jax._src.xla_bridge import backends_are_initialized
 from jax.core import ShapedArray, Tracer
 from jax.ffi import ffi_lowering, register_ffi_target
@@ -62,6 +64,7 @@ __all__ = [
     "ShapedArray",
     "Token",
     "Tracer",
+    "VaryingPrimitive",
     "abstract_token",
     "ad",
     "apply_primitive",
@@ -85,6 +88,8 @@ __all__ = [
     "is_compiling",
     "is_jitted",
     "is_kept_argument",
+    "is_ordered",
+    "is_ref",
     "is_user_file",
     "lower_function",
     "map_call_attribute",
@@ -148,6 +153,65 @@ def avoid_broken_cache() -> None:
     compilation_cache.reset_cache()
 
 
+# What a value inside of a `shard_map` varies over is a part of its type. JAX before 0.8 or
+# so has other names for it.
+_vary_alike: Callable[..., Sequence[Any]] = getattr(
+    core, "auto_insert_reshard", None
+) or getattr(core, "standard_insert_pvary", lambda *operands: operands)
+
+
+def varying_axes(aval: Any) -> frozenset[Any]:
+    """The manual axes of the mesh over which a value of this type varies."""
+    if hasattr(aval, "mat"):
+        axes: frozenset[Any] = aval.mat.varying
+        return axes
+    return getattr(aval, "vma", frozenset())
+
+
+class VaryingPrimitive(Primitive):
+    """A primitive whose results vary over the same axes of a `shard_map` as its operands.
+
+    Where these differ, they are made to vary alike, as for JAX's own primitives.
+    """
+
+    def bind(self, *operands: Any, **params: Any) -> Any:
+        if len(operands) > 1:
+            operands = tuple(_vary_alike(*operands))
+        return super().bind(*operands, **params)
+
+    def def_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        def types(*avals: Any, **params: Any) -> Any:
+            results = rule(*avals, **params)
+            if self.multiple_results:
+                return [_varying_like(avals, result) for result in results]
+            return _varying_like(avals, results)
+
+        super().def_abstract_eval(types)
+        return rule
+
+    def def_effectful_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        def types(*avals: Any, **params: Any) -> Any:
+            results, effects = rule(*avals, **params)
+            if self.multiple_results:
+                return [_varying_like(avals, result) for result in results], effects
+            return _varying_like(avals, results), effects
+
+        super().def_effectful_abstract_eval(types)
+        return rule
+
+
+def _varying_like(avals: Sequence[Any], result: ShapedArray) -> ShapedArray:
+    """A type that varies over the same axes as other ones, which all vary alike."""
+    if not avals or not varying_axes(avals[0]):
+        return result
+    # Manual axes, which are those that something varies over, shard no array.
+    spec = jax.sharding.PartitionSpec(*[None] * len(result.shape))
+    sharding = jax.sharding.NamedSharding(avals[0].sharding.mesh, spec)
+    changes = {"shape": result.shape, "dtype": result.dtype, "sharding": sharding}
+    varying: ShapedArray = avals[0].update(**changes, weak_type=False)
+    return varying
+
+
 def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:
     """Make an effect of a type, and tell JAX that it may appear everywhere."""
     for types in (
@@ -159,6 +223,16 @@ def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effe
     ):
         types.add_type(effect_type)
     return effect_type()
+
+
+def is_ordered(effect: Effect) -> bool:
+    """Whether what has an effect keeps its place among all else that has this effect."""
+    return ordered_effects.contains(effect)
+
+
+def is_ref(aval: Any) -> bool:
+    """Whether a type is that of a ref, which can be read and written."""
+    return isinstance(aval, AbstractRef)
 
 
 # JAX >= 0.7 may lower equal equations once, out of line. Ours look at where they are.

@@ -37,8 +37,8 @@ from .environment import settings
 from .flush import flush
 from .handles import Communicator
 from .jax_compat import (
-    Primitive,
     ShapedArray,
+    VaryingPrimitive,
     ad,
     batching,
     convert,
@@ -374,7 +374,7 @@ KINDS = {
 class _Half:
     """One half, as eager calls make it."""
 
-    def __init__(self, primitive: Primitive) -> None:
+    def __init__(self, primitive: VaryingPrimitive) -> None:
         self.name = primitive.name.removesuffix("_mpi")
         self._primitive = primitive
         primitive.def_impl(self._evaluate)
@@ -399,8 +399,8 @@ class _Half:
         return found(*operands)
 
 
-start_p = Primitive("start_mpi")
-wait_p = Primitive("wait_mpi")
+start_p = VaryingPrimitive("start_mpi")
+wait_p = VaryingPrimitive("wait_mpi")
 wait_p.multiple_results = True
 
 

@@ -24,8 +24,8 @@ from .environment import settings
 from .handles import Communicator
 from .jax_compat import (
     LoweredProgram,
-    Primitive,
     ShapedArray,
+    VaryingPrimitive,
     ad,
     batching,
     calls_with,
@@ -138,7 +138,7 @@ class Operation:
         self._not_written = not_written
         self._halves = halves
 
-        self.primitive = Primitive(f"{name}_mpi")
+        self.primitive = VaryingPrimitive(f"{name}_mpi")
         self.primitive.multiple_results = True
         self.primitive.def_impl(self._evaluate)
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
@@ -420,7 +420,9 @@ def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
-def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
+def lower_everywhere(
+    primitive: VaryingPrimitive, rule: Callable[..., Sequence[Any]]
+) -> None:
     """Register a rule that calls a handler, on all platforms that have handlers."""
 
     def lower_on_device(
@@ -546,7 +548,7 @@ class SharedTranspose:
 
     def __init__(self, operation: Operation, function: Callable[..., Any]) -> None:
         self._operation = operation
-        self.primitive = Primitive(f"{operation.name}_transpose_mpi")
+        self.primitive = VaryingPrimitive(f"{operation.name}_transpose_mpi")
         self.primitive.def_impl(function)
         self.primitive.def_abstract_eval(
             lambda *avals, **params: ShapedArray(

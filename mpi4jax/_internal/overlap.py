@@ -30,6 +30,8 @@ from .jax_compat import (
     batching,
     def_eager,
     eval_equation,
+    is_ordered,
+    is_ref,
     trace_state_clean,
     traceback_of_equation,
 )
@@ -68,7 +70,10 @@ def _of_some(values: Sequence[Any]) -> list[Any]:
     return [x if type(x) is ad.Zero else next(found) for x in values]
 
 
-in_order_p.def_effectful_abstract_eval(lambda *avals: (types_of(avals), {ordered_effect}))
+in_order_p.def_effectful_abstract_eval(
+    # All else of a type stays: what it varies over inside of a `shard_map`.
+    lambda *avals: ([x.update(weak_type=False) for x in avals], {ordered_effect})
+)
 ad.primitive_jvps[in_order_p] = lambda primals, tangents: (
     in_order_p.bind(*primals),
     _of_some(tangents),
@@ -115,6 +120,9 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     of ``communicate`` is done. Operations that have no nonblocking form, and those inside
     of loops and branches, are done before ``during``.
 
+    Refs (``jax.new_ref``) and callbacks follow this order: if ``communicate`` writes the
+    result of an operation to a ref, ``during`` reads the old value.
+
     Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the operations are
     started, except what does not use the program's arrays.
 
@@ -134,7 +142,12 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         result = during()
         return first.finish(), jax.block_until_ready(result)
     computed = _Traced(during)
-    places = [n for n, x in enumerate(computed.consts) if isinstance(x, Tracer)]
+    places = [
+        n
+        for n, x in enumerate(computed.consts)
+        # JAX keeps what is read from a ref and written to it in order by itself.
+        if isinstance(x, Tracer) and not is_ref(x.aval)
+    ]
     if places:
         # What `communicate` goes on with is this, too: XLA copies nothing then.
         given = [computed.consts[n] for n in places]
@@ -185,7 +198,7 @@ class _Split(_Traced):
         self._env: dict[Any, Any] = dict(
             zip(self.jaxpr.constvars, self.consts, strict=True)
         )
-        #: What comes later.
+        #: What comes later: results, and refs that are not yet read or written.
         self._missing: set[Any] = set()
         self._later: list[Any] = []
         self._started: list[tuple[Any, Flight, Any, list[Any]]] = []
@@ -197,15 +210,16 @@ class _Split(_Traced):
                 self._env[variable] = new
 
     def start(self) -> None:
-        calls_later = False
+        effects_later: set[Any] = set()
         for equation in self.jaxpr.eqns:
-            variables = [x for x in equation.invars if not isinstance(x, Literal)]
-            calls = ordered_effect in equation.effects
-            if not self._missing.isdisjoint(variables) or (calls and calls_later):
-                # Calls stay in order.
-                calls_later |= calls
+            variables = {x for x in equation.invars if not isinstance(x, Literal)}
+            effects = set(filter(is_ordered, equation.effects))
+            if variables & self._missing or effects & effects_later:
+                # Calls stay in order, and so does all else that has effects.
+                effects_later |= effects
                 self._later.append(equation)
                 self._missing.update(equation.outvars)
+                self._missing.update(x for x in variables if is_ref(x.aval))
                 continue
             flight = _flight_of(equation)
             if flight is None:

@@ -23,8 +23,8 @@ from .concatenation import concatenate, split
 from .copies import Copy, View
 from .dtypes import has_carrier, types_of
 from .jax_compat import (
-    Primitive,
     ShapedArray,
+    VaryingPrimitive,
     ad,
     batching,
     def_eager,
@@ -477,7 +477,7 @@ def _linear(
     by_xla: Callable[..., list[Any]],
     by_core: Callable[..., list[Any]],
     in_core: Callable[[Any], bool],
-) -> Primitive:
+) -> VaryingPrimitive:
     """A linear function of fields and messages, as a primitive.
 
     Arguments:
@@ -488,7 +488,7 @@ def _linear(
         in_core: Whether an array is of one of these.
 
     """
-    primitive = Primitive(f"{name}_slabs_mpi")
+    primitive = VaryingPrimitive(f"{name}_slabs_mpi")
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
     def_eager(primitive)
@@ -528,12 +528,12 @@ def _can_add(x: Any) -> bool:
     return str(x.dtype) in copies.ADDED
 
 
-def _transposes(one: Primitive, other: Primitive) -> None:
+def _transposes(one: VaryingPrimitive, other: VaryingPrimitive) -> None:
     """Make each of two functions the derivative's transpose of the other."""
     for primitive, back in ((one, other), (other, one)):
 
         def transpose(
-            cotangents: Any, *operands: Any, back: Primitive = back, **params: Any
+            cotangents: Any, *operands: Any, back: VaryingPrimitive = back, **params: Any
         ) -> list[Any]:
             found = back.bind(*map(ad.instantiate_zeros, cotangents), **params)
             pairs = zip(operands, found, strict=True)
@@ -546,7 +546,7 @@ def _transposed(
     name: str,
     types: Callable[..., list[ShapedArray]],
     function: Callable[..., list[Any]],
-) -> Primitive:
+) -> VaryingPrimitive:
     by_xla = functools.partial(function, copies.given_back_by_xla)
     by_core = functools.partial(function, copies.given_back)
     return _linear(name, types, by_xla, by_core, _can_add)

@@ -1,5 +1,6 @@
 """Operations in two halves, and what is computed in between."""
 
+import functools
 import random
 import re
 import types
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 from mpi4py import MPI
 
 import mpi4jax
@@ -561,6 +563,77 @@ def test_overlap_keeps_the_order_of_calls():
         "wait",
         "allreduce",
     ]
+
+
+def new_ref(value):
+    if hasattr(jax, "new_ref"):
+        return jax.new_ref(value)
+    from jax._src.core import mutable_array  # JAX < 0.7
+
+    return mutable_array(value)
+
+
+def written_then_read(x, ref):
+    ref[...] = mpi.allreduce(x, MPI.SUM)
+    return ref[...] + 0
+
+
+def written_by_another_function(x, ref):
+    jax.jit(lambda ref, y: ref.__setitem__(..., y))(ref, mpi.allreduce(x, MPI.SUM))
+    return ref[...] + 0
+
+
+def read_then_written(x, ref):
+    found = ref[mpi.allreduce(x, MPI.SUM)[0].astype(int) - SIZE]
+    ref[...] = jnp.full(3, 9.0)
+    return found + SIZE - 1
+
+
+@pytest.mark.parametrize(
+    "communicate", [written_then_read, written_by_another_function, read_then_written]
+)
+@compiled
+def test_overlap_keeps_the_order_at_refs(communicate, transform):
+    """Fails if what does not depend on a result comes before what does."""
+
+    def function(x):
+        ref = new_ref(jnp.ones(3))
+        return mpi4jax.overlap(lambda: communicate(x, ref), during=lambda: x + 1)[0]
+
+    np.testing.assert_array_equal(transform(function)(jnp.ones(3)), SIZE)
+
+
+def test_overlap_beside_a_ref():
+    def function(x):
+        ref = new_ref(x)
+
+        def during():
+            ref[...] *= 3
+            return ref[...] + x
+
+        total, found = mpi4jax.overlap(lambda: mpi.allreduce(x, MPI.SUM), during=during)
+        return total, found, ref[...]
+
+    total, found, left = jax.jit(function)(jnp.ones(3))
+    assert (total[0], found[0], left[0]) == (SIZE, 4, 3)
+
+
+def test_overlap_keeps_the_order_of_callbacks():
+    calls = []
+
+    def function(x):
+        def communicate():
+            y = mpi.allreduce(x, MPI.SUM)
+            for number, value in enumerate((y, x)):
+                note = functools.partial(lambda number, _: calls.append(number), number)
+                io_callback(note, None, value, ordered=True)
+            return y
+
+        return mpi4jax.overlap(communicate, during=lambda: x + 1)
+
+    jax.block_until_ready(jax.jit(function)(jnp.ones(3)))
+    jax.effects_barrier()
+    assert calls == [0, 1]
 
 
 @every_form
