@@ -155,9 +155,9 @@ def avoid_broken_cache() -> None:
 
 # What a value inside of a `shard_map` varies over is a part of its type. JAX before 0.8 or
 # so has other names for it.
-_vary_alike: Callable[..., Sequence[Any]] = getattr(
-    core, "auto_insert_reshard", None
-) or getattr(core, "standard_insert_pvary", lambda *operands: operands)
+_vary_alike: Any = getattr(core, "auto_insert_reshard", None) or getattr(
+    core, "standard_insert_pvary", lambda *operands: operands
+)
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

@@ -24,6 +24,7 @@ from .environment import settings
 from .handles import Communicator
 from .jax_compat import (
     LoweredProgram,
+    Primitive,
     ShapedArray,
     VaryingPrimitive,
     ad,
@@ -420,9 +421,7 @@ def _as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
-def lower_everywhere(
-    primitive: VaryingPrimitive, rule: Callable[..., Sequence[Any]]
-) -> None:
+def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
     """Register a rule that calls a handler, on all platforms that have handlers."""
 
     def lower_on_device(
