@@ -202,7 +202,8 @@ class Plan:
             fields: An array of the whole grid, or a tree of them, on all processes.
             root (int): The one process that has them, if not all do. On the others, only
                 shapes and dtypes are used, so they may pass
-                :class:`jax.ShapeDtypeStruct` instead of arrays.
+                :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,
+                all processes pass arrays that are differentiated or mapped over.
             edge: The value of ghost cells at a non-periodic edge of the grid.
 
         """
@@ -214,15 +215,19 @@ class Plan:
             self._whole("scatter", name, x) for name, x in zip(names, leaves, strict=True)
         ]
 
+        has_fields = root in (None, self._communicator.rank)
+        # The values of others are not used. But JAX may differentiate arrays, or map over
+        # them, here as on root.
+        is_given = [has_fields or isinstance(x, jax.Array) for x in leaves]
+
         def scattered(arrays: list[Any]) -> list[Any]:
             given = iter(arrays)
             return [
-                self._scatter_one(next(given) if is_given else x, root, edge, cells)
-                for x, cells in zip(leaves, whole, strict=True)
+                self._scatter_one(next(given) if is_array else x, root, edge, cells)
+                for x, cells, is_array in zip(leaves, whole, is_given, strict=True)
             ]
 
-        is_given = root in (None, self._communicator.rank)
-        arrays = list(map(jnp.asarray, leaves)) if is_given else []
+        arrays = list(map(jnp.asarray, itertools.compress(leaves, is_given)))
         return _unflat(structure, _once(scattered)(arrays))
 
     @overload
@@ -444,7 +449,7 @@ class Plan:
                 x = taken(x, np.concatenate(points), place)
             x = self._split(x, places)
         else:
-            x = jnp.zeros(shape, x.dtype)
+            x = _zeros_of(x, shape)
         x = scatter(x, root, comm=self.comm)
         for axis, (cells, more), place in described:
             own = len(sources(axis, cells, more, axis.coordinate))
@@ -520,6 +525,13 @@ def _flat(fields: Any) -> tuple[list[str], list[Any], Any]:
 
 def _unflat(structure: Any, leaves: Sequence[Any]) -> Any:
     return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _zeros_of(x: Any, shape: Sequence[int]) -> Any:
+    """Zeros of another shape, which depend on an array for derivatives and maps."""
+    if not isinstance(x, jax.Array):
+        return jnp.zeros(shape, x.dtype)
+    return jnp.broadcast_to(jnp.sum(jnp.ravel(x)[:0]).astype(x.dtype), shape)
 
 
 def _once(function: Callable[..., T]) -> Callable[..., T]:

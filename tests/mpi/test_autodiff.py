@@ -11,6 +11,7 @@ import pytest
 from every import every_derivative, every_reduction, over
 from mpi4py import MPI
 
+from mpi4jax import halo
 from mpi4jax import notoken as mpi
 from mpi4jax._commands.cases import CASES, OPERATIONS, OPERATORS, Exscan
 from mpi4jax.experimental import auto_tokenize
@@ -137,6 +138,46 @@ def test_transposing_twice(case):
 
     (again,) = jax.linear_transpose(transposed, f(x))(x)
     assert_close(again, f(x), 1e-14)
+
+
+def of_a_plan(name, root):
+    """A call for whole fields, whose parts differ in size, on a plane that is divided."""
+    grid = COMM.Create_cart(MPI.Compute_dims(SIZE, 2), (True, False))
+    plan = halo.Plan(grid, ((1, 1), (2, 1)), shape=(7, 5))
+
+    def call(x):
+        y = getattr(plan, name)(x, root=root)
+        return jnp.zeros(0) if y is None else y
+
+    return call, (7, 5) if name == "scatter" else plan.scatter(np.zeros((7, 5))).shape
+
+
+@dtypes
+@pytest.mark.parametrize("root", sorted({0, LAST}))
+@pytest.mark.parametrize("name", ["scatter", "gather"])
+def test_whole_fields(name, root, dtype):
+    f, shape = of_a_plan(name, root)
+    x, t = random(shape, dtype, 1), random(shape, dtype, 2)
+    matrices = jacobian(f, x)
+    for transform in (lambda f: f, jax.jit):
+        y, tangent = transform(lambda x, t: jax.jvp(f, (x,), (t,)))(x, t)
+        np.testing.assert_array_equal(y, f(x))
+        assert_close(tangent, pushed(matrices, t))
+        batch = transform(jax.vmap(f))(jnp.stack([x, t]))
+        np.testing.assert_array_equal(batch, jnp.stack([y, f(t)]))
+
+        if name == "gather" and jax.__version_info__ < (0, 8):
+            continue  # This JAX does not come back where the result is not there.
+        ct = random(y.shape, dtype, 3)
+        gradient = transform(lambda x, ct: jax.vjp(f, x)[1](ct)[0])(x, ct)
+        assert_close(gradient, pulled(matrices, ct, is_shared=False))
+        (transposed,) = transform(jax.linear_transpose(f, x))(ct)
+        np.testing.assert_array_equal(transposed, gradient)
+        left = everywhere(jnp.sum(y * ct))
+        assert abs(left - everywhere(jnp.sum(x * gradient))) < 1e-12 * max(1, abs(left))
+        mapped = transform(jax.grad(lambda x: jnp.sum(jnp.abs(jax.vmap(f)(x)) ** 2)))
+        single = transform(jax.grad(lambda x: jnp.sum(jnp.abs(f(x)) ** 2)))
+        assert_close(mapped(jnp.stack([x, t]))[1], single(t), 1e-12)
 
 
 @every_derivative

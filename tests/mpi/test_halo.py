@@ -322,6 +322,21 @@ def test_maps_and_derivatives_where_cells_go_one_way():
     assert_equal(gradient, 2 * plan.accumulate(there))
 
 
+def test_gradients_of_a_batch_with_a_computation_meanwhile():
+    plan = Plan(grid((True, False)))
+    u = jnp.sin(jnp.arange(90.0).reshape(3, 5, 6) + RANK)
+
+    def squares(exchange):
+        return jax.jit(jax.grad(lambda u: jnp.sum(jax.vmap(exchange)(u) ** 2)))
+
+    def overlapped(u):
+        filled, computed = plan.exchange(u, during=jnp.cos)
+        return filled * computed
+
+    expected = squares(lambda u: plan.exchange(u) * jnp.cos(u))(u)
+    np.testing.assert_allclose(squares(overlapped)(u), expected, 1e-12)
+
+
 def test_nothing_to_exchange():
     plan = Plan(grid((True, True)), 0)
     x = jnp.ones((3, 3))

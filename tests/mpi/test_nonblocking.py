@@ -17,6 +17,7 @@ from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal import nonblocking
 from mpi4jax._internal.flush import flush
+from mpi4jax.experimental import tokens
 
 comm = MPI.COMM_WORLD
 RANK, SIZE = comm.Get_rank(), comm.Get_size()
@@ -331,6 +332,151 @@ def test_second_derivatives(form):
 
     x = jnp.array([1.0, 0.5, -2.0]) * (1 + 0.1 * RANK)
     assert_close(loss(in_two_halves(start))(x), loss(blocking)(x), rtol=1e-12)
+
+
+def overlapped(blocking):
+    return lambda x: mpi4jax.overlap(lambda: blocking(x), during=lambda: jnp.sin(x))[0]
+
+
+@every_form
+@pytest.mark.parametrize("axis", [0, 1])
+def test_derivatives_of_a_batch(form, axis):
+    """A map within a derivative: all members have the one ticket of their message."""
+    start, blocking = FORMS[form]
+    x, t = jnp.sin(jnp.arange(24.0).reshape(2, 4, 3) + RANK), jnp.ones((2, 4, 3)) * RANK
+
+    def derivatives(function):
+        mapped = jax.vmap(jax.vmap(function, axis), axis)
+
+        def call(x):
+            y, pull = jax.vjp(mapped, x)
+            return pull(jax.tree.map(_weights, y))
+
+        return jax.jit(call)(x), jax.jit(lambda x, t: jax.jvp(mapped, (x,), (t,)))(x, t)
+
+    expected = derivatives(blocking)
+    assert_close(derivatives(in_two_halves(start)), expected, rtol=1e-13)
+    assert_close(derivatives(overlapped(blocking)), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("form", ["iallgather", "isendrecv-line", "iexchange"])
+def test_second_derivatives_of_a_batch(form):
+    start, blocking = FORMS[form]
+    x = jnp.sin(jnp.arange(6.0).reshape(3, 2) + RANK)
+
+    def second(function):
+        def loss(x):
+            leaves = jax.tree.leaves(jax.vmap(function)(x**3))
+            return sum((y**2).sum() for y in leaves if y.dtype == float)
+
+        outer = jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())
+        return jax.jit(outer)(x), jax.vmap(jax.grad(lambda x: loss(x[None])))(x)
+
+    assert_close(second(in_two_halves(start)), second(blocking), rtol=1e-12)
+
+
+def test_a_batch_in_flight_from_turn_to_turn():
+    def in_turns(start, wait):
+        def turns(x):
+            def turn(flying, _):
+                y = wait(flying)
+                return start(jnp.sin(y)), y
+
+            flying, ys = jax.lax.scan(turn, start(x), None, 3)
+            return wait(flying).sum() + (ys**2).sum()
+
+        return jax.jit(jax.grad(lambda x: (jax.vmap(turns)(x) ** 2).sum()))
+
+    x = jnp.arange(6.0).reshape(3, 2) + RANK
+    blocking = in_turns(_shift_blocking, lambda y: y)
+    assert_close(in_turns(_shift, mpi4jax.wait)(x), blocking(x), rtol=1e-12)
+
+
+def test_what_stands_for_a_message_is_mapped_and_differentiated():
+    """Where it alone is, the call is, as that of the process on the other side."""
+    x, constant = jnp.arange(6.0).reshape(3, 2) + RANK, jnp.ones(2)
+
+    def half(function):
+        def call(x):
+            if RANK == 0:
+                return function(x, x, LEFT, RIGHT)
+            return function(constant, x, LEFT, RIGHT)
+
+        return call
+
+    pair = half(mpi.sendrecv), half(lambda *given: mpi4jax.wait(mpi4jax.isendrecv(*given)))
+    for transform in (
+        jax.vmap,
+        lambda f: lambda x: jax.jvp(f, (x[0],), (x[1],)),
+        lambda f: jax.grad(lambda x: (f(x[0]) ** 2).sum()),
+        lambda f: jax.grad(lambda x: (jax.vmap(f)(x) ** 2).sum()),
+        # The tangents alone have no batch.
+        lambda f: jax.vmap(lambda x: jax.jvp(f, (x,), (jnp.ones(2),))),
+    ):
+        expected, found = (jax.jit(transform(f))(x) for f in pair)
+        assert_close(found, expected)
+
+
+@pytest.mark.ranks(2)
+def test_a_mapped_isend_is_one_message():
+    def ring(x):
+        sent, received = mpi4jax.isend(x, RIGHT), mpi4jax.irecv(x, LEFT)
+        mpi4jax.wait(sent)
+        return mpi4jax.wait(received)
+
+    x = jnp.arange(6.0).reshape(3, 2) + RANK
+    np.testing.assert_array_equal(jax.vmap(ring)(x), x - RANK + LEFT)
+    assert calls_of(jax.jit(jax.vmap(ring)), x) == ["iexchange"] * 2 + ["wait"] * 2
+
+
+@compiled
+def test_halves_of_messages_have_no_derivative(transform):
+    """As the blocking ones. The gradient would be zero, without a word."""
+
+    def overlapped(function):
+        return lambda x: mpi4jax.overlap(lambda: function(x), during=lambda: x * 2)
+
+    halves = {
+        "isend": lambda x: mpi4jax.isend(x, RIGHT),
+        "irecv": lambda x: mpi4jax.irecv(x, LEFT),
+        "send": overlapped(lambda x: mpi.send(x, RIGHT)),
+        "recv": overlapped(lambda x: mpi.recv(x, LEFT)),
+    }
+    x = jnp.ones(3)
+    for name, call in halves.items():
+
+        def loss(x, call=call):
+            call(x)
+            return x.sum()
+
+        for derivative in (jax.grad(loss), lambda x, f=loss: jax.jvp(f, (x,), (x,))):
+            with pytest.raises(NotImplementedError, match=f"^{name} can't be different"):
+                transform(derivative)(x)
+    with pytest.raises(NotImplementedError, match="^irecv can't be differentiated"):
+        jax.linear_transpose(in_two_halves(halves["irecv"]), x)(x)
+
+
+def test_jacfwd():
+    x = jnp.ones(2)
+    for name, function in (
+        ("isendrecv", in_two_halves(_shift)),
+        ("sendrecv", overlapped(_shift_blocking)),
+    ):
+        with pytest.raises(RuntimeError, match=f"^{name} can't be used with jax.jacfwd"):
+            jax.jit(jax.jacfwd(function)).lower(x)
+
+        def push(x, t, function=function):
+            return jax.jvp(lambda x: jnp.sin(function(x)), (x,), (t,))
+
+        # Directions that all processes have in common are as ever.
+        pairs = (
+            jnp.sin(jnp.arange(8.0).reshape(4, 2)),
+            jnp.cos(jnp.arange(8.0).reshape(4, 2)),
+        )
+        one_by_one = [push(*pair) for pair in zip(*pairs, strict=True)]
+        expected = tuple(map(jnp.stack, zip(*one_by_one, strict=True)))
+        assert_close(jax.jit(jax.vmap(push))(*pairs), expected)
+        assert_close(jax.jacrev(function)(x), jax.jacrev(_shift_blocking)(x))
 
 
 def test_the_derivative_of_what_is_started_from_a_constant(nothing_left):
@@ -672,6 +818,46 @@ def test_derivatives_overlap_as_well():
             assert names == half + half
 
 
+@compiled
+def test_derivatives_within_an_overlap(transform):
+    x = jnp.arange(1.0, 4) + RANK
+
+    def pushed(x):
+        return jax.jvp(lambda x: jnp.sin(_shift_blocking(x)), (x,), (x,))
+
+    def call(x):
+        return mpi4jax.overlap(lambda: pushed(x), during=lambda: x + 1)
+
+    assert_close(transform(call)(x), (pushed(x), x + 1))
+    assert handlers_in(jax.jit(call), x)[:3] == ["iexchange", "iexchange", "in_order"]
+
+
+@compiled
+@pytest.mark.ranks(2)
+def test_a_token_that_carries_derivatives(transform):
+    """Such calls are made before the computation, as they have no nonblocking form."""
+
+    def ring(x, token):
+        if RANK == 0:
+            token = tokens.send(x, RIGHT, token=token)
+            return tokens.recv(x, LEFT, token=token)
+        y, token = tokens.recv(x, LEFT, token=token)
+        return y, tokens.send(x, RIGHT, token=token)
+
+    def loss(x):
+        (y, token), z = mpi4jax.overlap(
+            lambda: ring(x, mpi4jax.create_token(x)), during=lambda: jnp.sin(x)
+        )
+        return mpi4jax.tie((y * z).sum(), token)
+
+    def blocking(x):
+        return (_shift_blocking(x) * jnp.sin(x)).sum()
+
+    x = jnp.arange(1.0, 4) + RANK
+    assert_close(transform(loss)(x), blocking(x))
+    assert_close(transform(jax.grad(loss))(x), jax.grad(blocking)(x))
+
+
 def test_nothing_is_copied():
     """What is handed through takes its operand's memory."""
 
@@ -770,6 +956,51 @@ def test_overlap_of_what_is_no_function():
             )
             with pytest.raises(TypeError, match=text):
                 transform(call)(x)
+
+
+def out_of_a_branch(x):
+    return mpi4jax.wait(jax.lax.cond(x > 0, _shift, lambda x: _shift(-x), x))
+
+
+def into_a_branch(x):
+    branches = mpi4jax.wait, lambda request: -mpi4jax.wait(request)
+    return jax.lax.cond(x > 0, *branches, _shift(x))
+
+
+def from_turn_to_turn(x):
+    def turn(state):
+        left, request = state
+        return left - 1, _shift(mpi4jax.wait(request))
+
+    _, request = jax.lax.while_loop(lambda state: state[0] > 0, turn, (x, _shift(x)))
+    return mpi4jax.wait(request)
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "lost"),
+    [
+        (out_of_a_branch, "several requests in one array", 2),
+        (into_a_branch, "waited for before: the isendrecv started at .* in into_a_bra", 0),
+        (from_turn_to_turn, "several requests in one array", 1),
+    ],
+)
+def test_conditions_that_are_mapped_over(function, text, lost, nothing_left, checked):
+    """Both branches run, and a request of each is chosen for each member."""
+    nothing_left.lost = lost
+    x = jnp.arange(2.0)
+    with pytest.raises(Exception, match=f"{text}.*wait for an operation in the branch"):
+        jax.block_until_ready(jax.jit(jax.vmap(function))(x))
+
+    def in_the_branch(x):
+        shift = in_two_halves(_shift)
+        return jax.lax.cond(x > 0, shift, lambda x: shift(-x), x)
+
+    def blocking(x):
+        return jax.lax.cond(x > 0, _shift_blocking, lambda x: _shift_blocking(-x), x)
+
+    for derivative in (lambda f: f, jax.grad):
+        expected = jax.vmap(derivative(blocking))(x)
+        assert_close(jax.vmap(derivative(in_the_branch))(x), expected)
 
 
 def test_wrong_arguments():

@@ -40,6 +40,11 @@ pub(super) fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Re
     call.in_memory(|memory| memory.store(&result, &bytes))
 }
 
+/// Why requests that a batch has may be mixed, or waited for twice.
+const MAPPED_CONDITION: &str = "A cond or while_loop with a condition that jax.vmap maps over \
+     runs both branches, or turns that only a part of the batch needs: wait for an operation in \
+     the branch or turn that starts it, or use the blocking one there";
+
 /// Checks that an array is a ticket, or several of them.
 fn check_ticket(array: &Buffer) -> Result<()> {
     if array.dtype == XLA_FFI_DataType_F32 && array.dims.last() == Some(&2) {
@@ -63,10 +68,10 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
         Some(&[number, mark]) if words.chunks_exact(2).all(|t| t == [number, mark]) => {
             Ok((number, mark))
         }
-        _ => Err(Error::invalid(
+        _ => Err(Error::invalid(format!(
             "wait got several requests in one array: it waits for one after the other, as in \
-             jax.lax.scan",
-        )),
+             jax.lax.scan. {MAPPED_CONDITION}"
+        ))),
     }
 }
 
@@ -273,7 +278,14 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
-    let mut flight = flight::take(number, mark).map_err(Error::invalid)?;
+    let mut flight = flight::take(number, mark).map_err(|text| {
+        let is_batch = ticket.dims.len() > 1;
+        Error::invalid(if is_batch {
+            format!("{text}. {MAPPED_CONDITION}")
+        } else {
+            text
+        })
+    })?;
     call.is_in_flight(number, Some(flight.sequence));
     let given = results.iter().map(Array::from);
     if !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
