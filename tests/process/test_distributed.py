@@ -128,7 +128,7 @@ def test_refused(launch, before, problem):
     assert done.returncode != 0
     assert done.stdout == ""
     start = "mpi4jax.distributed.initialize() can't be called now: "
-    assert done.stderr.count(f"RuntimeError: {start}{problem}") == 2
+    assert f"RuntimeError: {start}{problem}" in done.stderr
 
 
 def test_several_devices_after_all(launch):
