@@ -497,7 +497,7 @@ class Plan:
                 shape.append(size)
         front = [at for _, at in sorted(of_processes)]
         x = jnp.moveaxis(x.reshape(shape), front, range(len(front)))
-        return x.reshape(-1, *x.shape[len(front) :])
+        return jax.lax.collapse(x, 0, len(front))
 
     def _joined(self, x: Any, places: Sequence[int]) -> Any:
         """The array that has the parts of a stack side by side."""
