@@ -9,6 +9,7 @@ also when it then comes from the cache.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sysconfig
@@ -49,10 +50,7 @@ class Frame(NamedTuple):
 
     @property
     def line(self) -> int:
-        for start, end, line in self.code.co_lines():
-            if start <= self.instruction < end and line is not None:
-                return line
-        return self.code.co_firstlineno
+        return _line(self.code, self.instruction)
 
     @property
     def file(self) -> str:
@@ -69,6 +67,14 @@ class Frame(NamedTuple):
         return where if self.function == MODULE else f"{where} in {self.function}"
 
 
+@functools.lru_cache
+def _line(code: CodeType, instruction: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
 def frames_of(frame: FrameType | None) -> Iterator[Frame]:
     """The functions that are under way, the innermost first."""
     while frame is not None:
@@ -79,17 +85,24 @@ def frames_of(frame: FrameType | None) -> Iterator[Frame]:
 def shortened(file: str) -> str:
     """The path of a file from the working directory, if it is below that."""
     try:
-        relative = os.path.relpath(file)
-    except (OSError, ValueError):
+        return _shortened(file, os.getcwd())
+    except (OSError, ValueError):  # The directory is gone; on another drive.
         return file
+
+
+@functools.lru_cache
+def _shortened(file: str, directory: str) -> str:
+    relative = os.path.relpath(file, directory)
     return file if relative.startswith(os.pardir) else relative
 
 
+@functools.lru_cache
 def is_jax(file: str) -> bool:
     """Whether a file belongs to JAX."""
     return not is_user_file(file)
 
 
+@functools.lru_cache
 def is_users(file: str) -> bool:
     """Whether a file is a user's: not JAX's, Python's or ours."""
     if file.startswith((_PACKAGE, "<frozen ")) or is_jax(file):

@@ -31,6 +31,7 @@ from mpi4py import MPI
 from mpi4jax import _core
 
 from . import lines
+from .annotations import Array
 from .dtypes import DATATYPES, SUM, carried, check_dtype, check_reduction
 from .effects import ordered_effect
 from .environment import settings
@@ -604,7 +605,10 @@ class Request(Generic[T]):
 
 
 def start(
-    flight: Flight, operands: Sequence[Any], structure: Any, room: Sequence[Any] = ()
+    flight: Flight,
+    operands: Sequence[Array],
+    structure: Any,
+    room: Sequence[Array] = (),
 ) -> Request[Any]:
     """Start an operation for a user.
 
@@ -618,10 +622,8 @@ def start(
     prepare()
     for aval in flight.sent + flight.received:
         check_dtype(flight.name, "x", aval.dtype)
-    is_eager = trace_state_clean()
-    operands, room = list(map(jnp.asarray, operands)), list(map(jnp.asarray, room))
     ticket = flight.start([*operands, *room])
-    if is_eager:
+    if trace_state_clean():
         set_line(ticket, lines.frames_of(sys._getframe()))
     return Request(ticket, flight.those_kept(room), (flight, structure))
 
@@ -677,10 +679,6 @@ def collective_flight(
     if name == "iallgather":
         received = ShapedArray((communicator.size, *x.shape), x.dtype)
     return Flight(name, communicator, (x,), (received,), tuple(params.items()))
-
-
-def types_of(leaves: Sequence[Any]) -> Types:
-    return tuple(ShapedArray(jnp.shape(x), jnp.result_type(x)) for x in leaves)
 
 
 @functools.cache

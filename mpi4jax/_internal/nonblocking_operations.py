@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from . import handles
 from .annotations import Array, ArrayLike, Comm, Integer, Op
+from .dtypes import types_of
 from .handles import Communicator
-from .nonblocking import Request, collective_flight, exchange_flight, start, types_of
+from .nonblocking import Request, collective_flight, exchange_flight, start
 from .operations._arguments import (
     ANY_TAG,
     check_first_axis,
@@ -28,12 +31,17 @@ T = TypeVar("T")
 _LEAF = jax.tree_util.tree_structure(0)
 
 
+def _arrays(leaves: Sequence[Any]) -> list[Array]:
+    """Arrays of JAX. It takes its time for those that it has already."""
+    return [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
+
+
 def _collective(
     name: str, x: Any, communicator: Communicator, **params: int
 ) -> Request[Array]:
-    x = array(name, "x", x)
-    (aval,) = types_of([x])
-    return start(collective_flight(name, aval, communicator, **params), [x], _LEAF)
+    arrays = _arrays([array(name, "x", x)])
+    (aval,) = types_of(arrays)
+    return start(collective_flight(name, aval, communicator, **params), arrays, _LEAF)
 
 
 def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
@@ -114,8 +122,8 @@ def _exchange(
     sent: Messages,
     received: Messages,
 ) -> Request[Any]:
-    leaves, room = sendbuf.arrays(name), recvbuf.arrays(name)
-    types = types_of(leaves), types_of(room)
+    leaves, room = _arrays(sendbuf.arrays(name)), _arrays(recvbuf.arrays(name))
+    types = tuple(types_of(leaves)), tuple(types_of(room))
     flight = exchange_flight(name, communicator, *types, sent, received)
     return start(flight, leaves, recvbuf.structure, room)
 
