@@ -135,11 +135,18 @@ def _examine_threads(everyones: Sequence[Facts], problem: Say, note: Say) -> Non
 
 
 def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
-    if crowded := hosts.describe_crowds(hosts.of_ranks(everyones)):
+    all_hosts = hosts.of_ranks(everyones)
+    if crowded := hosts.describe_crowds(all_hosts):
         note(
             f"{crowded}: they wait for each other's time slices. Start fewer, or give each "
             "less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), and Open MPI "
             "OMPI_MCA_mpi_yield_when_idle=1"
+        )
+    if unbound := hosts.describe_unbound(all_hosts):
+        note(
+            f"{unbound}: a rank that waits for messages polls, which keeps threads of "
+            "other ranks from computing. Give each rank CPUs of its own (mpiexec "
+            "--bind-to core, srun --cpu-bind=cores)"
         )
     pages = ranks.by_value([one["host"]["huge_pages"] for one in everyones])
     tunables = everyones[0]["settings"].get("GLIBC_TUNABLES", "")

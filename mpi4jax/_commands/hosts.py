@@ -17,6 +17,8 @@ class Kind(NamedTuple):
 
     rank_count: int
     cpus: float
+    #: Whether several ranks may run on the same CPU.
+    are_cpus_shared: bool
     huge_pages: str | None
 
     def __str__(self) -> str:
@@ -36,7 +38,10 @@ def of_ranks(everyones: Sequence[Facts]) -> list[Host]:
     hosts = []
     for name, some in ranks.by_value(one["host"]["name"] for one in everyones).items():
         facts_of_host = [everyones[rank]["host"] for rank in some]
-        kind = Kind(len(some), cpus(facts_of_host), facts_of_host[0]["huge_pages"])
+        bound = [cpu for host in facts_of_host for cpu in host["cpus"]]
+        is_shared = len(set(bound)) < len(bound)
+        pages = facts_of_host[0]["huge_pages"]
+        kind = Kind(len(some), cpus(facts_of_host), is_shared, pages)
         hosts.append(Host(name, some, kind))
     return hosts
 
@@ -84,18 +89,34 @@ def _describe_one(host: Host) -> tuple[str, str]:
 
 def describe_crowds(hosts: Sequence[Host]) -> str:
     """Which hosts have more ranks than CPUs."""
-    crowded = {
-        kind: names for kind, names in _kinds(hosts).items() if kind.rank_count > kind.cpus
+    kinds = {kind: names for kind, names in _kinds(hosts).items() if _is_crowded(kind)}
+    return _describe_sharing(kinds, "more ranks than CPUs")
+
+
+def describe_unbound(hosts: Sequence[Host]) -> str:
+    """Which hosts have enough CPUs, of which ranks share some nevertheless."""
+    kinds = {
+        kind: names
+        for kind, names in _kinds(hosts).items()
+        if kind.are_cpus_shared and not _is_crowded(kind)
     }
-    shown, left = ranks.commonest(crowded)
+    return _describe_sharing(kinds, "ranks that share CPUs")
+
+
+def _is_crowded(kind: Kind) -> bool:
+    return kind.rank_count > kind.cpus
+
+
+def _describe_sharing(kinds: dict[Kind, list[str]], problem: str) -> str:
+    shown, left = ranks.commonest(kinds)
     parts = []
     for kind in shown:
-        names = crowded[kind]
+        names = kinds[kind]
         where = names[0]
         if len(names) > 1:
             where = f"each of {len(names)} hosts ({ranks.first_of(names)})"
         parts.append(f"{kind.rank_count} ranks share {kind.cpus:g} CPU(s) on {where}")
     if left:
-        count = sum(len(crowded[kind]) for kind in left)
-        parts.append(f"and {count} more hosts have more ranks than CPUs")
+        count = sum(len(kinds[kind]) for kind in left)
+        parts.append(f"and {count} more hosts have {problem}")
     return ", ".join(parts)

@@ -410,7 +410,7 @@ def rank_with(host=(), settings=(), threads="MULTIPLE"):
 
 
 def test_no_notes_where_all_is_well():
-    assert doctor.examine([rank_with()] * 2) == ([], [])
+    assert doctor.examine([rank_with({"cpus": [cpu]}) for cpu in (0, 1)]) == ([], [])
 
 
 def test_more_ranks_than_cpus():
@@ -425,13 +425,26 @@ def test_more_ranks_than_cpus():
     bound = [rank_with({"cpus": [cpu]}) for cpu in (0, 1, 1)]
     assert doctor.examine(bound)[1] == [text.format(3, 2)]
     elsewhere = rank_with({"name": "other"})
-    assert doctor.examine([rank_with(), rank_with(), elsewhere, elsewhere]) == ([], [])
+    assert doctor.examine([rank_with(), elsewhere]) == ([], [])
+
+
+def test_ranks_that_are_not_bound():
+    text = (
+        "2 ranks share {} CPU(s) on {}: a rank that waits for messages polls, which keeps "
+        "threads of other ranks from computing. Give each rank CPUs of its own (mpiexec "
+        "--bind-to core, srun --cpu-bind=cores)"
+    )
+    assert doctor.examine([rank_with()] * 2)[1] == [text.format(2, "node")]
+    overlapping = [rank_with({"cpus": cpus}) for cpus in ([0, 1], [1, 2])]
+    assert doctor.examine(overlapping)[1] == [text.format(3, "node")]
+    hosts = [rank_with({"name": name}) for name in ("a", "b") for _ in range(2)]
+    assert doctor.examine(hosts)[1] == [text.format(2, "each of 2 hosts (a, b)")]
 
 
 def test_more_ranks_than_cpus_on_several_hosts():
     def note_about(*rank_counts):
         names = [f"n{host}" for host, count in enumerate(rank_counts) for _ in range(count)]
-        (note,) = doctor.examine([rank_with({"name": name}) for name in names])[1]
+        note, *_ = doctor.examine([rank_with({"name": name}) for name in names])[1]
         return note.split(": they wait")[0]
 
     assert note_about(3, 2, 3) == "3 ranks share 2 CPU(s) on each of 2 hosts (n0, n2)"
@@ -637,7 +650,7 @@ def test_devices():
 
 
 def test_errors_and_warnings_of_some_ranks():
-    ranks = [rank_with() for _ in range(3)]
+    ranks = [rank_with({"cpus": [cpu]}) for cpu in range(3)]
     ranks[1]["errors"] = ranks[2]["errors"] = ["it is broken"]
     ranks[0]["warnings"] = ["it is new"]
     assert doctor.examine(ranks[:2]) == (["rank 1: it is broken"], ["rank 0: it is new"])
