@@ -38,13 +38,16 @@ def _end() -> None:
         has_failed = True
         raise
     finally:
-        if has_failed:
-            # The others may be anywhere.
-            profile.abandon()
-        else:
-            profile.end()
-        trace.end(is_alone=has_failed)
-        _core.free_staging()
+        try:
+            if has_failed:
+                # The others may be anywhere.
+                profile.abandon()
+            else:
+                profile.end()
+        finally:
+            # Rank 0 alone writes the profile, and all take part in this.
+            trace.end(is_alone=has_failed)
+            _core.free_staging()
 
 
 atexit.register(_end)

@@ -93,11 +93,11 @@ def _several_devices() -> str | None:
         return None
     config: Any = jax.config
     count = config.jax_num_cpu_devices
-    if count > 1:
-        return f"jax_num_cpu_devices={count}"
-    flag = re.compile(r"--xla_force_host_platform_device_count=0*([2-9]|[1-9]\d+)\b")
-    found = flag.search(os.environ.get("XLA_FLAGS", ""))
-    return found and found[0]
+    if count >= 0:
+        return f"jax_num_cpu_devices={count}" if count > 1 else None
+    flag = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+    flags = list(flag.finditer(os.environ.get("XLA_FLAGS", "")))
+    return flags[-1][0] if flags and int(flags[-1][1]) > 1 else None
 
 
 def _agree(comm: MPI.Intracomm, problem: str | None) -> None:

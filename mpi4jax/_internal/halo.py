@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 from . import handles, lines, slabs
 from .annotations import Integer
-from .jax_compat import trace_state_clean
+from .jax_compat import Tracer, trace_state_clean
+from .operation import on_own_devices
 from .operations._arguments import root_rank
 from .operations.allgather import allgather
 from .operations.exchange import exchange
@@ -185,6 +186,7 @@ class Plan:
         """
         return self._on_leaves("accumulate", self._accumulate, fields)
 
+    @on_own_devices
     def inner(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
 
@@ -195,6 +197,7 @@ class Plan:
             found.append(self._own(x, extents))
         return _unflat(structure, found)
 
+    @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None, edge: Any = 0) -> T:
         """Divide whole fields into parts with ghost cells, and return that of this process.
 
@@ -216,9 +219,9 @@ class Plan:
         ]
 
         has_fields = root in (None, self._communicator.rank)
-        # The values of others are not used. But JAX may differentiate arrays, or map over
+        # The values of others are not used. But JAX may differentiate tracers, or map over
         # them, here as on root.
-        is_given = [has_fields or isinstance(x, jax.Array) for x in leaves]
+        is_given = [has_fields or isinstance(x, Tracer) for x in leaves]
 
         def scattered(arrays: list[Any]) -> list[Any]:
             given = iter(arrays)
@@ -236,6 +239,7 @@ class Plan:
     @overload
     def gather(self, fields: T, *, root: Integer) -> T | None: ...
 
+    @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
         """Join the parts of all processes, without their ghost cells.
 
@@ -296,6 +300,7 @@ class Plan:
 
     # The arrays.
 
+    @on_own_devices
     def _on_leaves(self, function: str, body: Callable[..., Any], fields: Any) -> Any:
         self._check_communicator(function)
         tree = Tree("fields", fields)
@@ -529,8 +534,8 @@ def _unflat(structure: Any, leaves: Sequence[Any]) -> Any:
 
 def _zeros_of(x: Any, shape: Sequence[int]) -> Any:
     """Zeros of another shape, which depend on an array for derivatives and maps."""
-    if not isinstance(x, jax.Array):
-        return jnp.zeros(shape, x.dtype)
+    if not isinstance(x, Tracer):
+        return jnp.zeros(shape, jax.dtypes.canonicalize_dtype(x.dtype))
     return jnp.broadcast_to(jnp.sum(jnp.ravel(x)[:0]).astype(x.dtype), shape)
 
 

@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
     @property
     def line(self) -> int:
-        return _line(self.code, self.instruction)
+        return _line(self.code, self.code.co_linetable, self.instruction)
 
     @property
     def file(self) -> str:
@@ -68,7 +68,8 @@ class Frame(NamedTuple):
 
 
 @functools.lru_cache
-def _line(code: CodeType, instruction: int) -> int:
+def _line(code: CodeType, _: bytes, instruction: int) -> int:
+    """The line of an instruction. Python 3.10 takes code for equal that moved to others."""
     for start, end, line in code.co_lines():
         if start <= instruction < end and line is not None:
             return line

@@ -54,6 +54,7 @@ from .operation import (
     lower_everywhere,
     makes_eager_calls,
     named,
+    on_own_devices,
     tangents_of,
 )
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, no_derivative
@@ -378,7 +379,7 @@ class _Half:
     def __init__(self, primitive: VaryingPrimitive) -> None:
         self.name = primitive.name.removesuffix("_mpi")
         self._primitive = primitive
-        primitive.def_impl(self._evaluate)
+        primitive.def_impl(on_own_devices(self._evaluate))
 
     def _evaluate(self, *operands: Any, **params: Any) -> Any:
         # Also under jax.disable_jit: an operation can only run compiled.

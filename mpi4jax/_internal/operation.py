@@ -81,6 +81,22 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
         maker._run = wrapper(maker._run)
 
 
+def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
+    """Have a function run on the devices of its arguments where it is called eagerly.
+
+    A mesh that is set is for programs on several processes.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        if not (has_mesh() and trace_state_clean()):
+            return function(*args, **kwargs)
+        with without_mesh():
+            return function(*args, **kwargs)
+
+    return call
+
+
 @makes_eager_calls
 class Operation:
     """An MPI operation on arrays.
@@ -141,7 +157,7 @@ class Operation:
 
         self.primitive = VaryingPrimitive(f"{name}_mpi")
         self.primitive.multiple_results = True
-        self.primitive.def_impl(self._evaluate)
+        self.primitive.def_impl(on_own_devices(self._evaluate))
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
         lower_everywhere(self.primitive, self._lower)
         batching.primitive_batchers[self.primitive] = self._batch

@@ -44,7 +44,7 @@ from .nonblocking import (
     prepare,
     set_line,
 )
-from .operation import lower_everywhere, named
+from .operation import lower_everywhere, named, on_own_devices
 from .operations.exchange import NO_MESSAGES, Messages
 from .operations.sendrecv import tangents
 from .validation import check_callable
@@ -136,8 +136,7 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     """
     check_callable("overlap", "communicate", communicate, "no arguments")
     check_callable("overlap", "during", during, "no arguments")
-    first = _Split(communicate)
-    first.start()
+    first = _started(communicate)
     if trace_state_clean():
         result = during()
         return first.finish(), jax.block_until_ready(result)
@@ -235,6 +234,7 @@ class _Split(_Traced):
             self._started.append((equation, flight, ticket, kept))
             self._missing.update(equation.outvars)
 
+    @on_own_devices
     def finish(self) -> Any:
         for equation, flight, ticket, kept in self._started:
             with at_its_line(equation):
@@ -243,6 +243,13 @@ class _Split(_Traced):
         for equation in self._later:
             _eval(equation, self._env)
         return self.tree(_read(self.jaxpr.outvars, self._env))
+
+
+@on_own_devices
+def _started(communicate: Callable[[], Any]) -> _Split:
+    split = _Split(communicate)
+    split.start()
+    return split
 
 
 # The nonblocking forms of operations.

@@ -337,6 +337,17 @@ def test_gradients_of_a_batch_with_a_computation_meanwhile():
     np.testing.assert_allclose(squares(overlapped)(u), expected, 1e-12)
 
 
+def test_a_whole_field_that_others_have_no_more():
+    """Of a field that is not root's, only shape and dtype are used."""
+    plan = Plan(world.Create_cart([SIZE], [True]), shape=[2 * SIZE])
+    whole, has_field = jnp.arange(2.0 * SIZE), RANK == 0
+    if not has_field:
+        whole.delete()
+    part = plan.scatter(whole, root=0)
+    expected = np.arange(2 * RANK - 1, 2 * RANK + 3) % (2 * SIZE)
+    np.testing.assert_array_equal(part, expected)
+
+
 def test_nothing_to_exchange():
     plan = Plan(grid((True, True)), 0)
     x = jnp.ones((3, 3))

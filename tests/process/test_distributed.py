@@ -117,7 +117,7 @@ def test_a_process_that_does_not_take_part(launch):
             "collectives use MPI with one device for each process. Start a process for ",
         ),
         (
-            "rank or os.environ.update(XLA_FLAGS=FORCED + '=12')",
+            "rank or os.environ.update(XLA_FLAGS=f'{FORCED}=1 {FORCED}=12')",
             "on rank 0, with --xla_force_host_platform_device_count=12, JAX makes several",
         ),
     ],
@@ -264,9 +264,10 @@ def test_a_global_mesh(launch, devices):
         from jax.sharding import Mesh
         from mpi4py import MPI
         import mpi4jax
-        from mpi4jax import distributed, notoken as mpi
+        from mpi4jax import distributed, halo, notoken as mpi
 
         {devices}
+        early = mpi4jax.iallreduce(1.0, op=MPI.SUM)
         mesh = Mesh(jax.devices(), "i")
         getattr(jax, "set_mesh", getattr(jax.sharding, "set_mesh", None))(mesh)
         comm = MPI.COMM_WORLD.Dup()
@@ -277,6 +278,25 @@ def test_a_global_mesh(launch, devices):
         mpi.barrier()
         tree = mpi.tree.allreduce({{"a": ones, "b": 2.0}}, op=MPI.SUM, comm=comm)
         jax.block_until_ready(tree)
+
+        def total(x):
+            return mpi.allreduce(x, op=MPI.SUM, comm=comm)
+
+        plan = halo.Plan(comm.Create_cart([2], [True]), shape=[4])
+        filled = np.array([3.0, 0.0, 1.0, 2.0] if comm.rank == 0 else [1.0, 2.0, 3.0, 0.0])
+        part = jax.device_put(filled, jax.local_devices()[-1])
+        for actual, expected in (
+            (mpi4jax.wait(early), 2),
+            (mpi4jax.wait(mpi4jax.iallreduce(ones, op=MPI.SUM, comm=comm)), 2),
+            (mpi4jax.overlap(lambda: total(ones), during=lambda: None)[0], 2),
+            (jax.jvp(total, (ones,), (ones,))[1], 2),
+            (plan.exchange(part), filled),
+            (plan.exchange(part, during=lambda x: None)[0], filled),
+            (plan.scatter(np.arange(4.0)), filled),
+            (plan.scatter(np.arange(4.0), root=1), filled),
+            (plan.gather(part), np.arange(4.0)),
+        ):
+            assert np.all(np.asarray(actual) == expected), (actual, expected)
         comm.Free()
         print("end", flush=True)
         """,

@@ -84,6 +84,7 @@ fn words(bytes: &[u8]) -> Vec<usize> {
 #[cfg(target_os = "linux")]
 fn read(address: usize, length: usize) -> Vec<u8> {
     use std::ffi::c_void;
+    use std::io::Error;
 
     /// The least size of a page. What is read in one piece is mapped or not.
     const PAGE: usize = 4096;
@@ -123,11 +124,37 @@ fn read(address: usize, length: usize) -> Vec<u8> {
         };
         match usize::try_from(moved) {
             Ok(moved) if moved > 0 => begin += moved,
-            _ => break,
+            _ => {
+                let is_mapped = Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
+                if is_mapped {
+                    begin += read_file(begin, &mut bytes[begin - address..]);
+                }
+                break;
+            }
         }
     }
     bytes.truncate(begin - address);
     bytes
+}
+
+/// Reads in the way that remains where `process_vm_readv` is refused, as in some containers. Gives
+/// the number of bytes.
+#[cfg(target_os = "linux")]
+fn read_file(address: usize, bytes: &mut [u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+
+    let Ok(memory) = std::fs::File::open("/proc/self/mem") else {
+        return 0;
+    };
+    let mut count = 0;
+    while count < bytes.len() {
+        let at = (address + count) as u64;
+        match memory.read_at(&mut bytes[count..], at) {
+            Ok(more) if more > 0 => count += more,
+            _ => break,
+        }
+    }
+    count
 }
 
 /// jaxlib's collectives are connected to MPI on Linux only.

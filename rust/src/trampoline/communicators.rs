@@ -26,8 +26,8 @@ struct Made {
     handle: OnceLock<Result<usize, String>>,
     /// The communicator on which calls are compared (`MPI4JAX_CHECK`), once there is one.
     companion: OnceLock<usize>,
-    /// What did not fit, once a call was refused.
-    report: OnceLock<String>,
+    /// What did not fit in the last call that was refused.
+    report: Mutex<Option<String>>,
     /// Held during collective calls. XLA runs programs of several Python threads at once, but MPI
     /// takes one such call on a communicator after another (MPI-4.1 §6.1).
     collective: Mutex<()>,
@@ -91,7 +91,7 @@ impl Communicators {
             group: Arc::clone(&group),
             handle: OnceLock::new(),
             companion: OnceLock::new(),
-            report: OnceLock::new(),
+            report: Mutex::default(),
             collective: Mutex::new(()),
         };
         let _ = self.made.get_or_grow(place).set(made);
@@ -131,13 +131,14 @@ impl Communicators {
     /// Keeps what did not fit in a call on a communicator.
     pub fn set_report(&self, place: usize, report: String) {
         if let Some(made) = self.get(place) {
-            let _ = made.report.set(report);
+            *made.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         }
     }
 
     /// What did not fit in a call on a communicator.
     pub fn report(&self, place: usize) -> Option<String> {
-        self.get(place)?.report.get().cloned()
+        let report = self.get(place)?.report.lock();
+        report.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The rank of this process in one, and how many processes that has.
