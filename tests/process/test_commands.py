@@ -642,7 +642,7 @@ def test_devices():
     one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
     expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
     assert doctor.describe_devices(one["devices"]) == expected
-    other = rank_with()
+    other = rank_with({"cpus": [2]})
     assert doctor.examine([one, other]) == (
         [],
         ["rank 0: platform gpu, rank 1: platform cpu"],
