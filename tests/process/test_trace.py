@@ -283,6 +283,29 @@ def test_a_disk_that_is_full(launch, tmp_path):
     assert printed.splitlines()[2].endswith("; it has not got to its end")
 
 
+def test_a_profile_that_cannot_be_printed(launch, tmp_path):
+    """Its rank ends its trace all the same, for which the others wait."""
+    folder = tmp_path / "trace"
+    done = launch(
+        """
+        import sys
+        from mpi4py import MPI
+        from mpi4jax import notoken as mpi
+
+        mpi.barrier()
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            sys.stdout.close()
+        """,
+        ranks=2,
+        MPI4JAX_TRACE=str(folder),
+        MPI4JAX_PROFILE="1",
+    )
+    assert "I/O operation on closed file" in done.stderr
+    assert "deadlock" not in done.stderr
+    events, _ = merged(folder)
+    assert [names(events, pid, CALLS).count("barrier") for pid in (1, 2)] == [1, 1]
+
+
 def test_a_rank_that_cannot_write(launch, tmp_path):
     """No rank waits for it: all say which one it is."""
     done = launch(
