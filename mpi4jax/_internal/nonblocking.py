@@ -54,7 +54,6 @@ from .operation import (
     lower_everywhere,
     makes_eager_calls,
     named,
-    on_own_devices,
     tangents_of,
 )
 from .operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, no_derivative
@@ -379,7 +378,7 @@ class _Half:
     def __init__(self, primitive: VaryingPrimitive) -> None:
         self.name = primitive.name.removesuffix("_mpi")
         self._primitive = primitive
-        primitive.def_impl(on_own_devices(self._evaluate))
+        primitive.def_impl(self._evaluate)
 
     def _evaluate(self, *operands: Any, **params: Any) -> Any:
         # Also under jax.disable_jit: an operation can only run compiled.
@@ -395,7 +394,6 @@ class _Half:
             def run(*operands: Any) -> Any:
                 return self._primitive.bind(*operands, flight=flight, **params)
 
-            lines.is_eager_call(run)
             run.__name__ = self.name
             found = programs[key] = jax.jit(run)
         return found(*operands)

@@ -65,22 +65,6 @@ _makers: list[Any] = []
 _wrappers: list[Callable[[Callable[..., Any]], Any]] = []
 
 
-def makes_eager_calls(cls: type[T]) -> type[T]:
-    """Say that the method `_run` of a class makes calls outside of any program."""
-    maker: Any = cls
-    for wrapper in _wrappers:
-        maker._run = wrapper(maker._run)
-    _makers.append(maker)
-    return cls
-
-
-def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
-    """Put a function around all eager calls from now on."""
-    _wrappers.append(wrapper)
-    for maker in _makers:
-        maker._run = wrapper(maker._run)
-
-
 def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
     """Have a function run on the devices of its arguments where it is called eagerly.
 
@@ -95,6 +79,24 @@ def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
             return function(*args, **kwargs)
 
     return call
+
+
+def makes_eager_calls(cls: type[T]) -> type[T]:
+    """Say that the method `_run` of a class makes calls outside of any program."""
+    maker: Any = cls
+    lines.is_eager_call(maker._run)
+    maker._run = on_own_devices(maker._run)
+    for wrapper in _wrappers:
+        maker._run = wrapper(maker._run)
+    _makers.append(maker)
+    return cls
+
+
+def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
+    """Put a function around all eager calls from now on."""
+    _wrappers.append(wrapper)
+    for maker in _makers:
+        maker._run = wrapper(maker._run)
 
 
 @makes_eager_calls
@@ -157,7 +159,7 @@ class Operation:
 
         self.primitive = VaryingPrimitive(f"{name}_mpi")
         self.primitive.multiple_results = True
-        self.primitive.def_impl(on_own_devices(self._evaluate))
+        self.primitive.def_impl(self._evaluate)
         self.primitive.def_effectful_abstract_eval(self._abstract_eval)
         lower_everywhere(self.primitive, self._lower)
         batching.primitive_batchers[self.primitive] = self._batch
@@ -237,10 +239,6 @@ class Operation:
 
     def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
         """Call MPI for a user, whose arrays are still to be checked."""
-        if has_mesh() and trace_state_clean():
-            # The mesh is for programs on several processes.
-            with without_mesh():
-                return self(communicator, *operands, **params)
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
                 if type(operand) is Tree:
@@ -526,9 +524,6 @@ def one_by_one(
 
     results = jax.lax.map(call, batched)
     return results, jax.tree_util.tree_map(lambda _: 0, results)
-
-
-lines.is_eager_call(Operation._run)
 
 
 def _finish(program: LoweredProgram) -> None:

@@ -103,12 +103,17 @@ def allreduce(example):
     return example.sum_of(lambda tree: mpi.tree.allreduce(tree, MPI.SUM))
 
 
-def iallreduce(example):
-    def function(tree):
-        requests = [mpi4jax.iallreduce(x, MPI.SUM) for x in tree]
-        return [mpi4jax.wait(request) for request in requests]
+def on_each_leaf(start):
+    """The function of a tree that starts an operation for each leaf, and waits for all."""
 
-    return example.sum_of(function)
+    def function(tree):
+        return list(map(mpi4jax.wait, list(map(start, tree))))
+
+    return function
+
+
+def iallreduce(example):
+    return example.sum_of(on_each_leaf(lambda x: mpi4jax.iallreduce(x, MPI.SUM)))
 
 
 def overlap(example):
@@ -126,11 +131,7 @@ def bcast(example):
 
 
 def ibcast(example):
-    def function(tree):
-        requests = [mpi4jax.ibcast(x, example.root) for x in tree]
-        return [mpi4jax.wait(request) for request in requests]
-
-    return example.copy_of_root(function)
+    return example.copy_of_root(on_each_leaf(lambda x: mpi4jax.ibcast(x, example.root)))
 
 
 def allgather(example):
@@ -184,8 +185,21 @@ class Fields:
         own = self.own(rank)
         return np.array([own[0] - 1, *own, own[-1] + 1]) % self.cells
 
-    def parts(self, fields, rank):
-        return [x[self.with_ghosts(rank)] for x in fields]
+    def part(self, rank):
+        """What a rank has of the fields, with ghost cells."""
+        return [x[self.with_ghosts(rank)] for x in self.whole]
+
+    def cotangent(self, rank):
+        """A cotangent of a rank's part."""
+        return [x + 1 for x in self.part(rank)]
+
+    def sum_of_cotangents(self):
+        """The sum of those of all ranks, in whole fields."""
+        total = zeros_like(self.whole)
+        for rank in range(SIZE):
+            cells, cotangent = self.with_ghosts(rank), self.cotangent(rank)
+            total = [y.at[cells].add(x) for y, x in zip(total, cotangent, strict=True)]
+        return total
 
     def without_ghosts(self, parts):
         """Zeros in the ghost cells."""
@@ -194,53 +208,41 @@ class Fields:
 
 def halo_exchange(example):
     fields = Fields(example)
-    own, filled = fields.own(RANK), fields.parts(fields.whole, RANK)
-    ghosts = [[x + 1 for x in fields.parts(fields.whole, rank)] for rank in range(SIZE)]
-    gradient = sum_of_parts(fields, ghosts)
+    own, filled = fields.own(RANK), fields.part(RANK)
     return Operation(
         fields.plan.exchange,
         fields.without_ghosts(filled),
         filled,
-        ghosts[RANK],
-        [jnp.pad(x[own], [(1, 1)] + [(0, 0)] * (x.ndim - 1)) for x in gradient],
+        fields.cotangent(RANK),
+        [
+            jnp.pad(x[own], [(1, 1)] + [(0, 0)] * (x.ndim - 1))
+            for x in fields.sum_of_cotangents()
+        ],
     )
-
-
-def sum_of_parts(fields, parts):
-    """The sum of all ranks' parts, with ghost cells, in whole fields."""
-    total = zeros_like(fields.whole)
-    for rank, part in enumerate(parts):
-        cells = fields.with_ghosts(rank)
-        total = [y.at[cells].add(x) for y, x in zip(total, part, strict=True)]
-    return total
 
 
 def halo_scatter(example):
     fields = Fields(example)
-    cotangents = [[x + 1 for x in fields.parts(fields.whole, rank)] for rank in range(SIZE)]
-    is_root = example.root == RANK
+    is_root, nothing = example.root == RANK, zeros_like(fields.whole)
     return Operation(
         lambda whole: fields.plan.scatter(whole, root=example.root),
-        fields.whole if is_root else zeros_like(fields.whole),
-        fields.parts(fields.whole, RANK),
-        cotangents[RANK],
-        sum_of_parts(fields, cotangents) if is_root else zeros_like(fields.whole),
+        fields.whole if is_root else nothing,
+        fields.part(RANK),
+        fields.cotangent(RANK),
+        fields.sum_of_cotangents() if is_root else nothing,
     )
 
 
 def halo_gather(example):
     fields = Fields(example)
-    parts, is_root = fields.parts(fields.whole, RANK), example.root == RANK
-    result, cotangent, gradient = [], None, None
-    if jax.__version_info__ >= (0, 8):
-        cotangent = fields.whole if is_root else []
-        gradient = fields.without_ghosts(parts)
+    part, on_root = fields.part(RANK), fields.whole if example.root == RANK else []
 
-    def function(parts):
-        return fields.plan.gather(parts, root=example.root) or []
+    def function(part):
+        return fields.plan.gather(part, root=example.root) or []
 
-    result = fields.whole if is_root else []
-    return Operation(function, parts, result, cotangent, gradient)
+    if jax.__version_info__ < (0, 8):
+        return Operation(function, part, on_root)
+    return Operation(function, part, on_root, on_root, fields.without_ghosts(part))
 
 
 #: With the dtypes of their leaves. Where leaves are added, int4 would overflow.

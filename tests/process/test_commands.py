@@ -424,8 +424,8 @@ def test_more_ranks_than_cpus():
     assert doctor.examine([limited] * 2)[1] == [text.format(2, 1.5)]
     bound = [rank_with({"cpus": [cpu]}) for cpu in (0, 1, 1)]
     assert doctor.examine(bound)[1] == [text.format(3, 2)]
-    elsewhere = rank_with({"name": "other"})
-    assert doctor.examine([rank_with(), elsewhere]) == ([], [])
+    elsewhere = [rank_with({"name": "other", "cpus": [cpu]}) for cpu in (0, 1)]
+    assert doctor.examine([*bound[:2], *elsewhere]) == ([], [])
 
 
 def test_ranks_that_are_not_bound():
@@ -444,7 +444,8 @@ def test_ranks_that_are_not_bound():
 def test_more_ranks_than_cpus_on_several_hosts():
     def note_about(*rank_counts):
         names = [f"n{host}" for host, count in enumerate(rank_counts) for _ in range(count)]
-        note, *_ = doctor.examine([rank_with({"name": name}) for name in names])[1]
+        bound = [{"name": name, "cpus": [rank % 2]} for rank, name in enumerate(names)]
+        (note,) = doctor.examine(list(map(rank_with, bound)))[1]
         return note.split(": they wait")[0]
 
     assert note_about(3, 2, 3) == "3 ranks share 2 CPU(s) on each of 2 hosts (n0, n2)"
@@ -642,8 +643,8 @@ def test_devices():
     one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
     expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
     assert doctor.describe_devices(one["devices"]) == expected
-    other = rank_with({"cpus": [2]})
-    assert doctor.examine([one, other]) == (
+    without_gpu = rank_with({"cpus": [2]})
+    assert doctor.examine([one, without_gpu]) == (
         [],
         ["rank 0: platform gpu, rank 1: platform cpu"],
     )

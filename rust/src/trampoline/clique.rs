@@ -125,8 +125,8 @@ fn read(address: usize, length: usize) -> Vec<u8> {
         match usize::try_from(moved) {
             Ok(moved) if moved > 0 => begin += moved,
             _ => {
-                let is_mapped = Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
-                if is_mapped {
+                let is_refused = Error::last_os_error().raw_os_error() != Some(libc::EFAULT);
+                if is_refused {
                     begin += read_file(begin, &mut bytes[begin - address..]);
                 }
                 break;
