@@ -52,7 +52,13 @@ def call_in_order(
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         return effects.lower_in_order(
-            ctx, target, operands, params, aliases=operand_output_aliases
+            ctx,
+            target,
+            operands,
+            params,
+            aliases=operand_output_aliases,
+            takes_byte=False,
+            takes_slices=False,
         )
 
     jax_compat.def_eager(primitive)

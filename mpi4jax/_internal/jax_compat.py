@@ -54,6 +54,7 @@ T = TypeVar("T")
 
 __all__ = [
     "ALIAS",
+    "CALLS_ON_SLICES_ARE_REPEATED",
     "DEVICE_BYTES",
     "JAXLIB_LIBRARY",
     "CompiledProgram",
@@ -70,6 +71,7 @@ __all__ = [
     "apply_primitive",
     "at_its_line",
     "avoid_broken_cache",
+    "barrier",
     "backends_are_initialized",
     "batching",
     "calls_with",
@@ -82,10 +84,12 @@ __all__ = [
     "ffi_lowering",
     "forget_runtime_tokens",
     "get_token",
+    "has_aliases",
     "has_mesh",
     "hlo",
     "ir",
     "is_compiling",
+    "is_for_gpus",
     "is_jitted",
     "is_kept_argument",
     "is_ordered",
@@ -96,6 +100,7 @@ __all__ = [
     "not_in_place",
     "on_compilation",
     "on_lowering",
+    "operand_of_call",
     "program_of",
     "register_effect_type",
     "register_ffi_target",
@@ -315,6 +320,26 @@ def get_token(ctx: Any, effect: Effect) -> Any:
     return ctx.tokens_in.get(effect)
 
 
+def is_for_gpus(ctx: Any) -> bool:
+    """Whether what is being lowered is for GPUs."""
+    platforms = ctx.platforms or ctx.module_context.platforms
+    return not {"cuda", "rocm"}.isdisjoint(platforms)
+
+
+def operand_of_call(result: Any, target: str) -> Any:
+    """The first operand of the custom call of a handler that has a result, if it is one."""
+    call = result.owner
+    if not isinstance(call, ir.Block) and "call_target_name" in call.attributes:
+        if ir.StringAttr(call.attributes["call_target_name"]).value == target:
+            return call.operands[0]
+    return None
+
+
+def barrier(values: Sequence[Any]) -> list[Any]:
+    """Values of a program that XLA knows nothing about, so that it combines nothing."""
+    return list(hlo.OptimizationBarrierOp(values).results) if values else []
+
+
 def set_token(ctx: Any, effect: Effect, token: Any) -> None:
     """Say which token comes after what was lowered."""
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
@@ -346,6 +371,11 @@ _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
 
 #: The shared library that all of jaxlib is in, with its MPItrampoline.
 JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
+
+
+#: Whether XLA for GPUs makes a call twice whose operand or result is a contiguous slice: it
+#: puts the call into a fusion, and leaves the old one where it was.
+CALLS_ON_SLICES_ARE_REPEATED = (0, 11, 1) <= versiontuple(jaxlib.__version__) < (0, 12)
 
 
 #: In how many bytes jaxlib keeps the number of a device (`GlobalDeviceId`).
@@ -497,10 +527,20 @@ def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]
         call.attributes["mhlo.backend_config"] = ir.DictAttr.get(found)
 
 
+#: The attribute by which results of a custom call take the memory of its operands.
+_CALL_ALIASES = "output_operand_aliases"
+
+
+def has_aliases(call: Any) -> bool:
+    """Whether results of a custom call take the memory of its operands."""
+    attributes = call.attributes
+    return _CALL_ALIASES in attributes and len(ir.ArrayAttr(attributes[_CALL_ALIASES])) > 0
+
+
 def not_in_place(call: Any) -> None:
     """Have the results of a custom call take no memory of its operands."""
     with call.context:
-        call.attributes["output_operand_aliases"] = ir.ArrayAttr.get([])
+        call.attributes[_CALL_ALIASES] = ir.ArrayAttr.get([])
 
 
 def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:

@@ -31,6 +31,7 @@ from .jax_compat import (
     batching,
     calls_with,
     convert,
+    has_aliases,
     has_mesh,
     is_kept_argument,
     lower_function,
@@ -535,7 +536,7 @@ def _finish(program: LoweredProgram) -> None:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
-        if call.operands and len(list(call.operands[0].uses)) > 1:
+        if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
             not_in_place(call)
     lines.tell(program, calls)
 

@@ -508,3 +508,59 @@ fn an_unknown_extension_is_ignored() {
     assert!(called);
     assert_eq!(metadata.traits, u32::MAX);
 }
+
+/// The numbers of operands and results of a call on a device.
+fn sizes_on_device(call: CallFrame) -> (Outcome, Option<(usize, usize)>) {
+    let mut sizes = None;
+    let outcome = call.enter(unchanged, |frame| {
+        let frame = frame.without_order_byte()?;
+        sizes = Some((frame.all_operands()?.len(), frame.all_results()?.len()));
+        Ok(())
+    });
+    (outcome, sizes)
+}
+
+#[test]
+fn a_call_on_a_device_is_ordered_by_a_byte() {
+    let byte = || buffer(U8, 0x4000, &[1]);
+    let array = || buffer(U8, 0x5000, &[1]);
+    let call = || CallFrame::default().operand(array());
+    assert_eq!(
+        sizes_on_device(call().operand(byte()).result(byte())),
+        (Ok(()), Some((1, 0)))
+    );
+    // As programs have it that an earlier version has exported.
+    assert_eq!(
+        sizes_on_device(call().operand(token()).result(array()).result(token())),
+        (Ok(()), Some((1, 1)))
+    );
+    let refused = |what| {
+        invalid(&format!(
+            "the last {what} of a call on a device is not the byte that orders it"
+        ))
+    };
+    let larger = || buffer(U8, 0x4000, &[2]);
+    let float = || buffer(F32, 0x4000, &[1]);
+    for (call, what) in [
+        (CallFrame::default().result(byte()), "operand"),
+        (call().operand(larger()).result(byte()), "operand"),
+        (call().operand(float()).result(byte()), "operand"),
+        (call(), "result"),
+        (call().result(larger()), "result"),
+    ] {
+        assert_eq!(sizes_on_device(call), (refused(what), None));
+    }
+}
+
+#[test]
+fn the_byte_is_not_the_first_operand() {
+    let byte = || buffer(U8, 0x4000, &[1]);
+    let call = CallFrame::default().operand(byte()).result(byte());
+    let mut seen = None;
+    let outcome = call.enter(unchanged, |frame| {
+        let frame = frame.without_order_byte()?;
+        seen = Some((frame.first_operand(), frame.first_result()));
+        Ok(())
+    });
+    assert_eq!((outcome, seen), (Ok(()), Some((None, None))));
+}

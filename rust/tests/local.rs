@@ -251,3 +251,12 @@ fn a_result_takes_the_memory_of_its_operand() {
         invalid("XLA has given a result memory of its own that is to take its operand's")
     );
 }
+
+#[test]
+fn the_order_of_calls_has_no_data() {
+    let byte = || buffer(U8, 0, &[1]);
+    let to_byte = CallFrame::default().operand(token()).result(byte());
+    let to_token = CallFrame::default().operand(byte()).result(token());
+    assert_eq!(run("order", to_byte), (Ok(()), vec![]));
+    assert_eq!(run("order", to_token), (Ok(()), vec![]));
+}

@@ -506,8 +506,8 @@ fn every_handler_for_devices_asks_for_one() {
     let left_to_xla = BTreeSet::from(["concatenate", "copy", "give_back", "split"]);
     assert_eq!(names(&handlers), &on_host - &left_to_xla);
     for (operation, handler) in handlers {
-        if operation == "in_order" {
-            continue; // It touches no memory.
+        if operation == "in_order" || operation == "order" {
+            continue; // They touch no memory.
         }
         let expected = match Driver::get() {
             Ok(_) => invalid("XLA has no function XLA_FFI_Stream_Get"),

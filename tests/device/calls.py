@@ -317,6 +317,13 @@ def on_device(call: Call, c: Communicator, stream: Stream, **options: Any) -> by
     return start_on_device(call, c, stream, **options).get()
 
 
+def run_on_device(
+    call: Call, c: Communicator, operand: Any, result: Any, stream: Stream
+) -> None:
+    """Make a call with these arrays of the device."""
+    _run(frames.ON_DEVICE, call, c, operand, result, stream.handle)
+
+
 def _run(
     handlers: dict[str, Any],
     call: Call,

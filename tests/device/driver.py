@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import weakref
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,9 @@ class Stream:
 class DeviceArray:
     """An array in device memory. Unless it is open, it faults when the host touches it."""
 
+    #: The array that it is a part of, and whose memory it uses.
+    whole: DeviceArray | None = None
+
     def __init__(self, dtype: Any, shape: tuple[int, ...], is_open: bool = False) -> None:
         self.dtype = np.dtype(dtype)
         self.shape = shape
@@ -148,9 +151,13 @@ class DeviceArray:
         assert self.address
         weakref.finalize(self, _library.stand_in_free, self.address)
 
-    def part(self, count: int) -> Any:
-        """The first elements, as an operand of their own."""
-        return SimpleNamespace(address=self.address, dtype=self.dtype, shape=(count,))
+    def part(self, shape: tuple[int, ...], start: int = 0) -> DeviceArray:
+        """The elements from one on, as an array of its own."""
+        part = copy.copy(self)
+        part.whole, part.shape = self, shape
+        part.nbytes = self.dtype.itemsize * int(np.prod(shape, dtype=int))
+        part.address = self.address + start * self.dtype.itemsize
+        return part
 
     def write_later(self, array: np.ndarray, stream: Stream, delay: int) -> None:
         """Have the stream write this array, after so many microseconds."""

@@ -19,6 +19,7 @@ from ctypes import (
     c_size_t,
     c_void_p,
 )
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,10 @@ def _handlers(capsules: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 ON_HOST, ON_DEVICE = map(_handlers, _core.load(os.fspath(MPI.__file__), abi()))
 
 
+#: The byte that orders calls on devices. Nobody touches it.
+_BYTE = SimpleNamespace(address=None, dtype="uint8", shape=(1,))
+
+
 class _Frame:
     """A call frame, and all the memory that it points to."""
 
@@ -219,7 +224,8 @@ def call(
     stream: int | None = None,
 ) -> None:
     """Call a handler with arrays of NumPy's or of the device, or raise its XlaError."""
-    frame = _Frame(operands, results, attributes, stream)
+    order = [_BYTE] if handler in ON_DEVICE.values() else []
+    frame = _Frame([*operands, *order], [*results, *order], attributes, stream)
     error = handler(frame.raw)
     if error is not None:
         code, text = errors.pop(error)

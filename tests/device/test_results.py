@@ -65,6 +65,7 @@ def test_every_handler_has_a_call():
     for name in ("allgatherv", "alltoallv"):  # in test_ragged.py
         called |= {f"{name}_counts", f"{name}_rows"}
     called |= {*_core.NONBLOCKING, "in_order", "wait"}  # in test_nonblocking.py
+    called.add("order")  # It does nothing.
     for case in OPERATIONS.values():
         if case.least_size > c.size:
             called.update(case.operations)
@@ -155,7 +156,7 @@ def test_empty_operand_where_the_result_is(chunk, where, stream):
             run = frames.ON_HOST["sendrecv"], [result[:0]], [result]
         else:
             result = driver.DeviceArray("int32", (4,))
-            run = frames.ON_DEVICE["sendrecv"], [result.part(0)], [result]
+            run = frames.ON_DEVICE["sendrecv"], [result.part((0,))], [result]
         frames.call(*run, {**attributes, "comm_number": c.number}, stream.handle)
         driver.idle()
         given = result if where == "host" else result.read()

@@ -124,6 +124,9 @@ pub struct Staged {
     buffers: RefCell<Vec<StagingBuffer>>,
     /// Whether any of the result was queued for copying.
     has_written: Cell<bool>,
+    /// Whether results overlap operands, so that each array has a copy of its own and all of the
+    /// operands come down first.
+    has_overlaps: bool,
 }
 
 /// An array, and its copy.
@@ -153,12 +156,24 @@ struct StagedOperand {
     event: usize,
 }
 
+impl StagedOperand {
+    fn new(array: StagedArray) -> Self {
+        Self {
+            array,
+            queued: 0,
+            arrived: 0,
+            event: 0,
+        }
+    }
+}
+
 impl Staged {
     /// The memory of a call whose arrays are ready when the stream has come so far.
-    pub fn new(driver: &'static Driver, stream: Stream) -> Self {
+    pub fn new(driver: &'static Driver, stream: Stream, has_overlaps: bool) -> Self {
         Self {
             driver,
             stream,
+            has_overlaps,
             operands: RefCell::default(),
             results: RefCell::default(),
             buffers: RefCell::default(),
@@ -176,7 +191,7 @@ impl Staged {
         let device = array.address as usize;
         // An empty array may have any address.
         let is_other = |other: &StagedArray| other.device == device && other.bytes.min(bytes) > 0;
-        if let Some(other) = others.find(is_other) {
+        if let Some(other) = others.find(is_other).filter(|_| !self.has_overlaps) {
             return Ok(StagedArray { bytes, ..other });
         }
         let mut buffers = self.buffers.borrow_mut();
@@ -242,23 +257,27 @@ impl Memory for Staged {
 
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
         let array = self.stage(operand, bytes, self.results.borrow().iter().copied())?;
-        self.operands.borrow_mut().push(StagedOperand {
-            array,
-            queued: 0,
-            arrived: 0,
-            event: 0,
-        });
+        self.operands.borrow_mut().push(StagedOperand::new(array));
         Ok(array.host)
     }
 
     fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
         let operands = self.operands.borrow();
         let array = self.stage(result, bytes, operands.iter().map(|operand| operand.array))?;
+        drop(operands);
+        if self.has_overlaps {
+            // As in one array: what MPI leaves as it is, stays.
+            self.operands.borrow_mut().push(StagedOperand::new(array));
+        }
         self.results.borrow_mut().push(array);
         Ok(array.host)
     }
 
     fn before(&self, access: &Access) -> Result<(), Failure> {
+        let access = match self.has_overlaps {
+            true => &Access::WHOLE,
+            false => access,
+        };
         let mut operands = self.operands.borrow_mut();
         operands
             .iter_mut()

@@ -1,5 +1,8 @@
 //! The handlers that XLA calls, of all operations.
 
+use std::ops::Range;
+
+use super::buffers::measure;
 use super::call::Call;
 use super::check::check_is_enabled;
 use super::{
@@ -10,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
 use crate::recorder::Operation;
-use crate::xla::{self, Frame, Handler};
+use crate::xla::{self, Buffer, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
 /// the frame and call it.
@@ -50,7 +53,6 @@ macro_rules! handlers {
             )*
             [$((stringify!($name), $name::<A> as Handler)),*]
                 .into_iter()
-                .chain(local::ANYWHERE)
                 .chain(local::ON_HOST)
                 .collect()
         }
@@ -76,7 +78,7 @@ macro_rules! handlers {
             )*
             [$((stringify!($name), $name::<A> as Handler)),*]
                 .into_iter()
-                .chain(local::ANYWHERE)
+                .chain(local::ON_DEVICE)
                 .collect()
         }
     };
@@ -105,11 +107,42 @@ fn run_on_device<A: Abi>(
     let driver = Driver::get()
         .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
     let stream = frame.stream()?;
-    if gpu_aware::is_direct(driver.vendor) {
+    let frame = &frame.without_order_byte()?;
+    let has_overlaps = has_overlaps(operation, frame)?;
+    if gpu_aware::is_direct(driver.vendor) && !has_overlaps {
         run(operation, frame, Direct::new(driver, stream), direct)
     } else {
-        run(operation, frame, Staged::new(driver, stream), staged)
+        let memory = Staged::new(driver, stream, has_overlaps);
+        run(operation, frame, memory, staged)
     }
+}
+
+/// Whether a result overlaps an operand where MPI forbids it (MPI-4.1 §6.2). XLA hands over slices
+/// of one array, as in `x.at[1:3].set(sendrecv(x[0:2], ...))`.
+fn has_overlaps(operation: &Operation, frame: &Frame) -> Result<bool> {
+    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    for result in &results {
+        let written = bytes_of(result)?;
+        for operand in &operands {
+            let read = bytes_of(operand)?;
+            let is_one_array = IN_PLACE.contains(&operation.name) && read == written;
+            if read.start < written.end && written.start < read.end && !is_one_array {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The operations whose operand may be where the result goes: by `MPI_IN_PLACE`, or by
+/// `MPI_Sendrecv_replace`.
+const IN_PLACE: [&str; 6] = ["allreduce", "bcast", "exscan", "reduce", "scan", "sendrecv"];
+
+/// The addresses of an array's bytes.
+fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
+    let (_, bytes) = measure(array)?;
+    let start = array.address as usize;
+    Ok(start..start + bytes)
 }
 
 handlers! {

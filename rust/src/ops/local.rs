@@ -26,21 +26,43 @@ macro_rules! handlers {
     };
 }
 
-handlers!(concatenate, copy, give_back, in_order, split);
+handlers!(
+    concatenate,
+    copy,
+    give_back,
+    in_order,
+    in_order_on_device,
+    order,
+    split
+);
 
-/// Those for arrays anywhere.
-pub const ANYWHERE: [(&str, Handler); 1] = [("in_order", handler::in_order)];
 /// Those for arrays in host memory.
-pub const ON_HOST: [(&str, Handler); 4] = [
+pub const ON_HOST: [(&str, Handler); 6] = [
     ("concatenate", handler::concatenate),
     ("copy", handler::copy),
     ("give_back", handler::give_back),
+    ("in_order", handler::in_order),
+    ("order", handler::order),
     ("split", handler::split),
 ];
+/// Those for arrays in device memory.
+pub const ON_DEVICE: [(&str, Handler); 2] = [
+    ("in_order", handler::in_order_on_device),
+    ("order", handler::order),
+];
+
+/// Makes a token of the byte that orders calls on GPUs, or a byte of a token: neither holds data.
+fn order(_: &Frame) -> Result<()> {
+    Ok(())
+}
 
 /// Gives its operands as they are, in order with all calls before and after it.
 fn in_order(frame: &Frame) -> Result<()> {
     in_place(frame).map(drop)
+}
+
+fn in_order_on_device(frame: &Frame) -> Result<()> {
+    in_order(&frame.without_order_byte()?)
 }
 
 /// The arrays of a call that has each operand as a result, too.

@@ -32,6 +32,9 @@ pub struct Buffer<'a> {
 /// fifth longer (`cargo bench`).
 pub struct Frame<'a> {
     raw: &'a XLA_FFI_CallFrame,
+    /// How many operands and results there are, without the byte that orders calls on GPUs.
+    operand_count: i64,
+    result_count: i64,
 }
 
 /// What a struct of XLA's must hold at least: its declared size has to cover our declaration.
@@ -77,7 +80,30 @@ impl<'a> Frame<'a> {
                 raw.stage
             )));
         }
-        Ok(Self { raw })
+        Ok(Self {
+            raw,
+            operand_count: raw.args.size,
+            result_count: raw.rets.size,
+        })
+    }
+
+    /// The frame without its last operand and its last result, if they are the byte that orders
+    /// calls on GPUs. Programs of mpi4jax 0.9.2 and earlier have a token there.
+    pub fn without_order_byte(&self) -> Result<Self> {
+        let (operand_kinds, operands) = self.arguments()?;
+        let (result_kinds, results) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        let bytes = unsafe {
+            (
+                order_byte(operand_kinds, XLA_FFI_ArgType_BUFFER, operands, "operand")?,
+                order_byte(result_kinds, XLA_FFI_RetType_BUFFER, results, "result")?,
+            )
+        };
+        Ok(Self {
+            raw: self.raw,
+            operand_count: self.operand_count - bytes.0,
+            result_count: self.result_count - bytes.1,
+        })
     }
 
     /// The stream on which the device gets the arrays of this call ready, and uses the results.
@@ -119,8 +145,8 @@ impl<'a> Frame<'a> {
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         unsafe {
             Ok((
-                slice(args.types, args.size, "operand types")?,
-                slice(args.args, args.size, "operands")?,
+                slice(args.types, self.operand_count, "operand types")?,
+                slice(args.args, self.operand_count, "operands")?,
             ))
         }
     }
@@ -132,8 +158,8 @@ impl<'a> Frame<'a> {
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         unsafe {
             Ok((
-                slice(rets.types, rets.size, "result types")?,
-                slice(rets.rets, rets.size, "results")?,
+                slice(rets.types, self.result_count, "result types")?,
+                slice(rets.rets, self.result_count, "results")?,
             ))
         }
     }
@@ -174,7 +200,14 @@ impl<'a> Frame<'a> {
     pub fn first_operand(&self) -> Option<(XLA_FFI_DataType, i64)> {
         let args = &self.raw.args;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe { first_array(args.types, XLA_FFI_ArgType_BUFFER, args.args, args.size) }
+        unsafe {
+            first_array(
+                args.types,
+                XLA_FFI_ArgType_BUFFER,
+                args.args,
+                self.operand_count,
+            )
+        }
     }
 
     /// The data type and the number of elements of the first result, if there is one.
@@ -182,7 +215,14 @@ impl<'a> Frame<'a> {
     pub fn first_result(&self) -> Option<(XLA_FFI_DataType, i64)> {
         let rets = &self.raw.rets;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        unsafe { first_array(rets.types, XLA_FFI_RetType_BUFFER, rets.rets, rets.size) }
+        unsafe {
+            first_array(
+                rets.types,
+                XLA_FFI_RetType_BUFFER,
+                rets.rets,
+                self.result_count,
+            )
+        }
     }
 
     /// Shows all attributes as integers, with their places in the order of their names: an array
@@ -432,6 +472,39 @@ unsafe fn see_buffers<'a>(
         count += 1;
     }
     Ok(count)
+}
+
+/// How many bytes order the call, none where a token does: the last of XLA's arguments or results.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer`.
+unsafe fn order_byte(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    what: &str,
+) -> Result<i64> {
+    let last = match (kinds.last(), pointers.last()) {
+        // SAFETY: the kind says that it is a buffer.
+        (Some(kind), Some(pointer)) if *kind == buffer => unsafe {
+            pointer.cast::<XLA_FFI_Buffer>().as_ref()
+        },
+        _ => None,
+    };
+    if last.is_some_and(|raw| raw.dtype == XLA_FFI_DataType_TOKEN) {
+        return Ok(0);
+    }
+    let is_byte = |raw: &XLA_FFI_Buffer| {
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
+        let dims = unsafe { slice(raw.dims, raw.rank, "dimensions") };
+        raw.dtype == XLA_FFI_DataType_U8 && matches!(dims, Ok([1]))
+    };
+    if last.is_some_and(is_byte) {
+        return Ok(1);
+    }
+    Err(Error::invalid(format!(
+        "the last {what} of a call on a device is not the byte that orders it"
+    )))
 }
 
 /// The elements of an array.

@@ -15,6 +15,7 @@ pub const F16: c_int = XLA_FFI_DataType_F16;
 pub const BF16: c_int = XLA_FFI_DataType_BF16;
 pub const F32: c_int = 11;
 pub const S32: c_int = 4;
+pub const U8: c_int = XLA_FFI_DataType_U8;
 pub const S64: c_int = XLA_FFI_DataType_S64;
 pub const C64: c_int = XLA_FFI_DataType_C64;
 pub const C128: c_int = XLA_FFI_DataType_C128;
