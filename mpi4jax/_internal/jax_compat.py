@@ -71,8 +71,8 @@ __all__ = [
     "apply_primitive",
     "at_its_line",
     "avoid_broken_cache",
-    "barrier",
     "backends_are_initialized",
+    "barrier",
     "batching",
     "calls_with",
     "check_jax_version",
@@ -328,11 +328,11 @@ def is_for_gpus(ctx: Any) -> bool:
 
 def operand_of_call(result: Any, target: str) -> Any:
     """The first operand of the custom call of a handler that has a result, if it is one."""
-    call = result.owner
-    if not isinstance(call, ir.Block) and "call_target_name" in call.attributes:
-        if ir.StringAttr(call.attributes["call_target_name"]).value == target:
-            return call.operands[0]
-    return None
+    call, name = result.owner, "call_target_name"
+    if isinstance(call, ir.Block) or name not in call.attributes:
+        return None
+    is_called = ir.StringAttr(call.attributes[name]).value == target
+    return call.operands[0] if is_called else None
 
 
 def barrier(values: Sequence[Any]) -> list[Any]:

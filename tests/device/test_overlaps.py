@@ -20,7 +20,7 @@ IN_PLACE = {"allreduce", "bcast", "exscan", "reduce", "scan", "sendrecv"}
 @pytest.mark.parametrize("direct", [False, True], ids=["staged", "direct"])
 @pytest.mark.parametrize("name", OF_ONE_ARRAY)
 def test_values(name, direct, stream, expect):
-    """The memory faults if MPI gets it, and values differ if a piece is written too soon."""
+    """The memory faults if MPI gets it, and values differ if a piece comes too soon."""
     _core.set_direct(direct)
     for chunk in (0, 48):
         c = communicator(chunk)

@@ -1,0 +1,43 @@
+"""Tests of programs that XLA compiles for a GPU, on machines without one.
+
+They run on every rank of an `mpiexec`, in an environment with JAX's CUDA plugin. Nothing is
+executed: what is looked at is the scheduled program.
+"""
+
+import os
+
+# What is compiled for must not be looked for. Set before JAX is imported.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+
+import gpu
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import notoken as mpi
+from mpi4jax._internal import device
+
+pytest_plugins = ["ranks", "sample"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _make_default_communicator():
+    """All ranks make it together: only some programs have one communicator."""
+    mpi.barrier()
+
+
+@pytest.fixture(autouse=True)
+def _start_together():
+    MPI.COMM_WORLD.Barrier()
+
+
+@pytest.fixture(autouse=True)
+def _no_driver_is_needed(monkeypatch):
+    """A call for a GPU is refused where there is no driver to run it."""
+    monkeypatch.setattr(device, "prepare", lambda platform: None)
+
+
+def pytest_collection_modifyitems(items):
+    if gpu.why_not:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=gpu.why_not))

@@ -1,0 +1,95 @@
+"""Calls are in order, each is made once, and nothing is copied for them."""
+
+import gpu
+import jax
+import pytest
+from mpi4py import MPI
+from programs import EXAMPLES, RANK, X
+
+from mpi4jax import notoken as mpi
+
+#: Whether XLA hands the addresses of slices to calls.
+HAS_SLICES = jax.__version_info__ >= (0, 12)
+
+pytestmark = pytest.mark.ranks(2)
+every_example = pytest.mark.parametrize("name", EXAMPLES)
+
+
+@pytest.mark.parametrize("options", gpu.OPTIONS)
+@every_example
+def test_order(name, options):
+    example = EXAMPLES[name]
+    program = gpu.compile_for_gpu(example.function, *example.operands, options=options)
+    assert gpu.calls_in(program) == gpu.calls_of(example.function, *example.operands)
+    check_chain(program)
+    if options == "all graphs":
+        assert_outside_of_graphs(program)
+
+
+def check_chain(program):
+    """Data makes XLA keep the order: each call takes something from the one before it."""
+    for computation in program.computations:
+        last = None
+        for instruction, origins in program.chain(computation):
+            if last is None:
+                assert {x.opcode for x in origins} <= {"parameter", "after-all"}
+            else:
+                assert origins == {last}
+            assert not instruction.is_mpi or instruction.types[-1] == "u8[1]"
+            last = instruction
+
+
+def assert_outside_of_graphs(program):
+    """XLA would make a call once, while it records the graph."""
+    graph = None
+    for line in program.thunks.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if graph is not None and indent > graph:
+            assert "kCustomCall" not in line
+            assert "kDynamicSliceFusion" not in line
+        else:
+            graph = indent if "kCommandBuffer" in line else None
+
+
+def test_graphs_are_made():
+    example = EXAMPLES["large_beside_small"]
+    program = gpu.compile_for_gpu(example.function, *example.operands, options="all graphs")
+    assert "kCommandBuffer" in program.thunks
+
+
+@every_example
+def test_work_of_the_gpu(name):
+    """A lost alias shows as a copy, and a slice that is cut out as a kernel."""
+    example = EXAMPLES[name]
+    program = gpu.compile_for_gpu(example.function, *example.operands)
+    assert (program.copies(), program.kernels()) == example.work[HAS_SLICES]
+
+
+@pytest.mark.parametrize("name", ["allreduce", "bcast", "exscan", "reduce", "scan"])
+def test_results_take_the_memory_of_operands(name):
+    """As on CPUs."""
+    functions = {
+        "allreduce": lambda x: mpi.allreduce(x, MPI.SUM),
+        "bcast": lambda x: mpi.bcast(x, 1 - RANK),
+        "exscan": lambda x: mpi.exscan(x, MPI.SUM),
+        "reduce": lambda x: mpi.reduce(x, MPI.SUM, RANK),
+        "scan": lambda x: mpi.scan(x, MPI.SUM),
+    }
+    program = gpu.compile_for_gpu(lambda x: functions[name](x * 2), X)
+    (call,) = program.calls()
+    assert call.has_aliases
+    assert program.copies() == 0
+
+
+@pytest.mark.skipif(not HAS_SLICES, reason="XLA cuts slices out")
+@pytest.mark.parametrize(
+    "name", ["row", "rows", "row_that_was_computed", "row_put_back", "row_put_elsewhere"]
+)
+def test_slices_are_handed_over(name):
+    example = EXAMPLES[name]
+    program = gpu.compile_for_gpu(example.function, *example.operands)
+    (call,) = program.calls()
+    (body,) = (
+        name for name, instructions in program.computations.items() if call in instructions
+    )
+    assert body.startswith("dynamic-slice-fusion")
