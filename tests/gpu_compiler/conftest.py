@@ -12,7 +12,6 @@ os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 
 import gpu
 import pytest
-from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
 from mpi4jax._internal import device
@@ -24,11 +23,6 @@ pytest_plugins = ["ranks", "sample"]
 def _make_default_communicator():
     """All ranks make it together: only some programs have one communicator."""
     mpi.barrier()
-
-
-@pytest.fixture(autouse=True)
-def _start_together():
-    MPI.COMM_WORLD.Barrier()
 
 
 @pytest.fixture(autouse=True)

@@ -339,3 +339,16 @@ def _call_of(instruction: Instruction) -> Call:
     return Call(
         operation, numbers.get("comm_number"), tuple(parameters) if is_blocking else ()
     )
+
+
+def check_chain(program):
+    """Data makes XLA keep the order: each call takes something from the one before it."""
+    for computation in program.computations:
+        last = None
+        for instruction, origins in program.chain(computation):
+            if last is None:
+                assert {x.opcode for x in origins} <= {"parameter", "after-all"}
+            else:
+                assert origins == {last}
+            assert not instruction.is_mpi or instruction.types[-1] == "u8[1]"
+            last = instruction

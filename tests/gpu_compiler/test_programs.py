@@ -21,22 +21,9 @@ def test_order(name, options):
     example = EXAMPLES[name]
     program = gpu.compile_for_gpu(example.function, *example.operands, options=options)
     assert gpu.calls_in(program) == gpu.calls_of(example.function, *example.operands)
-    check_chain(program)
+    gpu.check_chain(program)
     if options == "all graphs":
         assert_outside_of_graphs(program)
-
-
-def check_chain(program):
-    """Data makes XLA keep the order: each call takes something from the one before it."""
-    for computation in program.computations:
-        last = None
-        for instruction, origins in program.chain(computation):
-            if last is None:
-                assert {x.opcode for x in origins} <= {"parameter", "after-all"}
-            else:
-                assert origins == {last}
-            assert not instruction.is_mpi or instruction.types[-1] == "u8[1]"
-            last = instruction
 
 
 def assert_outside_of_graphs(program):
@@ -57,6 +44,7 @@ def test_graphs_are_made():
     assert "kCommandBuffer" in program.thunks
 
 
+@pytest.mark.skipif(RANK > 0, reason="the table is of rank 0, and some programs differ")
 @every_example
 def test_work_of_the_gpu(name):
     """A lost alias shows as a copy, and a slice that is cut out as a kernel."""
