@@ -4,12 +4,6 @@ They run on every rank of an `mpiexec`, in an environment with JAX's CUDA plugin
 executed: what is looked at is the scheduled program.
 """
 
-import os
-
-# What is compiled for must not be looked for. Set before JAX is imported.
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-
 import gpu
 import pytest
 

@@ -2,14 +2,13 @@
 
 More of them, until one fails (its seed was printed last):
 
-    mpiexec -n 2 python -P tests/gpu_compiler/test_random.py FIRST_SEED COUNT
+    mpiexec -n 2 python tests/gpu_compiler/test_random.py FIRST_SEED COUNT
 """
 
 import itertools
 import random
 import sys
 
-import conftest
 import gpu
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from mpi4py import MPI
 from programs import LEFT, OTHER, RIGHT, X
 
 from mpi4jax import notoken as mpi
+from mpi4jax._internal import device
 
 SEEDS = range(12)
 
@@ -134,7 +134,7 @@ def test_order(seed):
 
 
 if __name__ == "__main__":
-    conftest.device.prepare = lambda platform: None
+    device.prepare = lambda platform: None
     mpi.barrier()
     first, count = map(int, sys.argv[1:])
     for seed in range(first, first + count):
