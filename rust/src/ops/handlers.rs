@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
 use crate::recorder::Operation;
-use crate::xla::{self, Frame, Handler};
+use crate::xla::{self, Buffer, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
 /// the frame and call it.
@@ -105,11 +105,21 @@ fn run_on_device<A: Abi>(
     let driver = Driver::get()
         .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
     let stream = frame.stream()?;
-    if gpu_aware::is_direct(driver.vendor) {
-        run(operation, frame, Direct::new(driver, stream), direct)
-    } else {
-        run(operation, frame, Staged::new(driver, stream), staged)
+    match gpu_aware::enter_direct(driver, stream, || arrays_of(frame))? {
+        Some(in_context) => {
+            let memory = Direct::new(driver, stream, in_context);
+            run(operation, frame, memory, direct)
+        }
+        None => run(operation, frame, Staged::new(driver, stream), staged),
     }
+}
+
+/// The arrays of a call that have any bytes.
+fn arrays_of<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
+    let mut arrays = frame.all_operands()?;
+    arrays.extend(frame.all_results()?);
+    arrays.retain(|array| array.count > 0);
+    Ok(arrays)
 }
 
 handlers! {
