@@ -65,7 +65,7 @@ def check_mpi() -> None:
             "it.",
             stacklevel=2,
         )
-    if (wanted or (wanted is None and supported)) and not _core.has_start_context():
+    elif (wanted or (wanted is None and supported)) and not _core.has_start_context():
         warnings.warn(_no_context(wanted is True), stacklevel=2)
     if wanted is None and supported is None:
         warnings.warn(

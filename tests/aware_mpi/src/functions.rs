@@ -247,6 +247,13 @@ pub unsafe extern "C" fn MPI_Recv(
 
 static STRANGE_TESTS: AtomicUsize = AtomicUsize::new(0);
 
+static TESTS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many calls of `MPI_Test` were made.
+pub fn tests() -> usize {
+    TESTS.load(Ordering::Relaxed)
+}
+
 pub fn strange_tests() -> usize {
     STRANGE_TESTS.load(Ordering::Relaxed)
 }
@@ -259,6 +266,7 @@ pub unsafe extern "C" fn MPI_Test(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> c_int {
+    TESTS.fetch_add(1, Ordering::Relaxed);
     if driver::context() != driver::start_context() {
         STRANGE_TESTS.fetch_add(1, Ordering::Relaxed);
     }

@@ -45,7 +45,13 @@ pub extern "C" fn aware_mpi_copies() -> usize {
     driver::copies()
 }
 
-/// How many calls of `MPI_Test` were made by threads with no context, or another one than that at
+/// How many calls of `MPI_Test` were made.
+#[unsafe(no_mangle)]
+pub extern "C" fn aware_mpi_tests() -> usize {
+    functions::tests()
+}
+
+/// How many of them were made by threads with no context, or another one than that at
 /// the start.
 #[unsafe(no_mangle)]
 pub extern "C" fn aware_mpi_strange_tests() -> usize {

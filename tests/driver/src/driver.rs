@@ -226,6 +226,11 @@ const ERRORS: &[(c_int, &CStr, &CStr)] = &[
         c"no CUDA-capable device is detected",
     ),
     (
+        101,
+        c"CUDA_ERROR_INVALID_DEVICE",
+        c"invalid device ordinal",
+    ),
+    (
         201,
         c"CUDA_ERROR_INVALID_CONTEXT",
         c"invalid device context",
