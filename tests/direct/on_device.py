@@ -15,14 +15,14 @@ DELAY = 200
 
 def calls_of(function, x):
     """The calls that a function of an array makes when it is compiled for a GPU."""
-    (calls,) = compiled.calls_in(function, [jax.ShapeDtypeStruct(x.shape, x.dtype)])
-    return calls
+    return compiled.calls_of(function, jax.ShapeDtypeStruct(x.shape, x.dtype))
 
 
-def run(function, x, kind="plain", number=0):
+def run(function, x, kind="plain", number=0, is_entered=True):
     """What a function with one call gives for an array on a GPU.
 
     The arrays are in memory of this kind, and the stream is in the context of this number.
+    XLA makes that current for its calls, unless this is to be without.
     """
     (call,) = calls_of(function, x)
     stream = driver.Stream(number)
@@ -30,7 +30,12 @@ def run(function, x, kind="plain", number=0):
     operand.write_later(x, stream, DELAY)
     dtype, shape = call.result
     result = driver.DeviceArray(dtype, shape, kind=kind)
+    before = driver.current_context()
+    if is_entered:
+        driver.set_context(driver.context(number))
     make(call, operand, result, stream)
+    if is_entered:
+        driver.set_context(before)
     used = result.copy_later(stream)
     driver.idle()
     return used.read()
