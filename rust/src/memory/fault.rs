@@ -5,31 +5,55 @@
 //! before such a call, and written by a handler of the signal, which then leaves the signal to
 //! whoever handled it before.
 //!
-//! The handler makes no call but those that POSIX allows it (`write`, `sigaction`, `raise`).
+//! The handler makes no call but those that POSIX allows it (`write`, `sigaction`, `raise`,
+//! `pthread_self`).
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The line of a thread, if it is in a call on device memory.
-#[derive(Clone, Copy)]
-struct Line {
-    start: *const u8,
-    bytes: usize,
+/// The line of a thread that is in a call on device memory.
+///
+/// Not a variable of the thread's own: where a thread has none yet, the first look at one allocates,
+/// and the fault may be in the allocator.
+struct Slot {
+    /// The thread, 0 for none.
+    thread: AtomicUsize,
+    start: AtomicPtr<u8>,
+    bytes: AtomicUsize,
 }
 
-const NONE: Line = Line {
-    start: ptr::null(),
-    bytes: 0,
-};
+impl Slot {
+    const FREE: Self = Self {
+        thread: AtomicUsize::new(0),
+        start: AtomicPtr::new(ptr::null_mut()),
+        bytes: AtomicUsize::new(0),
+    };
 
-thread_local! {
-    // Constant and without a destructor, so that the handler only reads memory.
-    static LINE: Cell<Line> = const { Cell::new(NONE) };
+    fn is_of(&self, thread: usize) -> bool {
+        self.thread.load(Ordering::Relaxed) == thread
+    }
+
+    /// Takes the slot for a thread, if nobody else has it.
+    fn claim(&self, thread: usize) -> bool {
+        self.thread
+            .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+/// So many threads are in such calls at a time. Any others have no line.
+const MOST_THREADS: usize = 64;
+
+static SLOTS: [Slot; MOST_THREADS] = [const { Slot::FREE }; MOST_THREADS];
+
+/// What tells the calling thread from others.
+fn this_thread() -> usize {
+    // SAFETY: it only tells what the system keeps for the thread.
+    unsafe { libc::pthread_self() as usize }
 }
 
 /// Who handles the signal otherwise.
@@ -37,7 +61,7 @@ static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// For as long as it lives, a segmentation fault on this thread has a line.
 pub struct Guard<'a> {
-    before: Line,
+    slot: Option<&'static Slot>,
     _line: PhantomData<&'a str>,
 }
 
@@ -45,12 +69,15 @@ impl<'a> Guard<'a> {
     /// Has this line be written, which ends with a newline.
     pub fn new(line: &'a str) -> Self {
         install();
-        let new = Line {
-            start: line.as_ptr(),
-            bytes: line.len(),
-        };
+        let thread = this_thread();
+        let slot = SLOTS.iter().find(|slot| slot.claim(thread));
+        if let Some(slot) = slot {
+            slot.bytes.store(line.len(), Ordering::Relaxed);
+            slot.start
+                .store(line.as_ptr().cast_mut(), Ordering::Release);
+        }
         Self {
-            before: LINE.replace(new),
+            slot,
             _line: PhantomData,
         }
     }
@@ -58,7 +85,10 @@ impl<'a> Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        LINE.set(self.before);
+        if let Some(slot) = self.slot {
+            slot.start.store(ptr::null_mut(), Ordering::Relaxed);
+            slot.thread.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -100,10 +130,14 @@ fn is_installed() -> bool {
 }
 
 unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    let line = LINE.replace(NONE);
-    if !line.start.is_null() {
-        // SAFETY: the guard lends the line for as long as it is this thread's.
-        unsafe { libc::write(libc::STDERR_FILENO, line.start.cast(), line.bytes) };
+    let thread = this_thread();
+    for slot in SLOTS.iter().filter(|slot| slot.is_of(thread)) {
+        let line = slot.start.swap(ptr::null_mut(), Ordering::Acquire);
+        if !line.is_null() {
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            // SAFETY: the guard, which is on this thread's stack, lends the line.
+            unsafe { libc::write(libc::STDERR_FILENO, line.cast(), bytes) };
+        }
     }
     let previous = PREVIOUS.swap(ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: what `install` has stored stays. Without it, and if the previous handler has given the
@@ -129,16 +163,27 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c
 mod tests {
     use super::*;
 
+    /// The bytes of the lines of this thread.
+    fn lines() -> Vec<usize> {
+        let own = SLOTS.iter().filter(|slot| slot.is_of(this_thread()));
+        own.map(|slot| slot.bytes.load(Ordering::Relaxed)).collect()
+    }
+
     #[test]
-    fn guards_nest() {
-        let of_this_thread = || LINE.get().bytes;
-        let outer = Guard::new("outer\n");
+    fn a_line_is_there_as_long_as_its_guard() {
+        let guard = Guard::new("line\n");
         assert!(is_installed());
-        let inner = Guard::new("in\n");
-        assert_eq!(of_this_thread(), 3);
-        drop(inner);
-        assert_eq!(of_this_thread(), 6);
-        drop(outer);
-        assert_eq!(of_this_thread(), 0);
+        assert_eq!(lines(), [5]);
+        assert_eq!(std::thread::spawn(lines).join().unwrap(), [0_usize; 0]);
+        drop(guard);
+        assert_eq!(lines(), [0_usize; 0]);
+    }
+
+    #[test]
+    fn too_many_have_no_line() {
+        let all: Vec<_> = (0..=MOST_THREADS).map(|_| Guard::new("line\n")).collect();
+        assert!(all.last().unwrap().slot.is_none());
+        drop(all);
+        assert!(Guard::new("line\n").slot.is_some());
     }
 }

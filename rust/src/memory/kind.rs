@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
 
-use super::driver::{Context, Driver};
+use super::driver::{Context, Driver, Vendor};
 
 /// `CU_POINTER_ATTRIBUTE_CONTEXT`. AMD's attributes have the same numbers.
 pub const CONTEXT: c_int = 1;
@@ -42,6 +42,10 @@ impl Kind {
     /// The kind of the memory at an address. For the plain one, which is the most frequent, the driver
     /// is asked once.
     pub fn of(driver: &Driver, address: usize) -> Self {
+        if driver.vendor == Vendor::Rocm {
+            // What is said here is of CUDA's memory. AMD's has no context to tell it by.
+            return Self::Plain;
+        }
         let (mut context, mut pool): (Context, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
         let (mut memory_type, mut has_legacy_ipc): (c_uint, c_int) = (0, 0);
         let ask = |attribute, value: *mut c_void| {

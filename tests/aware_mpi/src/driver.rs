@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::{CStr, c_int, c_void};
+use std::io::{self, Write};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -31,9 +32,14 @@ pub fn context() -> *mut c_void {
     context
 }
 
-/// Notes the context when MPI is initialised.
+/// Notes the context when MPI is initialised, and says whether there is one if that is wanted.
 pub fn start() {
-    START.store(context(), Ordering::Relaxed);
+    let context = context();
+    START.store(context, Ordering::Relaxed);
+    if env::var_os("AWARE_MPI_SAYS").is_some() {
+        let with = if context.is_null() { "without" } else { "with" };
+        let _ = writeln!(io::stderr(), "aware MPI: it starts {with} a context");
+    }
 }
 
 pub fn start_context() -> *mut c_void {

@@ -8,7 +8,8 @@
 //! would not, the address goes on to the real MPI, which takes it for the host's and crashes on it.
 //!
 //! `AWARE_MPI_VERSION` is the text that `MPI_Get_library_version` gives, `AWARE_MPI_KINDS` the kinds
-//! of memory that are known besides the plain one ("pool", "mapped").
+//! of memory that are known besides the plain one ("pool", "mapped"). With `AWARE_MPI_SAYS` it says on
+//! stderr whether there was a context when it was initialised.
 
 mod driver;
 mod functions;

@@ -225,11 +225,7 @@ const ERRORS: &[(c_int, &CStr, &CStr)] = &[
         c"CUDA_ERROR_NO_DEVICE",
         c"no CUDA-capable device is detected",
     ),
-    (
-        101,
-        c"CUDA_ERROR_INVALID_DEVICE",
-        c"invalid device ordinal",
-    ),
+    (101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (
         201,
         c"CUDA_ERROR_INVALID_CONTEXT",
