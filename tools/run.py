@@ -233,7 +233,9 @@ def built(crate: str) -> Path:
     """The folder with the library of a crate of the tests."""
     target = TESTS / crate / "target"
     command = ["cargo", "build", "--quiet", "--locked", "--release"]
-    call(*command, "--manifest-path", target.with_name("Cargo.toml"), "--target-dir", target)
+    call(
+        *command, "--manifest-path", target.with_name("Cargo.toml"), "--target-dir", target
+    )
     return target / "release"
 
 

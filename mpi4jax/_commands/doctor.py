@@ -316,5 +316,7 @@ def _describe_direct(devices: Facts) -> dict[str, str]:
     if "memory_taken" in devices:
         taken = {True: "yes", False: "no", None: "not known"}
         kinds = devices["memory_taken"].items()
-        lines["kinds taken"] = ", ".join(f"{kind}: {taken[is_taken]}" for kind, is_taken in kinds)
+        lines["kinds taken"] = ", ".join(
+            f"{kind}: {taken[is_taken]}" for kind, is_taken in kinds
+        )
     return lines

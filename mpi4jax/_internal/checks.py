@@ -32,8 +32,8 @@ def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
 def _naming_line(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def named(*args: Any, **params: Any) -> Any:
-        # A call that is still to be made by XLA then has the line of the one after it, which
-        # is close, and not worth waiting for.
+        # A call that XLA is still to make then has the line of the one after it, which is
+        # close, and not worth waiting for.
         _core.set_eager_line(described(frames_of(sys._getframe())))
         return run(*args, **params)
 

@@ -82,10 +82,10 @@ def prepare_gpu(device: int | None = None) -> None:
     """Have a CUDA-aware MPI find the context of this process's GPU.
 
     Such an MPI looks for a context when it is initialised, and may crash on the memory of
-    GPUs if there was none. ``import mpi4jax`` makes it if mpi4py was not imported before and
-    it is clear which GPU this process will use. Call this function where that is not so,
-    with ``mpi4py.rc.initialize = False``, before MPI is initialised. The context is the one
-    that JAX uses, and is current on the calling thread afterwards.
+    GPUs if there was none. ``import mpi4jax`` makes it if mpi4py was not imported before,
+    and it is clear which GPU this process will use. Call this function where that is not
+    so, with ``mpi4py.rc.initialize = False``, before MPI is initialised. The context is the
+    one that JAX uses, and is current on the calling thread afterwards.
 
     Arguments:
         device: The number of the GPU among those that this process sees. By default, the
@@ -121,7 +121,7 @@ def prepare_gpu(device: int | None = None) -> None:
 
 def _mpi_is_initialized() -> bool:
     mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and mpi.Is_initialized()
+    return mpi is not None and bool(mpi.Is_initialized())
 
 
 def _only_device(gpus: Path = _GPUS) -> int | None:

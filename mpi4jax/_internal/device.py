@@ -84,10 +84,10 @@ def _no_context(is_wanted: bool) -> str:
         else "So arrays on GPUs are copied to host memory"
     )
     return (
-        f"MPI found no context of a GPU when it was initialised ({context.why_none()}), and "
-        "CUDA-aware MPIs may take the memory of GPUs for the host's then. "
-        f"{consequence}. Import mpi4jax before mpi4py, and let each process see its own GPU "
-        "only (CUDA_VISIBLE_DEVICES), or call mpi4jax.prepare_gpu() before MPI is "
+        f"MPI found no context of a GPU when it was initialised ({context.why_none()}), "
+        "and CUDA-aware MPIs may take the memory of GPUs for the host's then. "
+        f"{consequence}. Import mpi4jax before mpi4py, and let each process see its own "
+        "GPU only (CUDA_VISIBLE_DEVICES), or call mpi4jax.prepare_gpu() before MPI is "
         "initialised."
     )
 

@@ -349,7 +349,7 @@ def _traceback_of(ctx: Any) -> Any:
 
 
 def may_use_cuda() -> bool:
-    """Whether JAX may compute on NVIDIA's GPUs: it was told to, or finds a plugin for them."""
+    """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
     platforms = jax.config.jax_platforms
     if platforms:
         return not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
@@ -365,7 +365,7 @@ def visible_gpus() -> list[int]:
 
 
 def gpu_in_use() -> int | None:
-    """The number of the GPU that JAX computes on, None if it has no devices yet, or others."""
+    """The number of the GPU that JAX computes on, None if it has none, or none yet."""
     if not backends_are_initialized():
         return None
     device = jax.local_devices()[0]

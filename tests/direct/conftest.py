@@ -1,4 +1,4 @@
-"""Tests of programs that let MPI work on the memory of GPUs. They start their own processes.
+"""Tests of programs that let MPI work on the memory of GPUs, in processes of their own.
 
 The stand-in of tests/driver is the driver (by LD_LIBRARY_PATH), and that of tests/aware_mpi
 a CUDA-aware MPI in front of the real one, which crashes where such an MPI does. JAX finds a

@@ -23,18 +23,20 @@ for _ in range(2):
 size = MPI.COMM_WORLD.Get_size()
 assert (result == on_device.ones() * size).all(), result
 direct, staged = on_device.copies()
-on_device.report(MPI.COMM_WORLD.Get_rank(), "direct" if direct else "", "staged" if staged else "")
+ways = "direct" * direct, "staged" * staged
+on_device.report(MPI.COMM_WORLD.Get_rank(), *ways)
 """
 
 NO_CONTEXT = (
-    "MPI found no context of a GPU when it was initialised ({why}), and CUDA-aware MPIs may "
-    "take the memory of GPUs for the host's then. {consequence}. Import mpi4jax before mpi4py, "
-    "and let each process see its own GPU only (CUDA_VISIBLE_DEVICES), or call "
+    "MPI found no context of a GPU when it was initialised ({why}), and CUDA-aware MPIs "
+    "may take the memory of GPUs for the host's then. {consequence}. Import mpi4jax before "
+    "mpi4py, and let each process see its own GPU only (CUDA_VISIBLE_DEVICES), or call "
     "mpi4jax.prepare_gpu() before MPI is initialised."
 )
 STAGED = "So arrays on GPUs are copied to host memory"
 FORCED = "MPI4JAX_USE_CUDA_MPI=1 has it get that nevertheless, which may crash the program"
 LATE = "it was initialised before mpi4jax was imported"
+INVALID = "returned error code 101: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal"
 OPEN = "several GPUs are visible, and which one this process uses was open"
 
 
@@ -43,9 +45,11 @@ def no_context(why, consequence=STAGED):
 
 
 def test_mpi4jax_is_imported_first(start):
-    """MPI says yes, and finds a context: it gets the memory of GPUs, though nobody asked."""
+    """MPI says yes, and finds a context: it gets the memory of GPUs."""
     done = start(FIRST + CALL, ranks=2)
-    assert (done.code, done.output, done.lines) == (0, ["0: direct ", "1: direct "], []), done
+    assert (done.code, done.output, done.lines) == (0, ["0: direct ", "1: direct "], []), (
+        done
+    )
 
 
 def test_mpi4py_is_imported_first(start):
@@ -121,7 +125,7 @@ def test_no_context_for_nothing(start, environ):
     ids=["plugin", "platform", "wish"],
 )
 def test_the_device(start, environ):
-    """One context, of the device that JAX takes, and it is current when MPI is initialised."""
+    """One context, of the device that JAX takes, is current when MPI is initialised."""
     done = start(FIRST + ASK, environ={"STAND_IN_DEVICES": "3", **environ})
     assert (done.code, done.output) == (0, ["0 True [1, 0, 0] 0"]), done
 
@@ -150,7 +154,7 @@ def test_several_devices(start):
 
 def test_a_driver_that_refuses(start):
     done = start(CHOSEN.format(4) + FIRST + CALL)
-    why = "cuDeviceGet returned error code 101: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal"
+    why = f"cuDeviceGet {INVALID}"
     assert (done.output, done.lines) == (["0:  staged"], [no_context(why)]), done
 
 
@@ -200,8 +204,7 @@ def test_prepare_gpu_after_the_import(start):
         ),
         (
             PREPARED.format(device=7),
-            "RuntimeError: cuDeviceGet returned error code 101: CUDA_ERROR_INVALID_DEVICE: "
-            "invalid device ordinal",
+            f"RuntimeError: cuDeviceGet {INVALID}",
         ),
     ],
     ids=["late", "negative", "no number", "no device"],
@@ -215,7 +218,9 @@ def test_prepare_gpu_without_a_driver(start):
     done = start(PREPARED.format(device=""), environ={"STAND_IN_DEVICES": "0"})
     last = [line for line in done.errors.splitlines() if line.startswith("ImportError")]
     assert len(last) == 1, done
-    assert "there is no driver of a GPU that could be used (the cuda driver has no" in last[0]
+    assert (
+        "there is no driver of a GPU that could be used (the cuda driver has no" in last[0]
+    )
 
 
 def test_each_call_is_in_the_context_of_its_stream(start):
@@ -266,10 +271,10 @@ def test_arrays_in_another_context(start):
     done = start(FIRST + OTHER)
     assert (done.code, done.output) == (0, ["True (False, True)"]), done
     assert done.lines == [
-        "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are on another GPU, "
-        "or in another context, than that which was current when MPI was initialised, and MPI "
-        "keeps to that (open-mpi/ompi#13836). Let each process see its own GPU only "
-        "(CUDA_VISIBLE_DEVICES)"
+        "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are on another "
+        "GPU, or in another context, than that which was current when MPI was initialised, "
+        "and MPI keeps to that (open-mpi/ompi#13836). Let each process see its own GPU "
+        "only (CUDA_VISIBLE_DEVICES)"
     ]
 
 
@@ -278,16 +283,16 @@ def test_arrays_in_another_context_by_wish(start):
     assert done.code != 0, done
     first, second = done.lines
     assert first == (
-        "mpi4jax: MPI gets arrays of another GPU, or context, than that which was current when "
-        "it was initialised, which Open MPI 5.0.11 may not be able to use "
-        "(open-mpi/ompi#13836). Let each process see its own GPU only (CUDA_VISIBLE_DEVICES), "
-        "or set MPI4JAX_USE_CUDA_MPI=0"
+        "mpi4jax: MPI gets arrays of another GPU, or context, than that which was current "
+        "when it was initialised, which Open MPI 5.0.11 may not be able to use "
+        "(open-mpi/ompi#13836). Let each process see its own GPU only "
+        "(CUDA_VISIBLE_DEVICES), or set MPI4JAX_USE_CUDA_MPI=0"
     )
     assert second.startswith("r0 | MPI_Allreduce crashed on the memory of a GPU")
 
 
 def test_the_progress_thread_has_the_context(start):
-    """It moves the messages of others, too: without a context, its tests would be strange."""
+    """It moves the messages of others, too: without, its tests would be strange."""
     done = start(
         FIRST
         + """

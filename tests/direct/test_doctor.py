@@ -39,7 +39,14 @@ def test_other_commands_prepare_a_gpu():
     """They import mpi4py, but not before there is a context that MPI finds."""
     says = {"LD_PRELOAD": os.environ["AWARE_MPI"], "AWARE_MPI_SAYS": "1"}
     done = processes.run(
-        "-P", "-m", "mpi4jax", "bench", "--quick", ranks=1, timeout=300, **{**SETTINGS, **says}
+        "-P",
+        "-m",
+        "mpi4jax",
+        "bench",
+        "--quick",
+        ranks=1,
+        timeout=300,
+        **{**SETTINGS, **says},
     )
     assert "aware MPI: it starts with a context" in done.stderr.splitlines(), done
 

@@ -20,13 +20,13 @@ WORDS = {
     "mapped": "memory of the virtual-memory functions (XLA's allocator vmm)",
 }
 NOT_TAKEN = (
-    "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are in {kind}, which "
-    "Open MPI {version} takes for the host's. Open MPI 4.1.7, 5.0.6 and later know it; "
-    "XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
+    "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are in {kind}, "
+    "which Open MPI {version} takes for the host's. Open MPI 4.1.7, 5.0.6 and later know "
+    "it; XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
 )
 NOT_KNOWN = (
-    "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are in {kind}, and it "
-    "is not known whether {mpi} can use it. If it can, set MPI4JAX_USE_CUDA_MPI=1; "
+    "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are in {kind}, "
+    "and it is not known whether {mpi} can use it. If it can, set MPI4JAX_USE_CUDA_MPI=1; "
     "XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
 )
 

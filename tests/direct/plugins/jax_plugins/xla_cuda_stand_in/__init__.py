@@ -1,4 +1,4 @@
-"""What JAX looks for where it may use NVIDIA's GPUs. It has no device, so JAX takes the CPU."""
+"""A plugin for NVIDIA's GPUs, as JAX looks for one. It has no device: JAX takes the CPU."""
 
 
 def initialize() -> None:
