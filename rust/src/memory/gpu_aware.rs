@@ -185,11 +185,15 @@ fn is_taken(kind: Kind) -> bool {
     takes(kind).unwrap_or_else(is_forced)
 }
 
-/// Has a thread of the core's own work in the context of the last call on device memory, as its
-/// calls of MPI may move the data of others (open-mpi/ompi#13836). `None` if there was no such call.
+/// Has a thread of the core's own work in the context of the last call on device memory, or in that
+/// which MPI has found at its start, as its calls of MPI may move the data of others
+/// (open-mpi/ompi#13836). `None` without either, or if MPI gets no device memory.
 pub fn enter_last() -> Option<InContext> {
-    let context = LAST_CONTEXT.load(Ordering::Relaxed);
+    let mut context = LAST_CONTEXT.load(Ordering::Relaxed);
     if context.is_null() {
+        context = START_CONTEXT.load(Ordering::Relaxed);
+    }
+    if context.is_null() || !Driver::get().is_ok_and(|driver| is_direct(driver.vendor)) {
         return None;
     }
     Driver::get().ok()?.enter(context).ok()
