@@ -22,11 +22,11 @@ def test_every_operation(name, before, stream, expect):
     for call in calls(name, c, "float32", 5):
         wanted = on_host(call, c)
         driver.set_context(contexts()[before])
-        given = on_device(call, c, stream, is_open=True)
+        result = on_device(call, c, stream, is_open=True)
         current = driver.current_context()
         driver.set_context(driver.context(0))
         if call.is_defined:
-            expect(given, wanted, call)
+            expect(result, wanted, call)
         expect(current, contexts()[before], call)
 
 
@@ -50,9 +50,9 @@ def test_what_the_driver_does_not_say(function, stream):
     _core.set_direct(True)
     (call,) = calls("allreduce", alone(), "float32", 5)
     driver.fail(function, 700)
-    given = on_device(call, alone(), stream, is_open=True)
+    result = on_device(call, alone(), stream, is_open=True)
     driver.fail(function, 0)
-    assert given == on_host(call, alone())
+    assert result == on_host(call, alone())
 
 
 def test_kinds_of_memory():

@@ -9,8 +9,8 @@ from test_context import OPEN
 
 def devices_of(done):
     """The lines about devices, by their names."""
-    _, found, rest = done.stdout.partition("\ndevices\n")
-    assert found, done
+    _, title, rest = done.stdout.partition("\ndevices\n")
+    assert title, done
     lines = rest.partition("\nhosts\n")[0].splitlines()
     return {line[:15].strip(): line[15:] for line in lines}
 
@@ -58,12 +58,12 @@ def test_no_context_and_an_old_mpi():
         STAND_IN_DEVICES="2",
         AWARE_MPI_VERSION="Open MPI v5.0.3, package: stand-in",
     )
-    found = devices_of(done)
-    assert found["MPI gets"] == "copies"
-    assert found["context"] == f"none when MPI was initialised: {OPEN}"
-    assert found["kinds taken"] == "plain: yes, pool: no, mapped: no"
+    devices = devices_of(done)
+    assert devices["MPI gets"] == "copies"
+    assert devices["context"] == f"none when MPI was initialised: {OPEN}"
+    assert devices["kinds taken"] == "plain: yes, pool: no, mapped: no"
 
 
 def test_an_mpi_of_which_little_is_known():
-    found = devices_of(doctor(AWARE_MPI_VERSION="MPICH Version: 4.3.2"))
-    assert found["kinds taken"] == "plain: yes, pool: not known, mapped: not known"
+    devices = devices_of(doctor(AWARE_MPI_VERSION="MPICH Version: 4.3.2"))
+    assert devices["kinds taken"] == "plain: yes, pool: not known, mapped: not known"

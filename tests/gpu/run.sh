@@ -227,19 +227,19 @@ print("facts are complete")' "$platform"
 
 # The driver tells kinds of memory apart as the core takes it, in JAX's own context.
 memory() {
-    local allocator kind
+    local allocator kind pair gpus=${CUDA_VISIBLE_DEVICES:-0}
     for pair in default:plain platform:plain cuda_async:pool; do
         allocator=${pair%:*} kind=${pair#*:}
-        XLA_PYTHON_CLIENT_ALLOCATOR=$allocator CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} \
+        XLA_PYTHON_CLIENT_ALLOCATOR=$allocator CUDA_VISIBLE_DEVICES=${gpus%%,*} \
             "$env/bin/mpiexec" -n 1 "$env/bin/python" -c '
 import sys
 import mpi4jax
 import jax.numpy as jnp
 from mpi4jax import _core
 
-found = _core.memory_kind(jnp.ones(1000).unsafe_buffer_pointer())
-print(*sys.argv[1:], "found:", found, "context:", _core.has_start_context())
-assert found == sys.argv[2] and _core.has_start_context()' "$allocator" "$kind" || return 1
+kind = _core.memory_kind(jnp.ones(1000).unsafe_buffer_pointer())
+print(*sys.argv[1:], "is", kind, "context:", _core.has_start_context())
+assert kind == sys.argv[2] and _core.has_start_context()' "$allocator" "$kind" || return 1
     done
     echo "kinds are as expected"
 }

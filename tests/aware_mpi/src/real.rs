@@ -19,11 +19,11 @@ const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"];
 pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     static REAL: OnceLock<Dlsym> = OnceLock::new();
     let real = REAL.get_or_init(|| {
-        let found = VERSIONS.map(|version| {
+        let addresses = VERSIONS.map(|version| {
             // SAFETY: both are C strings.
             unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) }
         });
-        let address = found.into_iter().find(|address| !address.is_null());
+        let address = addresses.into_iter().find(|address| !address.is_null());
         // SAFETY: this is its signature.
         unsafe { transmute_copy(&address.expect("glibc has a dlsym")) }
     });
