@@ -350,7 +350,7 @@ def _traceback_of(ctx: Any) -> Any:
 
 def may_use_cuda() -> bool:
     """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
-    platforms = jax.config.jax_platforms
+    platforms = config.jax_platforms.value
     if platforms:
         return not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
     plugins = find_spec("jax_plugins")  # a namespace, in which each plugin has a package

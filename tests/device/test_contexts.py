@@ -7,7 +7,6 @@ from driver import count
 
 from mpi4jax import _core
 
-
 # AMD's streams do not tell their context, and its memory is of one kind.
 pytestmark = pytest.mark.skipif(driver.PLATFORM != "cuda", reason="the driver is AMD's")
 

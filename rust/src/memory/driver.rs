@@ -289,7 +289,7 @@ impl Driver {
     }
 
     /// The context that a stream is in: the calling thread's own, if the driver does not say.
-    pub fn context_of(&self, stream: Stream) -> Result<Context, Failure> {
+    pub(super) fn context_of(&self, stream: Stream) -> Result<Context, Failure> {
         let mut context = ptr::null_mut();
         // SAFETY: XLA's own stream, and there is room for the answer.
         match unsafe { self.stream_context(stream, &raw mut context) } {
@@ -299,7 +299,7 @@ impl Driver {
     }
 
     /// Makes a context the calling thread's, until the guard is dropped.
-    pub fn enter(&'static self, context: Context) -> Result<InContext, Failure> {
+    pub(super) fn enter(&'static self, context: Context) -> Result<InContext, Failure> {
         let before = self.context()?;
         if before != context {
             // SAFETY: it is a context that lives: a stream is in it, or the process has a share.

@@ -27,11 +27,13 @@ struct Slot {
 }
 
 impl Slot {
-    const FREE: Self = Self {
-        thread: AtomicUsize::new(0),
-        start: AtomicPtr::new(ptr::null_mut()),
-        bytes: AtomicUsize::new(0),
-    };
+    const fn free() -> Self {
+        Self {
+            thread: AtomicUsize::new(0),
+            start: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(0),
+        }
+    }
 
     fn is_of(&self, thread: usize) -> bool {
         self.thread.load(Ordering::Relaxed) == thread
@@ -48,7 +50,7 @@ impl Slot {
 /// So many threads are in such calls at a time. Any others have no line.
 const MOST_THREADS: usize = 64;
 
-static SLOTS: [Slot; MOST_THREADS] = [const { Slot::FREE }; MOST_THREADS];
+static SLOTS: [Slot; MOST_THREADS] = [const { Slot::free() }; MOST_THREADS];
 
 /// What tells the calling thread from others.
 fn this_thread() -> usize {

@@ -70,7 +70,10 @@ fn constants_are_those_of_the_bindings() {
     use sys::CUpointer_attribute_enum as Attribute;
     let attributes = [
         (kind::CONTEXT, Attribute::CU_POINTER_ATTRIBUTE_CONTEXT),
-        (kind::MEMORY_TYPE, Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE),
+        (
+            kind::MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        ),
         (
             kind::IS_LEGACY_IPC_CAPABLE,
             Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
