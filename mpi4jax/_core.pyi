@@ -189,8 +189,11 @@ def prepare_context(ordinal: int) -> None:
     not possible. A driver that needs no context is left alone.
     """
 
-def note_start_context() -> None:
-    """Note what context this thread has, where MPI was initialised before."""
+def note_start_context() -> bool:
+    """Note whether this thread has a context, where MPI was initialised before.
+
+    A driver is not initialised for that.
+    """
 
 def has_start_context() -> bool:
     """Whether MPI could find a context of the GPU's when it was initialised.

@@ -43,10 +43,10 @@ def why_none() -> str:
 
 
 def may_be_direct() -> bool:
-    """Whether MPI may get the memory of GPUs, as far as it is known without a driver."""
-    if settings.use_cuda_mpi is False or not jax_compat.may_use_cuda():
-        return False
-    return settings.use_cuda_mpi is True or not _why_none
+    """Whether MPI may get the memory of GPUs. Without a context, no driver is asked."""
+    if settings.use_cuda_mpi is None:
+        return not _why_none and _core.is_direct()
+    return settings.use_cuda_mpi and jax_compat.may_use_cuda()
 
 
 def prepare() -> None:
@@ -60,8 +60,7 @@ def prepare() -> None:
         return
     if _mpi_is_initialized():
         # The program may have used its GPU before that.
-        _core.note_start_context()
-        has_context = _core.has_start_context()
+        has_context = _core.note_start_context()
         _why_none = "" if has_context else "it was initialised before mpi4jax was imported"
         return
     device = _only_device()

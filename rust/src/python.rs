@@ -283,10 +283,11 @@ pub fn prepare_context(ordinal: i32) -> PyResult<()> {
     gpu_aware::prepare(ordinal).map_err(PyRuntimeError::new_err)
 }
 
-/// Notes what context this thread has, where MPI was initialised before.
+/// Notes what context this thread has, where MPI was initialised before, and says whether it has one.
+/// A driver is not initialised for that.
 #[pyfunction]
-pub fn note_start_context() {
-    gpu_aware::note_start();
+pub fn note_start_context() -> bool {
+    gpu_aware::note_start()
 }
 
 /// Whether MPI could find a context of the GPU's when it was initialised. A driver that needs none

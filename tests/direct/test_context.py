@@ -44,6 +44,12 @@ def no_context(why, consequence=STAGED):
     return NO_CONTEXT.format(why=why, consequence=consequence)
 
 
+def test_the_driver_waits_for_a_program_that_is_late(start):
+    """One that sets CUDA_VISIBLE_DEVICES when MPI has told it its rank."""
+    done = start(LATER + ASK)
+    assert (done.code, done.output) == (0, ["0 False [0, 0, 0] None"]), done
+
+
 def test_mpi4jax_is_imported_first(start):
     """MPI says yes, and finds a context: it gets the memory of GPUs."""
     done = start(FIRST + CALL, ranks=2)

@@ -134,9 +134,12 @@ pub fn prepare(ordinal: c_int) -> Result<(), String> {
     Ok(())
 }
 
-/// Notes what context this thread has, where MPI was initialised by others before.
-pub fn note_start() {
-    START_CONTEXT.store(context_without_driver(), Ordering::Relaxed);
+/// Notes what context this thread has, where MPI was initialised by others before. Says whether it has
+/// one.
+pub fn note_start() -> bool {
+    let context = context_without_driver();
+    START_CONTEXT.store(context, Ordering::Relaxed);
+    !context.is_null()
 }
 
 /// The context of the last call on device memory.
