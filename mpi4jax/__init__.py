@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from . import experimental as experimental
     from . import notoken as notoken
     from ._internal import versions as _versions
+    from ._internal.context import prepare_gpu as prepare_gpu
     from ._internal.device import has_cuda_support as has_cuda_support
     from ._internal.device import has_sycl_support as has_sycl_support
     from ._internal.environment import settings as _settings
@@ -73,6 +74,7 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
         "isend",
         "isendrecv",
         "overlap",
+        "prepare_gpu",
         "tie",
         "tree",
         "unpack_hashable",

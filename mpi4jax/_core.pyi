@@ -179,6 +179,40 @@ def is_direct() -> bool:
 def set_direct(direct: bool | None) -> None:
     """Have MPI get addresses of device memory, of copies, or as it says (None)."""
 
+def set_mpi_release(text: str) -> None:
+    """Say what MPI_Get_library_version gives."""
+
+def prepare_context(ordinal: int) -> None:
+    """Make the context of a device current, before MPI is initialised.
+
+    Devices have numbers among those that the driver shows. Raises RuntimeError if that is
+    not possible. A driver that needs no context is left alone.
+    """
+
+def note_start_context() -> bool:
+    """Note whether this thread has a context, where MPI was initialised before.
+
+    A driver is not initialised for that.
+    """
+
+def has_start_context() -> bool:
+    """Whether MPI could find a context of the GPU's when it was initialised.
+
+    A driver that needs none counts as one.
+    """
+
+def memory_kind(address: int) -> str | None:
+    """The kind of the device memory at an address, None without a driver.
+
+    It is "plain", "pool", "mapped" or "unknown".
+    """
+
+def memory_kinds() -> list[tuple[str, bool | None]]:
+    """The kinds of device memory, and whether this MPI takes each, if that is known.
+
+    Provided that it is CUDA-aware.
+    """
+
 def set_staging_limit(bytes: int) -> None:
     """Say how many bytes of page-locked memory there may be for copies."""
 

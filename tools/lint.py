@@ -13,6 +13,7 @@ from environments import ROOT, Environment, prepare, tools
 #: Crates apart from the core's workspace.
 REFEREE = ("--manifest-path", "tests/referee/Cargo.toml")
 DRIVER = ("--manifest-path", "tests/driver/Cargo.toml")
+AWARE_MPI = ("--manifest-path", "tests/aware_mpi/Cargo.toml")
 
 
 def main() -> int:
@@ -23,6 +24,7 @@ def main() -> int:
             ["cargo", "fmt"],
             ["cargo", "fmt", *REFEREE],
             ["cargo", "fmt", *DRIVER],
+            ["cargo", "fmt", *AWARE_MPI],
             [ruff, "check", "--fix", "."],
             [ruff, "format", "."],
         ]
@@ -32,8 +34,10 @@ def main() -> int:
             ["cargo", "fmt", "--check"],
             ["cargo", "fmt", "--check", *REFEREE],
             ["cargo", "fmt", "--check", *DRIVER],
+            ["cargo", "fmt", "--check", *AWARE_MPI],
             [*clippy, "--", "-D", "warnings"],
             [*clippy, *DRIVER, "--", "-D", "warnings"],
+            [*clippy, *AWARE_MPI, "--", "-D", "warnings"],
             [*clippy, "--features", "mpi4jax/python", "--", "-D", "warnings"],
             [ruff, "check", "."],
             [ruff, "format", "--check", "."],

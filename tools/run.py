@@ -143,6 +143,9 @@ class Run(NamedTuple):
             environ |= CACHE
         if self.folder == "device":
             environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
+        if self.folder == "direct":
+            environ["LD_LIBRARY_PATH"] = str(stand_in(CUDA))
+            environ["AWARE_MPI"] = str(aware_mpi())
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
             environ["TOOLS"] = str(tools())
@@ -202,6 +205,8 @@ def own() -> Iterator[Run]:
     yield Run(OPENMPI, 2, ("device",), sample="1/4")
     yield Run(MPICH, 3, under("device", "results", "pieces"), sample="2/4")
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),), sample="0/4")
+    yield Run(MPICH, 0, ("direct",))
+    yield Run(OPENMPI, 0, ("direct",), sample="1/3")
 
 
 #: The names under which a driver is looked for.
@@ -211,14 +216,27 @@ CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
 @cache
 def stand_in(name: str) -> Path:
     """A folder with the stand-in for a driver, under the driver's name."""
-    target = TESTS / "driver" / "target"
-    manifest = TESTS / "driver" / "Cargo.toml"
-    command = ["cargo", "build", "--quiet", "--locked", "--release"]
-    call(*command, "--manifest-path", manifest, "--target-dir", target)
-    folder = target / name
+    library = built("driver") / "libstand_in_driver.so"
+    folder = library.parents[1] / name
     folder.mkdir(exist_ok=True)
-    shutil.copy(target / "release" / "libstand_in_driver.so", folder / name)
+    shutil.copy(library, folder / name)
     return folder
+
+
+@cache
+def aware_mpi() -> Path:
+    """A stand-in for a CUDA-aware MPI, to be preloaded."""
+    return built("aware_mpi") / "libaware_mpi.so"
+
+
+def built(crate: str) -> Path:
+    """The folder with the library of a crate of the tests."""
+    target = TESTS / crate / "target"
+    command = ["cargo", "build", "--quiet", "--locked", "--release"]
+    call(
+        *command, "--manifest-path", target.with_name("Cargo.toml"), "--target-dir", target
+    )
+    return target / "release"
 
 
 def range_() -> Iterator[Run]:
@@ -371,7 +389,7 @@ def main() -> int:
         test = given.test.removeprefix("tests/")
         ranks = given.ranks
         if ranks is None:
-            ranks = 0 if test.startswith(("process", "hangs", "package")) else 2
+            ranks = 0 if test.startswith(("direct", "process", "hangs", "package")) else 2
         environment = Environment(given.mpi, given.jax, given.api)
         return one(Run(environment, ranks, (test,)), shlex.split(given.options))
     parts = PARTS | others

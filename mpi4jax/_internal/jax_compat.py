@@ -9,8 +9,10 @@ import contextlib
 import functools
 import inspect
 import os
+import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +30,7 @@ from jax._src import (
     source_info_util,
     xla_bridge,
 )
+from jax._src.clusters import ClusterEnv
 from jax._src.core import Literal, Primitive, Token, abstract_token, trace_state_clean
 from jax._src.dispatch import apply_primitive
 from jax._src.effects import (
@@ -84,6 +87,7 @@ __all__ = [
     "ffi_lowering",
     "forget_runtime_tokens",
     "get_token",
+    "gpu_in_use",
     "has_aliases",
     "has_mesh",
     "hlo",
@@ -95,8 +99,10 @@ __all__ = [
     "is_ordered",
     "is_ref",
     "is_user_file",
+    "local_rank",
     "lower_function",
     "map_call_attribute",
+    "may_use_cuda",
     "not_in_place",
     "on_compilation",
     "on_lowering",
@@ -110,6 +116,7 @@ __all__ = [
     "token_type",
     "trace_state_clean",
     "traceback_of",
+    "visible_gpus",
     "waits_for_arrays",
     "waits_for_processes",
     "without_mesh",
@@ -364,6 +371,37 @@ def traceback_of_equation(equation: Any) -> Iterator[tuple[CodeType, int]]:
 def _traceback_of(ctx: Any) -> Any:
     # JAX < 0.8 has it elsewhere.
     return getattr(ctx, "traceback", None) or source_info_util.current().traceback
+
+
+def may_use_cuda() -> bool:
+    """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
+    platforms = config.jax_platforms.value
+    if platforms:
+        return not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
+    plugins = find_spec("jax_plugins")  # a namespace, in which each plugin has a package
+    folders = plugins.submodule_search_locations if plugins else None
+    return any("cuda" in module.name for module in pkgutil.iter_modules(folders or []))
+
+
+def visible_gpus() -> list[int]:
+    """The GPUs that JAX was restricted to, by number: none if it takes all."""
+    chosen = xla_bridge.CUDA_VISIBLE_DEVICES.value
+    return [] if chosen == "all" else [int(number) for number in chosen.split(",")]
+
+
+def gpu_in_use() -> int | None:
+    """The number of the GPU that JAX computes on, None if it has none, or none yet."""
+    if not backends_are_initialized():
+        return None
+    device = jax.local_devices()[0]
+    return device.local_hardware_id if device.platform in ("cuda", "gpu") else None
+
+
+def local_rank() -> int | None:
+    """The number of this process on its host, as JAX has it when it starts on a cluster."""
+    clusters = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
+    cluster = next((env for env in clusters if env.is_env_present()), None)
+    return cluster.get_local_process_id() if cluster else None
 
 
 _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")

@@ -47,12 +47,13 @@ mod _core {
     use super::python::{
         begin_meeting, connect_watchers, describe_communicator, device, device_count, end_meeting,
         end_with, finish_flights, follow_copies, free_communicator, free_staging, get_logging,
-        identify_communicators, in_flight, is_direct, load, mpi_takes_device_memory, recent_calls,
+        has_start_context, identify_communicators, in_flight, is_direct, load, memory_kind,
+        memory_kinds, mpi_takes_device_memory, note_start_context, prepare_context, recent_calls,
         registry, serve_jax, set_call_site, set_check, set_communicator, set_count_limit,
         set_datatype, set_direct, set_eager_line, set_flight_line, set_logging, set_messages,
-        set_neighbors, set_operator, set_pushing, set_raise_on_error, set_staging_limit,
-        set_status, set_world, share_default, start_trampoline, start_watching, status_ignore,
-        why_no_device,
+        set_mpi_release, set_neighbors, set_operator, set_pushing, set_raise_on_error,
+        set_staging_limit, set_status, set_world, share_default, start_trampoline, start_watching,
+        status_ignore, why_no_device,
     };
     #[pymodule_export]
     use super::python::{

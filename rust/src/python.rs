@@ -13,6 +13,7 @@ use pyo3::types::{PyCapsule, PyTuple};
 
 use crate::c_interface::REGISTRY_INTERFACE;
 use crate::diagnosis::{End, Place};
+use crate::memory::kind::Kind;
 use crate::memory::{Driver, POOL, gpu_aware};
 use crate::mpi::{
     Abi, Communicator, Datatype, Ends, Functions, Handle, Library, Lineage, Mpich, Neighbor,
@@ -267,6 +268,48 @@ pub fn is_direct() -> bool {
 #[pyo3(signature = (direct))]
 pub fn set_direct(direct: Option<bool>) {
     gpu_aware::set_direct(direct);
+}
+
+/// Says what `MPI_Get_library_version` gives.
+#[pyfunction]
+pub fn set_mpi_release(text: &str) {
+    gpu_aware::set_release(text);
+}
+
+/// Makes the context of a device current, by its number among those that the driver shows, before
+/// MPI is initialised.
+#[pyfunction]
+pub fn prepare_context(ordinal: i32) -> PyResult<()> {
+    gpu_aware::prepare(ordinal).map_err(PyRuntimeError::new_err)
+}
+
+/// Notes what context this thread has, where MPI was initialised before, and says whether it has one.
+/// A driver is not initialised for that.
+#[pyfunction]
+pub fn note_start_context() -> bool {
+    gpu_aware::note_start()
+}
+
+/// Whether MPI could find a context of the GPU's when it was initialised. A driver that needs none
+/// counts as one.
+#[pyfunction]
+pub fn has_start_context() -> bool {
+    Driver::get().is_ok_and(|driver| gpu_aware::has_start_context(driver.vendor))
+}
+
+/// The kind of the device memory at an address.
+#[pyfunction]
+pub fn memory_kind(address: usize) -> Option<&'static str> {
+    Driver::get()
+        .ok()
+        .map(|driver| Kind::of(driver, address).name())
+}
+
+/// The kinds of device memory, and whether this MPI takes each, if it is CUDA-aware.
+#[pyfunction]
+pub fn memory_kinds() -> Vec<(&'static str, Option<bool>)> {
+    let taken = |kind: Kind| (kind.name(), gpu_aware::takes(kind));
+    Kind::NAMED.map(taken).to_vec()
 }
 
 /// Says how many bytes of page-locked memory there may be for copies.

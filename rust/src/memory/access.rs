@@ -10,6 +10,8 @@ use crate::xla::Buffer;
 pub trait Memory {
     /// Whether it is a device's, so that a call may have to wait for that.
     const IS_ON_DEVICE: bool;
+    /// Whether MPI gets the addresses of a device's memory, and crashes if it can't use them.
+    const IS_DIRECT: bool = false;
 
     /// The address at which MPI finds the operand, from [`before`](Self::before) on.
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure>;

@@ -7,7 +7,7 @@ use std::ptr;
 use std::slice;
 
 use super::access::{Access, Memory};
-use super::driver::{Driver, Stream};
+use super::driver::{Driver, InContext, Stream};
 use super::pool::{POOL, StagingBuffer};
 use crate::error::Failure;
 use crate::xla::Buffer;
@@ -17,15 +17,19 @@ pub struct Direct {
     driver: &'static Driver,
     stream: Stream,
     is_ready: Cell<bool>,
+    /// The stream's context is current until the call is over.
+    _in_context: InContext,
 }
 
 impl Direct {
-    /// The memory of a call whose arrays are ready when the stream has come so far.
-    pub fn new(driver: &'static Driver, stream: Stream) -> Self {
+    /// The memory of a call whose arrays are ready when the stream has come so far, in the stream's
+    /// context.
+    pub fn new(driver: &'static Driver, stream: Stream, in_context: InContext) -> Self {
         Self {
             driver,
             stream,
             is_ready: Cell::new(true),
+            _in_context: in_context,
         }
     }
 
@@ -40,6 +44,7 @@ impl Direct {
 
 impl Memory for Direct {
     const IS_ON_DEVICE: bool = true;
+    const IS_DIRECT: bool = true;
 
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
         Ok(self.note(operand, bytes))

@@ -1,6 +1,7 @@
 //! The driver of the GPU, found at run time: NVIDIA's, or AMD's, which mirrors it.
 //!
-//! The core needs sixteen functions of a driver, under the names of both. It declares them itself,
+//! The core needs sixteen functions of a driver, under the names of both, and uses four
+//! more where the driver has them. It declares them itself,
 //! as it does those of MPI. The bindings of the crate cudarc return a Rust enum, and what a newer
 //! driver returns that the enum does not know is undefined behaviour; `tests/referee` compares the
 //! signatures with them.
@@ -12,6 +13,7 @@ use std::sync::OnceLock;
 use libloading::os::unix;
 
 use crate::error::Failure;
+use crate::mpi::RTLD_NOLOAD;
 
 /// A context of the driver's, in which a thread works on a device.
 pub type Context = *mut c_void;
@@ -46,14 +48,24 @@ impl Vendor {
     }
 }
 
-/// Declares the functions of the driver once, under both names.
+/// Declares the functions of the driver once, under both names. Those that are optional may be
+/// missing in an old driver, or in AMD's.
 macro_rules! driver_functions {
-    ($(
-        $(#[$doc:meta])*
-        $field:ident = $cuda:ident, $hip:ident ( $($argument:ident : $type:ty),* $(,)? );
-    )*) => {
+    (
+        $(
+            $(#[$doc:meta])*
+            $field:ident = $cuda:ident, $hip:ident ( $($argument:ident : $type:ty),* $(,)? );
+        )*
+        @optional
+        $(
+            $(#[$other_doc:meta])*
+            $other:ident = $other_cuda:ident, $other_hip:ident
+                ( $($other_argument:ident : $other_type:ty),* $(,)? );
+        )*
+    ) => {
         struct DriverFunctions {
             $($field: unsafe extern "C" fn($($type),*) -> c_int,)*
+            $($other: Option<unsafe extern "C" fn($($other_type),*) -> c_int>,)*
         }
 
         impl DriverFunctions {
@@ -64,6 +76,11 @@ macro_rules! driver_functions {
                     $($field: *unsafe {
                         let name = [stringify!($cuda), stringify!($hip)][vendor as usize];
                         library.get(name.as_bytes())?
+                    },)*
+                    // SAFETY: the same.
+                    $($other: unsafe {
+                        let name = [stringify!($other_cuda), stringify!($other_hip)];
+                        library.get(name[vendor as usize].as_bytes()).ok().map(|symbol| *symbol)
                     },)*
                 })
             }
@@ -78,18 +95,32 @@ macro_rules! driver_functions {
                 pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), Failure> {
                     // SAFETY: the caller's promise.
                     let code = unsafe { (self.functions.$field)($($argument),*) };
-                    if code == 0 {
-                        return Ok(());
-                    }
-                    let names = [stringify!($cuda), stringify!($hip)];
-                    Err(self.failure(names[self.vendor as usize], code))
+                    self.outcome([stringify!($cuda), stringify!($hip)], code)
+                }
+            )*
+            $(
+                $(#[$other_doc])*
+                ///
+                /// # Safety
+                /// As the driver's documentation says of this function.
+                pub unsafe fn $other(&self, $($other_argument: $other_type),*) -> Result<(), Failure> {
+                    let names = [stringify!($other_cuda), stringify!($other_hip)];
+                    let Some(function) = self.functions.$other else {
+                        return Err(self.missing(names));
+                    };
+                    // SAFETY: the caller's promise.
+                    let code = unsafe { function($($other_argument),*) };
+                    self.outcome(names, code)
                 }
             )*
         }
 
         /// The names of all functions in CUDA, with the sizes of their arguments, for the referee.
         pub fn signatures() -> Vec<(&'static str, Vec<usize>)> {
-            vec![$((stringify!($cuda), vec![$(size_of::<$type>()),*])),*]
+            vec![
+                $((stringify!($cuda), vec![$(size_of::<$type>()),*]),)*
+                $((stringify!($other_cuda), vec![$(size_of::<$other_type>()),*]),)*
+            ]
         }
     };
 }
@@ -123,10 +154,24 @@ driver_functions! {
     stream_synchronize = cuStreamSynchronize, hipStreamSynchronize(stream: Stream);
     error_name = cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char);
     error_string = cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char);
+    @optional
+    device_get = cuDeviceGet, hipDeviceGet(device: *mut c_int, ordinal: c_int);
+    /// Takes a share in the context of a device that all libraries of the process have in common.
+    primary_context_retain = cuDevicePrimaryCtxRetain, hipDevicePrimaryCtxRetain(
+        context: *mut Context, device: c_int,
+    );
+    /// AMD has none: its streams belong to devices.
+    stream_context = cuStreamGetCtx, hipStreamGetCtx(stream: Stream, context: *mut Context);
+    pointer_attribute = cuPointerGetAttribute, hipPointerGetAttribute(
+        value: *mut c_void, attribute: c_int, pointer: usize,
+    );
 }
 
 /// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`.
 pub const DISABLE_TIMING: c_uint = 2;
+
+/// `CUDA_ERROR_NOT_SUPPORTED`, `hipErrorNotSupported`.
+const NOT_SUPPORTED: c_int = 801;
 
 /// A driver that was found, and has a device.
 pub struct Driver {
@@ -194,6 +239,23 @@ impl Driver {
         }
     }
 
+    /// What a function comes to that gave this code.
+    fn outcome(&self, names: [&'static str; 2], code: c_int) -> Result<(), Failure> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(self.failure(names[self.vendor as usize], code))
+    }
+
+    #[cold]
+    fn missing(&self, names: [&'static str; 2]) -> Failure {
+        Failure {
+            function: names[self.vendor as usize],
+            code: NOT_SUPPORTED,
+            text: "this driver has no such function".into(),
+        }
+    }
+
     /// What a call's error code means.
     #[cold]
     fn failure(&self, function: &'static str, code: c_int) -> Failure {
@@ -224,5 +286,67 @@ impl Driver {
         // SAFETY: there is room for the answer.
         unsafe { self.current_context(&raw mut context) }?;
         Ok(context)
+    }
+
+    /// The context that a stream is in: the calling thread's own, if the driver does not say.
+    pub(super) fn context_of(&self, stream: Stream) -> Result<Context, Failure> {
+        let mut context = ptr::null_mut();
+        // SAFETY: XLA's own stream, and there is room for the answer.
+        match unsafe { self.stream_context(stream, &raw mut context) } {
+            Err(failure) if failure.code == NOT_SUPPORTED => self.context(),
+            outcome => outcome.map(|()| context),
+        }
+    }
+
+    /// Makes a context the calling thread's, until the guard is dropped.
+    pub(super) fn enter(&'static self, context: Context) -> Result<InContext, Failure> {
+        let before = self.context()?;
+        if before != context {
+            // SAFETY: it is a context that lives: a stream is in it, or the process has a share.
+            unsafe { self.set_current_context(context) }?;
+        }
+        Ok(InContext {
+            driver: self,
+            before,
+        })
+    }
+}
+
+/// The calling thread's context, null if it has none, without initialising a driver: that would fix
+/// which devices this process sees.
+pub fn context_without_driver() -> Context {
+    type GetCurrent = unsafe extern "C" fn(*mut Context) -> c_int;
+    let mut context = ptr::null_mut();
+    let [name] = Vendor::Cuda.libraries() else {
+        return context;
+    };
+    // SAFETY: only a library that is loaded already is opened, so no initialiser runs.
+    let library = unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY | RTLD_NOLOAD) };
+    if let Ok(library) = library {
+        // SAFETY: the function has this signature, and there is room for the answer. Without a
+        // driver that is initialised, it returns an error.
+        unsafe {
+            if let Ok(get_current) = library.get::<GetCurrent>(b"cuCtxGetCurrent") {
+                get_current(&raw mut context);
+            }
+        }
+    }
+    context
+}
+
+/// A thread that works in another context for a while.
+pub struct InContext {
+    driver: &'static Driver,
+    before: Context,
+}
+
+impl Drop for InContext {
+    fn drop(&mut self) {
+        // Not only what was set here: MPI may have set one, too (Open MPI's `check_addr` does).
+        if self.driver.context().is_ok_and(|now| now != self.before) {
+            // SAFETY: this context was current, and nobody else could destroy it meanwhile.
+            // There is nothing to be done about an error.
+            let _ = unsafe { self.driver.set_current_context(self.before) };
+        }
     }
 }

@@ -7,8 +7,10 @@ mod access;
 mod block;
 mod device;
 pub mod driver;
+pub mod fault;
 pub mod gpu_aware;
 mod host;
+pub mod kind;
 mod pool;
 
 pub(crate) use access::{Access, Memory};

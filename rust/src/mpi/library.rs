@@ -7,9 +7,10 @@ pub struct Library(unix::Library);
 
 /// `RTLD_NOLOAD` of glibc and musl: only what is loaded already.
 #[cfg(target_os = "linux")]
-const RTLD_NOLOAD: std::ffi::c_int = 0x4;
+pub const RTLD_NOLOAD: std::ffi::c_int = 0x4;
+/// `RTLD_NOLOAD` of macOS.
 #[cfg(target_os = "macos")]
-const RTLD_NOLOAD: std::ffi::c_int = 0x10;
+pub const RTLD_NOLOAD: std::ffi::c_int = 0x10;
 
 impl Library {
     /// Opens mpi4py's extension module at `path` once more. `dlsym` on that handle looks

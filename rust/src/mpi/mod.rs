@@ -18,7 +18,7 @@ pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };
 pub use growing_list::GrowingList;
-pub use library::Library;
+pub use library::{Library, RTLD_NOLOAD};
 pub use lineage::{Copy, Lineage, follow_copies, lineage_of, path};
 pub use operators::PredefinedOp;
 pub use registry::{

@@ -7,7 +7,7 @@ use super::counts::{Count, Counting, Form};
 use super::on_error;
 use crate::error::{Error, Failure, Result};
 use crate::log;
-use crate::memory::{Access, Memory};
+use crate::memory::{Access, Memory, fault};
 use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
@@ -158,6 +158,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         self.in_memory(|memory| memory.before(access))?;
+        let crash_line = M::IS_DIRECT.then(|| self.crash_line(function));
+        let _guard = crash_line.as_deref().map(fault::Guard::new);
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
             let entry = log::Entry::begin(self.communicator.rank, function, &details());
@@ -169,6 +171,20 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         };
         self.check(function, code)?;
         self.in_memory(|memory| memory.after(access))
+    }
+
+    /// What is said if MPI crashes on device memory.
+    fn crash_line(&self, function: &str) -> String {
+        let record = self.recording.record();
+        let line = record.and_then(|record| record.line());
+        let line = line.filter(|line| !line.is_empty());
+        let line = line.map(|line| format!(" at {line}")).unwrap_or_default();
+        format!(
+            "r{} | {function} crashed on the memory of a GPU, in {}{line}. \
+             MPI4JAX_USE_CUDA_MPI=0 has arrays copied to host memory; `python -m mpi4jax doctor` \
+             says what this MPI can do\n",
+            self.communicator.rank, self.operation.name
+        )
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.

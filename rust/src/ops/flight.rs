@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::checked_message::Label;
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
-use crate::memory::Block;
+use crate::memory::{Block, gpu_aware};
 use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
 use crate::recorder::{self, Array, Group, os_thread};
 
@@ -421,6 +421,8 @@ fn push<A: Abi>() {
         drop(all);
         let mut oldest = Duration::ZERO;
         let begin = Instant::now();
+        // These messages are in host memory, but MPI may go on with any others.
+        let _context = gpu_aware::enter_last();
         for flight in &seen {
             if let Ok(mut flight) = flight.try_lock()
                 && let Some(flight) = flight.as_mut()

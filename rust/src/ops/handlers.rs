@@ -109,11 +109,19 @@ fn run_on_device<A: Abi>(
     let stream = frame.stream()?;
     let frame = &frame.without_order_byte()?;
     let has_overlaps = has_overlaps(operation, frame)?;
-    if gpu_aware::is_direct(driver.vendor) && !has_overlaps {
-        run(operation, frame, Direct::new(driver, stream), direct)
-    } else {
-        let memory = Staged::new(driver, stream, has_overlaps);
-        run(operation, frame, memory, staged)
+    let in_context = match has_overlaps {
+        true => None,
+        false => gpu_aware::enter_direct(driver, stream, || arrays_of(frame))?,
+    };
+    match in_context {
+        Some(in_context) => {
+            let memory = Direct::new(driver, stream, in_context);
+            run(operation, frame, memory, direct)
+        }
+        None => {
+            let memory = Staged::new(driver, stream, has_overlaps);
+            run(operation, frame, memory, staged)
+        }
     }
 }
 
@@ -143,6 +151,14 @@ fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
     let (_, bytes) = measure(array)?;
     let start = array.address as usize;
     Ok(start..start + bytes)
+}
+
+/// The arrays of a call that have any bytes.
+fn arrays_of<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
+    let mut arrays = frame.all_operands()?;
+    arrays.extend(frame.all_results()?);
+    arrays.retain(|array| array.count > 0);
+    Ok(arrays)
 }
 
 handlers! {

@@ -14,6 +14,7 @@ use super::signals::{note_interrupts, without_signals};
 use super::watcher::{Action, Process, Settings, Watcher, alone, timed_out};
 use crate::diagnosis::{DEADLOCK, End};
 use crate::log;
+use crate::memory::gpu_aware;
 use crate::mpi::{Abi, Functions, Handle, let_launcher_read};
 use crate::ops;
 use crate::recorder::os_thread;
@@ -159,6 +160,8 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
         }
         let mut is_busy = false;
         if let Some(exchange) = &mut exchange {
+            // Its messages are in host memory, but MPI may go on with any others.
+            let _context = gpu_aware::enter_last();
             let messages: Vec<_> = std::iter::from_fn(|| exchange.receive()).collect();
             is_busy = !messages.is_empty() || watcher.is_busy();
             let mut actions = watcher.step(process.now(), messages, &mut process);

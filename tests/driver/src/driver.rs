@@ -4,6 +4,10 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null;
 
+use crate::context::stream_context;
+use crate::context::{
+    device_get, pointer_attribute, primary_release, primary_retain, primary_state,
+};
 use crate::memory::{copy_down, copy_up, host_alloc, host_free};
 use crate::state::{INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, Outcome, lock};
 use crate::stream::{
@@ -88,6 +92,24 @@ driver_functions! {
     cuGetErrorString: unsafe cuGetErrorString, hipDrvGetErrorString(
         code: c_int, text: *mut *const c_char
     ) needs Nothing => error_string;
+    cuDeviceGet: unsafe cuDeviceGet, hipDeviceGet(device: *mut c_int, ordinal: c_int)
+        needs Init => device_get;
+    cuDevicePrimaryCtxRetain: unsafe cuDevicePrimaryCtxRetain, hipDevicePrimaryCtxRetain(
+        context: *mut *mut c_void, device: c_int
+    ) needs Init => primary_retain;
+    cuDevicePrimaryCtxRelease: safe cuDevicePrimaryCtxRelease_v2, hipDevicePrimaryCtxRelease(
+        device: c_int
+    ) needs Init => primary_release;
+    cuDevicePrimaryCtxGetState: unsafe cuDevicePrimaryCtxGetState, hipDevicePrimaryCtxGetState(
+        device: c_int, flags: *mut c_uint, active: *mut c_int
+    ) needs Init => primary_state;
+    // HIP has no such function, so the core must do without it there.
+    cuStreamGetCtx: unsafe cuStreamGetCtx, hip_has_no_stream_context(
+        stream: *mut c_void, context: *mut *mut c_void
+    ) needs Init => stream_context;
+    cuPointerGetAttribute: unsafe cuPointerGetAttribute, hipPointerGetAttribute(
+        value: *mut c_void, attribute: c_int, address: usize
+    ) needs Init => pointer_attribute;
 }
 
 pub const FUNCTIONS: usize = NAMES.len();
@@ -133,7 +155,12 @@ fn init(flags: c_uint) -> Outcome {
 }
 
 fn device_count(count: *mut c_int) -> Outcome {
-    give(count, setting("STAND_IN_DEVICES", 1))
+    give(count, devices())
+}
+
+/// How many devices there are.
+pub fn devices() -> c_int {
+    setting("STAND_IN_DEVICES", 1)
 }
 
 fn setting(name: &str, default: c_int) -> c_int {
@@ -179,7 +206,7 @@ fn set_current(context: *mut c_void) -> Outcome {
     Ok(())
 }
 
-fn give<T>(place: *mut T, value: T) -> Outcome {
+pub fn give<T>(place: *mut T, value: T) -> Outcome {
     if place.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -198,6 +225,7 @@ const ERRORS: &[(c_int, &CStr, &CStr)] = &[
         c"CUDA_ERROR_NO_DEVICE",
         c"no CUDA-capable device is detected",
     ),
+    (101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (
         201,
         c"CUDA_ERROR_INVALID_CONTEXT",

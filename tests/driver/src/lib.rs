@@ -7,6 +7,7 @@
 //!
 //! `driver` lists the driver's functions, `control` the ones for tests (`stand_in_*`).
 
+mod context;
 mod control;
 mod driver;
 mod memory;

@@ -58,6 +58,10 @@ impl Allocation {
     pub fn address(&self) -> usize {
         self.address
     }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Allocation {

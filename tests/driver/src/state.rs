@@ -12,6 +12,7 @@ use crate::stream::{Event, Stream};
 pub const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
 pub const NOT_INITIALIZED: c_int = 3;
+pub const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
 pub const INVALID_HANDLE: c_int = 400;
 pub const NOT_READY: c_int = 600;

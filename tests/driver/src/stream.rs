@@ -65,6 +65,10 @@ impl Stream {
         notify();
     }
 
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
     pub fn copies(&self) -> impl Iterator<Item = &HostAccess> {
         self.commands
             .iter()

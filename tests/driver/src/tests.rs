@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::context::*;
 use crate::control::*;
 use crate::driver::*;
 
@@ -384,4 +385,64 @@ fn threads_do_not_disturb_each_other() {
     });
     assert_eq!(count("cuMemcpyDtoHAsync"), 200);
     assert_eq!(count("violations"), 0);
+}
+
+#[test]
+fn contexts_of_devices_are_shared() {
+    let _turn = turn();
+    let mut device = -1;
+    // SAFETY: there is room for the answers.
+    unsafe {
+        assert_eq!(cuDeviceGet(&raw mut device, 1), 101);
+        assert_eq!(cuDeviceGet(&raw mut device, 0), 0);
+        let before = stand_in_shares(device);
+        let (code, primary) = given(|place| cuDevicePrimaryCtxRetain(place, device));
+        assert_eq!((code, primary), (0, stand_in_context(0)));
+        let (mut flags, mut active) = (7, 7);
+        assert_eq!(
+            cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active),
+            0
+        );
+        assert_eq!((flags, active), (0, 1));
+        assert_eq!(stand_in_shares(device), before + 1);
+    }
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(device), 0);
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(9), 101);
+}
+
+#[test]
+fn a_stream_knows_its_context() {
+    let turn = turn();
+    // SAFETY: there is room for the answer.
+    let outcome = given(|place| unsafe { cuStreamGetCtx(turn.stream, place) });
+    assert_eq!(outcome, (0, stand_in_context(0)));
+}
+
+/// The context and the pool of an address, as numbers, and whether old handles for other processes
+/// can be had.
+fn attributes(address: usize) -> [(c_int, usize); 3] {
+    [1, 17, 10].map(|attribute| {
+        let mut value = 0_usize;
+        // SAFETY: there is room for the answer.
+        let code =
+            unsafe { cuPointerGetAttribute((&raw mut value).cast(), attribute, address + 3) };
+        (code, value)
+    })
+}
+
+#[test]
+fn memory_is_of_three_kinds() {
+    let _turn = turn();
+    let of_kind = |kind| stand_in_alloc_kind(10, kind, 0);
+    let (plain, pool, mapped) = (of_kind(0), of_kind(1), of_kind(2));
+    let context = stand_in_context(0) as usize;
+    assert_eq!(attributes(plain), [(0, context), (0, 0), (0, 1)]);
+    let [none, handle, legacy] = attributes(pool);
+    assert_eq!((none, handle.0, legacy), ((0, 0), 0, (0, 0)));
+    assert_ne!(handle.1, 0);
+    assert_eq!(attributes(mapped), [(0, 0), (0, 0), (0, 0)]);
+    for address in [plain, pool, mapped] {
+        stand_in_free(address);
+    }
+    assert_eq!(attributes(plain).map(|(code, _)| code), [1, 1, 1]);
 }

@@ -1,6 +1,7 @@
 //! The core's view of the driver, compared with the bindings of cudarc to that of CUDA 12.0.
 
 use binding::memory::driver::{DISABLE_TIMING, signatures};
+use binding::memory::kind;
 use cudarc::driver::sys;
 
 /// The sizes of the arguments of a function, which gives back a `CUresult`.
@@ -51,6 +52,10 @@ fn functions_have_the_signatures_of_the_bindings() {
         cuStreamSynchronize(_);
         cuGetErrorName(_, _);
         cuGetErrorString(_, _);
+        cuDeviceGet(_, _);
+        cuDevicePrimaryCtxRetain(_, _);
+        cuStreamGetCtx(_, _);
+        cuPointerGetAttribute(_, _, _);
     };
     assert_eq!(signatures(), expected);
     assert_eq!(size_of::<sys::CUresult>(), size_of::<i32>());
@@ -62,4 +67,25 @@ fn constants_are_those_of_the_bindings() {
         DISABLE_TIMING,
         sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32
     );
+    use sys::CUpointer_attribute_enum as Attribute;
+    let attributes = [
+        (kind::CONTEXT, Attribute::CU_POINTER_ATTRIBUTE_CONTEXT),
+        (
+            kind::MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        ),
+        (
+            kind::IS_LEGACY_IPC_CAPABLE,
+            Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+        ),
+        (
+            kind::MEMPOOL_HANDLE,
+            Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+        ),
+    ];
+    for (ours, theirs) in attributes {
+        assert_eq!(ours, theirs as i32);
+    }
+    let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
+    assert_eq!(kind::TYPE_DEVICE, device as u32);
 }
