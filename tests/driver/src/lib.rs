@@ -7,10 +7,18 @@
 //!
 //! `driver` lists the driver's functions, `control` the ones for tests (`stand_in_*`).
 
+mod context;
 mod control;
+mod copies;
+mod cuda;
 mod driver;
+mod image;
+mod libraries;
 mod memory;
+mod module;
+mod pool;
 mod state;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod virtual_memory;
