@@ -125,6 +125,8 @@ class Run(NamedTuple):
         path = prepare(self.environment)
         command = [path / "bin" / "python", "-P", "-m", "pytest", "--tb=short"]
         command += ["-p", "no:cacheprovider", "--rootdir", TESTS / self.folder, *options]
+        if self.environment.cuda:
+            command += ["-p", "cuda_client"]
         command += [TESTS / test for test in self.tests]
         if self.ranks:
             mpiexec = [path / "bin" / "mpiexec"]
@@ -143,6 +145,9 @@ class Run(NamedTuple):
             environ |= CACHE
         if self.folder == "device":
             environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
+        elif self.environment.cuda:
+            environ = {**ON_STAND_IN, "LD_LIBRARY_PATH": str(stand_in(CUDA)), **environ}
+            environ["PYTHONPATH"] = str(TESTS)  # for the plugin
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
             environ["TOOLS"] = str(tools())
@@ -206,6 +211,24 @@ def own() -> Iterator[Run]:
 
 #: The names under which a driver is looked for.
 CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
+#: NVIDIA's other libraries, which the stand-in is, too.
+LIBRARIES = (
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcudart.so.12",
+    "libcudnn.so.9",
+    "libnvidia-ml.so.1",
+)
+#: What XLA's client for CUDA needs to start on the stand-in.
+ON_STAND_IN = {
+    "JAX_PLATFORMS": "cuda",
+    # There are no libraries whose versions could be right.
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    # Each array is an allocation of its own.
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
+    # XLA may copy from and to any memory of the host's, as the core must not.
+    "STAND_IN_PAGEABLE": "1",
+}
 
 
 @cache
@@ -218,6 +241,11 @@ def stand_in(name: str) -> Path:
     folder = target / name
     folder.mkdir(exist_ok=True)
     shutil.copy(target / "release" / "libstand_in_driver.so", folder / name)
+    if name == CUDA:
+        for library in LIBRARIES:
+            # One file, so that all of them are one library for the loader, with one state.
+            (folder / library).unlink(missing_ok=True)
+            (folder / library).symlink_to(name)
     return folder
 
 
@@ -372,7 +400,8 @@ def main() -> int:
         ranks = given.ranks
         if ranks is None:
             ranks = 0 if test.startswith(("process", "hangs", "package")) else 2
-        environment = Environment(given.mpi, given.jax, given.api)
+        cuda = given.cuda or test.startswith("runtime")
+        environment = Environment(given.mpi, given.jax, given.api, cuda=cuda)
         return one(Run(environment, ranks, (test,)), shlex.split(given.options))
     parts = PARTS | others
     results = [result for part in given.only for result in parts[part]()]

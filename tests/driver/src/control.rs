@@ -38,6 +38,12 @@ fn alloc(bytes: usize, protection: c_int) -> usize {
     address
 }
 
+/// Has the host be able to touch the memory that a driver function allocates from now on, or not.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_set_open(is_open: c_int) {
+    lock().is_open = Some(is_open != 0);
+}
+
 /// Commands that use the memory still do, and then it is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_free(address: usize) {
@@ -164,7 +170,7 @@ pub extern "C" fn stand_in_reset_counts() {
     lock().reset_counts();
 }
 
-/// What there is now: "host_bytes", "host_blocks", "events"; or "peak_host_bytes" since the last
+/// What there is now: "host_bytes", "host_blocks", "events", "device_bytes"; or "peak_host_bytes" since the last
 /// reset of the counts. `u64::MAX` for another name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stand_in_live(name: *const c_char) -> u64 {
@@ -174,6 +180,7 @@ pub unsafe extern "C" fn stand_in_live(name: *const c_char) -> u64 {
     match name.to_bytes() {
         b"host_bytes" => state.host_bytes(),
         b"host_blocks" => state.host_blocks.len() as u64,
+        b"device_bytes" => state.device_bytes() as u64,
         b"events" => state.events.len() as u64,
         b"peak_host_bytes" => state.counts.peak_host_bytes,
         _ => u64::MAX,

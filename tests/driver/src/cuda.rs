@@ -26,7 +26,7 @@ use crate::pool::{
     pool_create, pool_destroy, pool_trim, set_pool_attribute,
 };
 use crate::stream::{
-    HostFunction, elapsed, host_function, stream_create, stream_create_with_priority,
+    HostFunction, elapsed, host_function, is_capturing, stream_create, stream_create_with_priority,
     stream_destroy, stream_query, wait_event,
 };
 use crate::virtual_memory::{
@@ -169,7 +169,7 @@ driver_functions! {
         address: Out<usize>, bytes: usize, pool: *mut c_void, stream: *mut c_void
     ) needs Context => alloc_later_from;
     cuMemFreeAsync: safe cuMemFreeAsync(address: usize, stream: *mut c_void)
-        needs Context => free_later;
+        needs Init => free_later;
 
     cuStreamCreate: unsafe cuStreamCreate(stream: Out<*mut c_void>, flags: c_uint)
         needs Context => stream_create;
@@ -179,6 +179,8 @@ driver_functions! {
     cuStreamDestroy: safe cuStreamDestroy_v2(stream: *mut c_void)
         needs Context => stream_destroy;
     cuStreamQuery: safe cuStreamQuery(stream: *mut c_void) needs Context => stream_query;
+    cuStreamIsCapturing: unsafe cuStreamIsCapturing(stream: *mut c_void, status: Out<c_int>)
+        needs Context => is_capturing;
     cuStreamWaitEvent: safe cuStreamWaitEvent(
         stream: *mut c_void, event: *mut c_void, flags: c_uint
     ) needs Context => wait_event;

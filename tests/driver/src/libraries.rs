@@ -133,7 +133,7 @@ pub unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
 }
 
 /// The major and minor version and the patch level, by the property's number.
-const CUDNN: [c_int; 3] = [9, 8, 0];
+const CUDNN: [c_int; 3] = [9, 20, 0];
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetProperty(property: c_int, value: *mut c_int) -> c_int {

@@ -87,10 +87,16 @@ impl Allocation {
     }
 
     /// A part of some memory at addresses that are reserved.
-    pub fn at(address: usize, physical: &Arc<Physical>, offset: usize, bytes: usize) -> Option<Self> {
-        physical.view(offset, bytes, address, protection())?;
+    pub fn at(
+        state: &State,
+        address: usize,
+        physical: Arc<Physical>,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<Self> {
+        physical.view(offset, bytes, address, protection(state))?;
         Some(Self {
-            physical: Arc::clone(physical),
+            physical,
             offset,
             bytes,
             address,
@@ -298,22 +304,23 @@ pub fn alloc(address: *mut usize, bytes: usize) -> Outcome {
     give(address, new_device_memory(bytes)?)
 }
 
-/// What the host may do with device memory: nothing, unless `STAND_IN_OPEN` says otherwise.
-fn protection() -> c_int {
-    match setting("STAND_IN_OPEN", 0) {
-        0 => libc::PROT_NONE,
-        _ => libc::PROT_READ | libc::PROT_WRITE,
+/// What the host may do with device memory: nothing, unless it is open.
+fn protection(state: &State) -> c_int {
+    match state.is_open.unwrap_or_else(|| setting("STAND_IN_OPEN", 0) != 0) {
+        true => libc::PROT_READ | libc::PROT_WRITE,
+        false => libc::PROT_NONE,
     }
 }
 
 /// Device memory; an error when the device is full.
 pub fn new_device_memory(bytes: usize) -> Result<usize, c_int> {
-    if total_memory().saturating_sub(lock().device_bytes()) < bytes {
+    let mut state = lock();
+    if total_memory().saturating_sub(state.device_bytes()) < bytes {
         return Err(OUT_OF_MEMORY);
     }
-    let allocation = Allocation::new(bytes, protection()).ok_or(OUT_OF_MEMORY)?;
+    let allocation = Allocation::new(bytes, protection(&state)).ok_or(OUT_OF_MEMORY)?;
     let address = allocation.address();
-    lock().allocations.insert(address, Arc::new(allocation));
+    state.allocations.insert(address, Arc::new(allocation));
     Ok(address)
 }
 

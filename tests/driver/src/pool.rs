@@ -46,13 +46,21 @@ pub fn set_pool_attribute(pool: *mut c_void, _attribute: c_int, _value: *mut c_v
     check(pool)
 }
 
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` to `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
-const BYTES: std::ops::RangeInclusive<c_int> = 5..=8;
+/// CUDA's numbers of attributes: whether memory is used again, what is held back, how much there
+/// is.
+const REUSE_FIRST: c_int = 1;
+const REUSE_LAST: c_int = 3;
+const RELEASE_THRESHOLD: c_int = 4;
+const RESERVED: c_int = 5;
+const USED_HIGH: c_int = 8;
 
 pub fn pool_attribute(pool: *mut c_void, attribute: c_int, value: *mut u64) -> Outcome {
     check(pool)?;
-    if !BYTES.contains(&attribute) {
-        return Err(INVALID_VALUE);
+    match attribute {
+        REUSE_FIRST..=REUSE_LAST => return give(value.cast::<c_int>(), 0),
+        RELEASE_THRESHOLD => return give(value, 0),
+        RESERVED..=USED_HIGH => {}
+        _ => return Err(INVALID_VALUE),
     }
     let state = lock();
     let in_pool = |(address, _): &(&usize, _)| state.pooled.get(address) == Some(&(pool as usize));

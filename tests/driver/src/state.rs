@@ -67,8 +67,8 @@ pub struct State {
     pub physical: BTreeMap<usize, (Arc<Physical>, u64)>,
     /// Reserved addresses, and how many.
     pub reserved: BTreeMap<usize, usize>,
-    /// How many kernels were launched.
-    pub launches: u64,
+    /// Whether the host may touch new device memory; None: as `STAND_IN_OPEN` says.
+    pub is_open: Option<bool>,
     /// The pools, and of each address that one gave out, the pool.
     pub pools: BTreeSet<usize>,
     pub pooled: BTreeMap<usize, usize>,
@@ -89,7 +89,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     kernels: BTreeMap::new(),
     physical: BTreeMap::new(),
     reserved: BTreeMap::new(),
-    launches: 0,
+    is_open: None,
     pools: BTreeSet::new(),
     pooled: BTreeMap::new(),
     handles: 0,

@@ -213,6 +213,12 @@ pub fn stream_query(handle: *mut c_void) -> Outcome {
     }
 }
 
+/// No function that could begin a capture is there.
+pub fn is_capturing(handle: *mut c_void, status: *mut c_int) -> Outcome {
+    stream(&mut lock(), handle)?;
+    give(status, 0)
+}
+
 /// Has the stream wait for what the event stands for now.
 pub fn wait_event(on: *mut c_void, handle: *mut c_void, _flags: c_uint) -> Outcome {
     let mut state = lock();

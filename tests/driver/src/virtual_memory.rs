@@ -102,8 +102,9 @@ pub fn map(address: usize, bytes: usize, offset: usize, handle: usize, _flags: u
     if !is_whole(bytes) || !is_reserved || !is_free || offset + bytes > physical.bytes {
         return Err(INVALID_VALUE);
     }
-    let allocation =
-        Allocation::at(address, physical, offset, bytes).ok_or(OUT_OF_MEMORY)?;
+    let physical = Arc::clone(physical);
+    let allocation = Allocation::at(&state, address, physical, offset, bytes);
+    let allocation = allocation.ok_or(OUT_OF_MEMORY)?;
     state.allocations.insert(address, Arc::new(allocation));
     Ok(())
 }
