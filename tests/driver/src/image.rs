@@ -1,20 +1,15 @@
-//! The variables in the image of a module: an ELF file, or PTX, which is text.
+//! The variables in the image of a module that is an ELF file.
 
 use std::ffi::{CStr, CString};
 
-/// The names of the variables of a module, with their bytes.
+/// Whether an image is an ELF file, and not text.
 ///
 /// # Safety
-/// `image` must be an ELF file for the device, or PTX that ends with a zero.
-pub unsafe fn variables(image: *const u8) -> Vec<(CString, usize)> {
-    // SAFETY: no image is shorter.
+/// `image` must have four bytes, as every image has.
+pub unsafe fn is_elf(image: *const u8) -> bool {
+    // SAFETY: the caller's promise.
     let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
-    match &magic {
-        // SAFETY: the caller's promise.
-        b"\x7fELF" => unsafe { in_elf(image) },
-        // SAFETY: the caller's promise.
-        _ => in_ptx(&unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy()),
-    }
+    &magic == b"\x7fELF"
 }
 
 /// Where the ELF header has the offset of the section headers, and how many there are.
@@ -35,9 +30,11 @@ const BYTES: usize = 16;
 /// The kind of a variable.
 const OBJECT: u8 = 1;
 
+/// The names of the variables, with their bytes.
+///
 /// # Safety
 /// `image` must be an ELF file of 64 bits.
-unsafe fn in_elf(image: *const u8) -> Vec<(CString, usize)> {
+pub unsafe fn variables(image: *const u8) -> Vec<(CString, usize)> {
     // SAFETY: what is read is where the format has it.
     unsafe {
         let word = |place: usize| image.add(place).cast::<u64>().read_unaligned() as usize;
@@ -58,32 +55,5 @@ unsafe fn in_elf(image: *const u8) -> Vec<(CString, usize)> {
             }
         }
         variables
-    }
-}
-
-/// Of lines such as `.global .align 128 .b8 name[1024];`.
-fn in_ptx(text: &str) -> Vec<(CString, usize)> {
-    let is_variable = |line: &&str| line.contains(".global ") || line.contains(".const ");
-    text.lines()
-        .filter(is_variable)
-        .filter_map(|line| {
-            let (declared, rest) = line.split_once('[')?;
-            let (count, _) = rest.split_once(']')?;
-            let name = declared.split_whitespace().next_back()?;
-            Some((CString::new(name).ok()?, count.trim().parse().ok()?))
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_of_ptx() {
-        let text = c".version 8.0\n.global .align 128 .b8 table[24] = {1, 2};\n.func f[3]\n";
-        // SAFETY: PTX, with a zero at its end.
-        let variables = unsafe { variables(text.as_ptr().cast()) };
-        assert_eq!(variables, [(CString::from(c"table"), 24)]);
     }
 }

@@ -17,6 +17,7 @@ mod libraries;
 mod memory;
 mod module;
 mod pool;
+mod ptx;
 mod state;
 mod stream;
 #[cfg(test)]

@@ -142,6 +142,14 @@ impl Span {
         (self.allocation.physical.hidden + self.allocation.offset + self.offset) as *mut u8
     }
 
+    /// Where this driver has some of the bytes, by their address; None if they are not in here.
+    pub fn at(&self, address: usize, bytes: usize) -> Option<*mut u8> {
+        let start = self.allocation.address + self.offset;
+        let offset = address.checked_sub(start)?;
+        let is_within = offset <= self.bytes && bytes <= self.bytes - offset;
+        is_within.then(|| self.pointer().wrapping_add(offset))
+    }
+
     /// Repeats a pattern, whose length divides the span's.
     pub fn fill(&self, pattern: &[u8]) {
         for start in (0..self.bytes).step_by(pattern.len()) {
@@ -348,6 +356,16 @@ pub fn free(address: usize) -> Outcome {
 pub fn around(state: &State, address: usize) -> Option<(usize, &Arc<Allocation>)> {
     let (start, allocation) = state.allocations.range(..=address).next_back()?;
     (address - start < allocation.bytes.max(1)).then_some((*start, allocation))
+}
+
+/// All of the allocation that an address is in.
+pub fn whole(state: &State, address: usize) -> Option<Span> {
+    let (_, allocation) = around(state, address)?;
+    Some(Span {
+        allocation: Arc::clone(allocation),
+        offset: 0,
+        bytes: allocation.bytes,
+    })
 }
 
 pub fn is_on_device(state: &State, address: usize) -> bool {

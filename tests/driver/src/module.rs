@@ -1,14 +1,22 @@
-//! Modules and their functions, which do nothing when they are launched.
+//! Modules and their functions. Those in PTX compute; others do nothing when they are launched.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use crate::driver::give;
 use crate::image;
-use crate::memory::{free, new_device_memory};
-use crate::state::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, lock};
+use crate::memory::{Span, free, new_device_memory, span, whole};
+use crate::ptx;
+use crate::state::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, State, lock};
 use crate::stream::{Command, stream};
 
+/// A kernel in PTX, or why it can't be run.
+type Code = Arc<Result<ptx::Kernel, String>>;
+
+#[derive(Default)]
 pub struct Module {
+    code: HashMap<String, Code>,
     /// The names of its variables, with their bytes.
     variables: Vec<(CString, usize)>,
     /// Where those are that have been asked for.
@@ -18,6 +26,8 @@ pub struct Module {
 /// A function on the device.
 pub struct Kernel {
     name: CString,
+    module: usize,
+    code: Option<Code>,
 }
 
 pub fn load(module: *mut *mut c_void, image: *const c_void) -> Outcome {
@@ -25,16 +35,40 @@ pub fn load(module: *mut *mut c_void, image: *const c_void) -> Outcome {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller gives an image.
-    let variables = unsafe { image::variables(image.cast()) };
+    let loaded = match unsafe { image::is_elf(image.cast()) } {
+        true => Module {
+            // SAFETY: the caller gives an image, which is an ELF file.
+            variables: unsafe { image::variables(image.cast()) },
+            ..Module::default()
+        },
+        // SAFETY: the caller gives an image, which else is text.
+        false => of_text(&unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy()),
+    };
     let (handle, _) = lock().new_handle();
     give(module, handle as *mut c_void)?;
-    let addresses = Vec::new();
-    let loaded = Module {
-        variables,
-        addresses,
-    };
     lock().modules.insert(handle, loaded);
     Ok(())
+}
+
+fn of_text(text: &str) -> Module {
+    let mut addresses = Vec::new();
+    let (_, code) = ptx::read(text, |variable| {
+        let name = CString::new(variable.name.as_str()).ok()?;
+        let address = new_device_memory(variable.bytes).ok()?;
+        let mut content = variable.content.clone();
+        content.resize(variable.bytes, 0);
+        let to = span(&mut lock(), address, variable.bytes).ok()?;
+        // SAFETY: the span is as long as the content.
+        unsafe { to.write(content.as_ptr()) };
+        addresses.push((name, address, variable.bytes));
+        Some(address as u64)
+    });
+    let code = code.into_iter().map(|(name, code)| (name, Arc::new(code)));
+    Module {
+        code: code.collect(),
+        addresses,
+        ..Module::default()
+    }
 }
 
 pub fn load_with_options(
@@ -73,12 +107,12 @@ pub fn module_function(
     // SAFETY: the caller gives a C string.
     let name = unsafe { text(name) }?;
     let mut state = lock();
-    if !state.modules.contains_key(&(module as usize)) {
-        return Err(INVALID_HANDLE);
-    }
+    let module = module as usize;
+    let code = &state.modules.get(&module).ok_or(INVALID_HANDLE)?.code;
+    let code = code.get(name.to_string_lossy().as_ref()).cloned();
     let (handle, _) = state.new_handle();
     give(function, handle as *mut c_void)?;
-    state.kernels.insert(handle, Kernel { name });
+    state.kernels.insert(handle, Kernel { name, module, code });
     Ok(())
 }
 
@@ -86,7 +120,11 @@ pub fn module_function(
 pub fn kernel_of(symbol: usize) -> usize {
     let mut state = lock();
     let name = CString::from(c"of the runtime");
-    state.kernels.entry(symbol).or_insert(Kernel { name });
+    state.kernels.entry(symbol).or_insert(Kernel {
+        name,
+        module: 0,
+        code: None,
+    });
     symbol
 }
 
@@ -121,6 +159,7 @@ fn variable(module: usize, name: CString) -> Result<(usize, usize), c_int> {
         variable.ok_or(NOT_FOUND)?.1
     };
     let address = new_device_memory(bytes)?;
+    span(&mut lock(), address, bytes)?.fill(&[0]);
     if let Some(module) = lock().modules.get_mut(&module) {
         module.addresses.push((name, address, bytes));
     }
@@ -175,25 +214,31 @@ pub fn occupancy_with_flags(
 #[expect(clippy::too_many_arguments, reason = "they are CUDA's")]
 pub fn launch(
     function: *mut c_void,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
     on: *mut c_void,
-    _arguments: *mut *mut c_void,
+    arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Outcome {
-    launch_on(function, on)
+    let settings = Settings {
+        blocks: [grid_x, grid_y, grid_z],
+        threads: [block_x, block_y, block_z],
+        shared,
+        stream: on,
+    };
+    launch_on(function, &settings, arguments)
 }
 
 /// The beginning of CUDA's `CUlaunchConfig`.
 #[repr(C)]
 struct Settings {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
+    blocks: [c_uint; 3],
+    threads: [c_uint; 3],
     shared: c_uint,
     stream: *mut c_void,
 }
@@ -201,21 +246,85 @@ struct Settings {
 pub fn launch_with(
     settings: *const c_void,
     function: *mut c_void,
-    _arguments: *mut *mut c_void,
+    arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Outcome {
     if settings.is_null() {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller gives CUDA's struct.
-    let on = unsafe { (*settings.cast::<Settings>()).stream };
-    launch_on(function, on)
+    let settings = unsafe { &*settings.cast::<Settings>() };
+    launch_on(function, settings, arguments)
 }
 
-/// A kernel takes its time, and does nothing.
-fn launch_on(function: *mut c_void, on: *mut c_void) -> Outcome {
-    check(function)?;
+/// The memory that a kernel may use: the allocations that its parameters point to, and the
+/// variables of its module.
+struct Reach(Vec<Span>);
+
+impl ptx::Memory for Reach {
+    fn at(&self, address: u64, bytes: usize) -> Option<*mut u8> {
+        let address = usize::try_from(address).ok()?;
+        self.0.iter().find_map(|span| span.at(address, bytes))
+    }
+}
+
+fn launch_on(
+    function: *mut c_void,
+    settings: &Settings,
+    arguments: *mut *mut c_void,
+) -> Outcome {
     let mut state = lock();
-    stream(&mut state, on)?.push(Command::new(|| ()));
+    let kernel = state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+    let (module, name) = (kernel.module, kernel.name.clone());
+    let Some(code) = kernel.code.clone() else {
+        stream(&mut state, settings.stream)?.push(Command::new(|| ()));
+        return Ok(());
+    };
+    let code_or_reason = code.as_ref().as_ref();
+    let kernel = code_or_reason.map_err(|statement| {
+        state.violation(&format!("kernel {name:?} has an unknown statement: {statement}"))
+    })?;
+    // SAFETY: the caller gives as many arguments as the kernel has parameters.
+    let parameters = unsafe { parameters(kernel, arguments) };
+    let reach = reach(&state, module, kernel, &parameters);
+    let (blocks, threads, shared) = (settings.blocks, settings.threads, settings.shared as usize);
+    let code = Arc::clone(&code);
+    let work = move || {
+        let Ok(kernel) = code.as_ref() else {
+            return;
+        };
+        if let Err(what) = ptx::run(kernel, &parameters, blocks, threads, shared, &reach) {
+            lock().violation(&format!("kernel {name:?}: {what}"));
+        }
+    };
+    stream(&mut state, settings.stream)?.push(Command::new(work));
     Ok(())
+}
+
+/// # Safety
+/// There must be an argument for each of the kernel's parameters, of the parameter's bytes.
+unsafe fn parameters(kernel: &ptx::Kernel, arguments: *mut *mut c_void) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (index, (start, bytes)) in kernel.parameters.iter().enumerate() {
+        all.resize(start + bytes, 0);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let argument = *arguments.add(index);
+            argument
+                .cast::<u8>()
+                .copy_to(all[*start..].as_mut_ptr(), *bytes);
+        }
+    }
+    all
+}
+
+fn reach(state: &State, module: usize, kernel: &ptx::Kernel, parameters: &[u8]) -> Reach {
+    let pointers = kernel.parameters.iter().filter_map(|(start, bytes)| {
+        let pointer = parameters.get(*start..start + bytes)?.try_into().ok()?;
+        Some(usize::from_ne_bytes(pointer))
+    });
+    let variables = state.modules.get(&module).map(|module| &module.addresses);
+    let variables = variables.into_iter().flatten().map(|(_, address, _)| *address);
+    let addresses = pointers.chain(variables);
+    Reach(addresses.filter_map(|address| whole(state, address)).collect())
 }
