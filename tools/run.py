@@ -147,7 +147,8 @@ class Run(NamedTuple):
             environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
         elif self.environment.cuda:
             environ = {**ON_STAND_IN, "LD_LIBRARY_PATH": str(stand_in(CUDA)), **environ}
-            environ["PYTHONPATH"] = str(TESTS)  # for the plugin
+            # The plugin, and the stand-in for NVIDIA's assembler.
+            environ |= {"PYTHONPATH": str(TESTS), "CUDA_ROOT": str(stand_in(CUDA))}
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
             environ["TOOLS"] = str(tools())
@@ -226,6 +227,8 @@ ON_STAND_IN = {
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     # Each array is an allocation of its own.
     "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
+    # There is nothing to be gained by measuring kernels.
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= --xla_cpu_multi_thread_eigen=false",
     # XLA may copy from and to any memory of the host's, as the core must not.
     "STAND_IN_PAGEABLE": "1",
 }
@@ -246,6 +249,8 @@ def stand_in(name: str) -> Path:
             # One file, so that all of them are one library for the loader, with one state.
             (folder / library).unlink(missing_ok=True)
             (folder / library).symlink_to(name)
+        (folder / "bin").mkdir(exist_ok=True)
+        shutil.copy(target / "release" / "ptxas", folder / "bin" / "ptxas")
     return folder
 
 

@@ -61,6 +61,9 @@ pub fn copy_between_at_once(to: usize, from: usize, bytes: usize) -> Outcome {
 }
 
 pub fn copy_between(to: usize, from: usize, bytes: usize, on: *mut c_void) -> Outcome {
+    if bytes == 0 {
+        return Ok(());
+    }
     let (to, from) = both(to, from, bytes)?;
     let mut state = lock();
     // SAFETY: both spans have the same length.
@@ -81,6 +84,9 @@ fn are_on_device(to: usize, from: usize) -> (bool, bool) {
 }
 
 pub fn copy_any(to: usize, from: usize, bytes: usize, on: *mut c_void) -> Outcome {
+    if bytes == 0 {
+        return Ok(());
+    }
     match are_on_device(to, from) {
         (true, true) => copy_between(to, from, bytes, on),
         (true, false) => copy_up(to, from as *const c_void, bytes, on),
@@ -111,6 +117,9 @@ pub fn fill_4(to: usize, value: u32, count: usize, on: *mut c_void) -> Outcome {
 }
 
 fn fill(to: usize, pattern: Vec<u8>, count: usize, on: *mut c_void) -> Outcome {
+    if count == 0 {
+        return Ok(());
+    }
     let mut state = lock();
     let to = span(&mut state, to, pattern.len() * count)?;
     stream(&mut state, on)?.push(Command::new(move || to.fill(&pattern)));
