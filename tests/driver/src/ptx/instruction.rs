@@ -122,6 +122,17 @@ impl Instruction {
         super::machine::is_known(&instruction).then_some(instruction)
     }
 
+    /// One that is an error when a thread comes to it, which may never be.
+    pub fn unknown(statement: &str) -> Self {
+        Self {
+            guard: None,
+            name: statement.to_owned(),
+            modes: Vec::new(),
+            types: Vec::new(),
+            operands: Vec::new(),
+        }
+    }
+
     pub fn has(&self, mode: &str) -> bool {
         self.modes.iter().any(|word| word == mode)
     }

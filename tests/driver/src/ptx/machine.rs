@@ -250,6 +250,7 @@ impl Block<'_> {
             "ld" => self.load(thread, instruction)?,
             "st" => self.store(thread, instruction)?,
             "atom" | "red" => self.atomic(thread, instruction)?,
+            _ if operands.is_empty() => return Err(format!("{:?} is not known", instruction.name)),
             "mov" if matches!(operands[0], Operand::Vector(_)) => self.unpack(thread, instruction),
             "mov" if matches!(operands[1], Operand::Vector(_)) => self.pack(thread, instruction),
             _ => {

@@ -151,12 +151,10 @@ fn kernel(head: &str, body: &str, addresses: &HashMap<String, u64>) -> Result<Ke
             None => {}
         }
     }
-    let instructions = code
-        .into_iter()
-        .map(|statement| {
-            Instruction::read(statement, &mut names).ok_or_else(|| statement.to_owned())
-        })
-        .collect::<Result<_, _>>()?;
+    let read = |statement| {
+        Instruction::read(statement, &mut names).unwrap_or_else(|| Instruction::unknown(statement))
+    };
+    let instructions = code.into_iter().map(read).collect();
     Ok(Kernel {
         parameters,
         registers: names.registers.len(),
