@@ -43,7 +43,10 @@ fn symbol(name: &str) -> *mut c_void {
     };
     // SAFETY: both are C strings. The library is loaded, so that nothing is loaded now.
     unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let library = libc::dlopen(
+            c"libcuda.so.1".as_ptr(),
+            libc::RTLD_LAZY | libc::RTLD_NOLOAD,
+        );
         match library.is_null() {
             true => null_mut(),
             false => libc::dlsym(library, name.as_ptr()),
@@ -63,7 +66,11 @@ pub fn proc_address_with_status(
 ) -> Outcome {
     let outcome = proc_address(name, address, version, flags);
     if !status.is_null() {
-        let code = if outcome.is_ok() { SYMBOL_FOUND } else { SYMBOL_NOT_FOUND };
+        let code = if outcome.is_ok() {
+            SYMBOL_FOUND
+        } else {
+            SYMBOL_NOT_FOUND
+        };
         give(status, code)?;
     }
     outcome

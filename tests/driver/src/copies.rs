@@ -27,7 +27,9 @@ pub fn copy_pageable(
     let queue = stream(&mut state, on)?;
     if writes {
         // SAFETY: the caller gives `bytes` to write at `host`, and has them back only afterwards.
-        queue.push(Command::new(move || unsafe { device.read(host as *mut u8) }));
+        queue.push(Command::new(move || unsafe {
+            device.read(host as *mut u8)
+        }));
         drop(state);
         return synchronize(on);
     }
@@ -105,7 +107,9 @@ pub fn copy_any_at_once(to: usize, from: usize, bytes: usize) -> Outcome {
 }
 
 fn not_on_device(to: usize, from: usize) -> c_int {
-    lock().violation(&format!("neither {to:#x} nor {from:#x} is in device memory"))
+    lock().violation(&format!(
+        "neither {to:#x} nor {from:#x} is in device memory"
+    ))
 }
 
 pub fn fill_1(to: usize, value: u8, count: usize, on: *mut c_void) -> Outcome {

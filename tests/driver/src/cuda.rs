@@ -8,18 +8,18 @@ use crate::context::{
     primary_flags, primary_release, primary_retain, primary_state, priority_range, proc_address,
     proc_address_with_status, push_current,
 };
-use crate::driver::{self, driver_functions};
 use crate::copies::{
     copy_any, copy_any_at_once, copy_between, copy_between_at_once, copy_down_at_once,
     copy_up_at_once, fill_1, fill_1_at_once, fill_4, fill_4_at_once,
 };
+use crate::driver::{self, driver_functions};
 use crate::memory::{
     address_range, alloc, alloc_managed, free, host_pointer, pointer_attribute, register,
     unregister,
 };
 use crate::module::{
-    function_attribute, function_name, launch, launch_with, load, load_with_options, module_function,
-    module_global, occupancy, occupancy_with_flags, set_function, unload,
+    function_attribute, function_name, launch, launch_with, load, load_with_options,
+    module_function, module_global, occupancy, occupancy_with_flags, set_function, unload,
 };
 use crate::pool::{
     alloc_later, alloc_later_from, default_pool, free_later, pool_access, pool_attribute,

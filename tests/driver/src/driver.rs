@@ -6,9 +6,7 @@ use std::ptr::null;
 
 use crate::cuda;
 use crate::memory::{copy_down, copy_up, host_alloc, host_free};
-use crate::state::{
-    INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, lock,
-};
+use crate::state::{INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, lock};
 use crate::stream::{
     event_create, event_destroy, event_query, event_record, event_synchronize, is_in_host_function,
     synchronize,
@@ -135,15 +133,15 @@ pub fn call(index: usize, needs: Needs, body: impl FnOnce() -> Outcome) -> c_int
             }
         }
     }
+    if is_in_host_function() {
+        state.violation("a host function called the driver");
+        return NOT_PERMITTED;
+    }
     if needs >= Needs::Init && !state.initialized {
         return NOT_INITIALIZED;
     }
     if needs == Needs::Context && current_context() == 0 {
         return INVALID_CONTEXT;
-    }
-    if is_in_host_function() {
-        state.violation("a host function called the driver");
-        return NOT_PERMITTED;
     }
     drop(state);
     body().err().unwrap_or(0)
@@ -245,16 +243,8 @@ const ERRORS: &[(c_int, &CStr, &CStr)] = &[
         c"CUDA_ERROR_ILLEGAL_ADDRESS",
         c"an illegal memory access was encountered",
     ),
-    (
-        800,
-        c"CUDA_ERROR_NOT_PERMITTED",
-        c"operation not permitted",
-    ),
-    (
-        801,
-        c"CUDA_ERROR_NOT_SUPPORTED",
-        c"operation not supported",
-    ),
+    (800, c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
+    (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
 ];
 
 fn error_name(code: c_int, text: *mut *const c_char) -> Outcome {

@@ -137,6 +137,8 @@ const CUDNN: [c_int; 3] = [9, 20, 0];
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetProperty(property: c_int, value: *mut c_int) -> c_int {
-    let number = usize::try_from(property).ok().and_then(|index| CUDNN.get(index));
+    let number = usize::try_from(property)
+        .ok()
+        .and_then(|index| CUDNN.get(index));
     code(give(value, number.copied().unwrap_or(0)))
 }

@@ -314,7 +314,10 @@ pub fn alloc(address: *mut usize, bytes: usize) -> Outcome {
 
 /// What the host may do with device memory: nothing, unless it is open.
 fn protection(state: &State) -> c_int {
-    match state.is_open.unwrap_or_else(|| setting("STAND_IN_OPEN", 0) != 0) {
+    match state
+        .is_open
+        .unwrap_or_else(|| setting("STAND_IN_OPEN", 0) != 0)
+    {
         true => libc::PROT_READ | libc::PROT_WRITE,
         false => libc::PROT_NONE,
     }
@@ -462,7 +465,11 @@ fn map(bytes: usize, protection: c_int, flags: c_int) -> Option<usize> {
 
 /// Reserves addresses, behind which there is nothing.
 pub fn reserve(bytes: usize) -> Option<usize> {
-    map(bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+    map(
+        bytes,
+        libc::PROT_NONE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    )
 }
 
 /// Takes away what is behind reserved addresses.

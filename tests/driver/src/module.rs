@@ -268,13 +268,12 @@ impl ptx::Memory for Reach {
     }
 }
 
-fn launch_on(
-    function: *mut c_void,
-    settings: &Settings,
-    arguments: *mut *mut c_void,
-) -> Outcome {
+fn launch_on(function: *mut c_void, settings: &Settings, arguments: *mut *mut c_void) -> Outcome {
     let mut state = lock();
-    let kernel = state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+    let kernel = state
+        .kernels
+        .get(&(function as usize))
+        .ok_or(INVALID_HANDLE)?;
     let (module, name) = (kernel.module, kernel.name.clone());
     let Some(code) = kernel.code.clone() else {
         stream(&mut state, settings.stream)?.push(Command::new(|| ()));
@@ -282,7 +281,9 @@ fn launch_on(
     };
     let code_or_reason = code.as_ref().as_ref();
     let kernel = code_or_reason.map_err(|statement| {
-        state.violation(&format!("kernel {name:?} has an unknown statement: {statement}"))
+        state.violation(&format!(
+            "kernel {name:?} has an unknown statement: {statement}"
+        ))
     })?;
     // SAFETY: the caller gives as many arguments as the kernel has parameters.
     let parameters = unsafe { parameters(kernel, arguments) };
@@ -324,7 +325,14 @@ fn reach(state: &State, module: usize, kernel: &ptx::Kernel, parameters: &[u8]) 
         Some(usize::from_ne_bytes(pointer))
     });
     let variables = state.modules.get(&module).map(|module| &module.addresses);
-    let variables = variables.into_iter().flatten().map(|(_, address, _)| *address);
+    let variables = variables
+        .into_iter()
+        .flatten()
+        .map(|(_, address, _)| *address);
     let addresses = pointers.chain(variables);
-    Reach(addresses.filter_map(|address| whole(state, address)).collect())
+    Reach(
+        addresses
+            .filter_map(|address| whole(state, address))
+            .collect(),
+    )
 }

@@ -30,7 +30,9 @@ fn assemble() -> io::Result<()> {
         }
     }
     let (Some(source), Some(target)) = (source, target) else {
-        return Err(io::Error::other("expected a source, and a target behind -o"));
+        return Err(io::Error::other(
+            "expected a source, and a target behind -o",
+        ));
     };
     let mut text = fs::read(source)?;
     // As a string of C, as the driver gets no length.

@@ -130,9 +130,15 @@ impl State {
     }
 
     pub fn device_bytes(&self) -> usize {
-        let allocations = self.allocations.values().filter(|memory| !memory.is_reserved());
+        let allocations = self
+            .allocations
+            .values()
+            .filter(|memory| !memory.is_reserved());
         let physical = self.physical.values().map(|(memory, _)| memory.bytes);
-        allocations.map(|memory| memory.bytes()).chain(physical).sum()
+        allocations
+            .map(|memory| memory.bytes())
+            .chain(physical)
+            .sum()
     }
 
     pub fn host_bytes(&self) -> u64 {

@@ -131,10 +131,7 @@ pub fn free(handle: *mut c_void) {
 
 pub fn idle() {
     drop(wait_while(lock(), |state| {
-        state
-            .streams
-            .values()
-            .any(Stream::is_busy)
+        state.streams.values().any(Stream::is_busy)
     }));
 }
 

@@ -85,7 +85,12 @@ pub fn address_free(address: usize, bytes: usize) -> Outcome {
     if state.reserved.get(&address) != Some(&bytes) {
         return Err(INVALID_VALUE);
     }
-    if state.allocations.range(address..address + bytes).next().is_some() {
+    if state
+        .allocations
+        .range(address..address + bytes)
+        .next()
+        .is_some()
+    {
         return Err(state.violation(&format!("addresses from {address:#x} on were freed mapped")));
     }
     state.reserved.remove(&address);
@@ -97,7 +102,11 @@ pub fn map(address: usize, bytes: usize, offset: usize, handle: usize, _flags: u
     let mut state = lock();
     let reserved = state.reserved.range(..=address).next_back();
     let is_reserved = reserved.is_some_and(|(start, length)| address + bytes <= start + length);
-    let is_free = state.allocations.range(address..address + bytes).next().is_none();
+    let is_free = state
+        .allocations
+        .range(address..address + bytes)
+        .next()
+        .is_none();
     let (physical, _) = state.physical.get(&handle).ok_or(INVALID_VALUE)?;
     if !is_whole(bytes) || !is_reserved || !is_free || offset + bytes > physical.bytes {
         return Err(INVALID_VALUE);
@@ -113,25 +122,26 @@ pub fn map(address: usize, bytes: usize, offset: usize, handle: usize, _flags: u
 pub fn unmap(address: usize, bytes: usize) -> Outcome {
     let mut state = lock();
     let range = address..address + bytes;
-    let mapped: Vec<usize> = state.allocations.range(range).map(|(start, _)| *start).collect();
+    let mapped: Vec<usize> = state
+        .allocations
+        .range(range)
+        .map(|(start, _)| *start)
+        .collect();
     if mapped.is_empty() {
         return Err(INVALID_VALUE);
     }
     for start in mapped {
         let allocation = state.allocations.remove(&start);
         if allocation.is_some_and(|allocation| Arc::strong_count(&allocation) > 1) {
-            state.violation(&format!("memory at {start:#x} was unmapped before its commands ended"));
+            state.violation(&format!(
+                "memory at {start:#x} was unmapped before its commands ended"
+            ));
         }
     }
     Ok(())
 }
 
 /// A device has all access from the start.
-pub fn set_access(
-    address: usize,
-    _bytes: usize,
-    _access: *const c_void,
-    _count: usize,
-) -> Outcome {
+pub fn set_access(address: usize, _bytes: usize, _access: *const c_void, _count: usize) -> Outcome {
     around(&lock(), address).map(drop).ok_or(INVALID_VALUE)
 }

@@ -72,7 +72,11 @@ fn half_bits(value: f64) -> u64 {
     let steps = (size / 2f64.powi(exponent - 10)).round_ties_even() as u64;
     match exponent {
         16.. => sign | 0x7C00,
-        _ => sign | (((exponent + 14) as u64) << 10).wrapping_add(steps).min(0x7C00),
+        _ => {
+            sign | (((exponent + 14) as u64) << 10)
+                .wrapping_add(steps)
+                .min(0x7C00)
+        }
     }
 }
 
@@ -83,10 +87,17 @@ pub fn compute(instruction: &Instruction, values: &[u64]) -> Option<u64> {
     match name {
         "cvt" => convert(instruction, values[0]),
         "setp" => Some(compare(instruction, values)?.into()),
-        "selp" => Some(if values[2] & 1 == 1 { values[0] } else { values[1] }),
+        "selp" => Some(if values[2] & 1 == 1 {
+            values[0]
+        } else {
+            values[1]
+        }),
         "mov" | "cvta" => Some(values[0]),
         _ if of.is_float() => of_floats(instruction, of, values),
-        _ => Some(cut(of_integers(instruction, of, values)?, result_bits(instruction, of))),
+        _ => Some(cut(
+            of_integers(instruction, of, values)?,
+            result_bits(instruction, of),
+        )),
     }
 }
 
@@ -112,8 +123,20 @@ fn of_floats(instruction: &Instruction, of: Type, values: &[u64]) -> Option<u64>
         "neg" => -a,
         "abs" => a.abs(),
         "max" | "min" if a.is_nan() || b.is_nan() => nan_or_other(instruction, a, b),
-        "max" => if a == b && b.is_sign_positive() { b } else { a.max(b) },
-        "min" => if a == b && b.is_sign_negative() { b } else { a.min(b) },
+        "max" => {
+            if a == b && b.is_sign_positive() {
+                b
+            } else {
+                a.max(b)
+            }
+        }
+        "min" => {
+            if a == b && b.is_sign_negative() {
+                b
+            } else {
+                a.min(b)
+            }
+        }
         "sqrt" => a.sqrt(),
         "rsqrt" => 1.0 / a.sqrt(),
         "rcp" => 1.0 / a,
@@ -131,7 +154,13 @@ fn of_floats(instruction: &Instruction, of: Type, values: &[u64]) -> Option<u64>
 fn nan_or_other(instruction: &Instruction, a: f64, b: f64) -> f64 {
     match instruction.has("NaN") {
         true => f64::NAN,
-        false => if a.is_nan() { b } else { a },
+        false => {
+            if a.is_nan() {
+                b
+            } else {
+                a
+            }
+        }
     }
 }
 
@@ -143,7 +172,9 @@ fn of_integers(instruction: &Instruction, of: Type, values: &[u64]) -> Option<u6
         let whole = x.wrapping_mul(y);
         let whole = match of.kind {
             Kind::Signed => whole,
-            _ => (x.cast_unsigned()).wrapping_mul(y.cast_unsigned()).cast_signed(),
+            _ => (x.cast_unsigned())
+                .wrapping_mul(y.cast_unsigned())
+                .cast_signed(),
         };
         match instruction.has("hi") {
             true => Some(match of.kind {
@@ -169,7 +200,13 @@ fn of_integers(instruction: &Instruction, of: Type, values: &[u64]) -> Option<u6
         "or" => a | b,
         "xor" => a ^ b,
         "not" => !a,
-        "shl" => if shift >= of.bits { 0 } else { a << shift },
+        "shl" => {
+            if shift >= of.bits {
+                0
+            } else {
+                a << shift
+            }
+        }
         "shr" => low(x >> shift.min(of.bits)),
         "popc" => u64::from(cut(a, of.bits).count_ones()),
         "clz" => u64::from(cut(a, of.bits).leading_zeros() - (64 - of.bits)),
@@ -190,7 +227,7 @@ fn funnel(instruction: &Instruction, low: u64, high: u64, count: u64) -> u64 {
         false => cut(count, 32).min(32),
     };
     match instruction.has("l") {
-        true => cut(both << count >> 32, 32) ,
+        true => cut(both << count >> 32, 32),
         false => cut(both >> count, 32),
     }
 }
@@ -202,7 +239,13 @@ fn permute(a: u64, b: u64, selector: u64) -> u64 {
         let byte = both >> (8 * (choice & 7)) & 0xFF;
         let byte = match choice & 8 {
             0 => byte,
-            _ => if byte >> 7 == 1 { 0xFF } else { 0 },
+            _ => {
+                if byte >> 7 == 1 {
+                    0xFF
+                } else {
+                    0
+                }
+            }
         };
         result | byte << (8 * index)
     })
@@ -246,7 +289,9 @@ fn convert(instruction: &Instruction, value: u64) -> Option<u64> {
         return Some(match to.is_float() {
             true if to.bits == 32 => u64::from((integer as f32).to_bits()),
             true => bits(integer as f64, to),
-            false if instruction.has("sat") => cut(integer.clamp(lowest(to), highest(to)) as u64, to.bits),
+            false if instruction.has("sat") => {
+                cut(integer.clamp(lowest(to), highest(to)) as u64, to.bits)
+            }
             false => cut(integer as u64, to.bits),
         });
     }
@@ -344,14 +389,21 @@ fn compare_floats(comparison: &str, a: f64, b: f64) -> Option<bool> {
 
 /// What an atomic operation leaves in memory.
 pub fn atomic(instruction: &Instruction, of: Type, old: u64, values: &[u64]) -> Option<u64> {
-    let operation = instruction.modes.iter().find_map(|mode| match mode.as_str() {
-        "add" | "min" | "max" | "and" | "or" | "xor" => Some(mode.as_str()),
-        "exch" | "cas" => Some(mode.as_str()),
-        _ => None,
-    })?;
+    let operation = instruction
+        .modes
+        .iter()
+        .find_map(|mode| match mode.as_str() {
+            "add" | "min" | "max" | "and" | "or" | "xor" => Some(mode.as_str()),
+            "exch" | "cas" => Some(mode.as_str()),
+            _ => None,
+        })?;
     match operation {
         "exch" => Some(values[0]),
-        "cas" => Some(if old == cut(values[0], of.bits) { values[1] } else { old }),
+        "cas" => Some(if old == cut(values[0], of.bits) {
+            values[1]
+        } else {
+            old
+        }),
         _ => {
             let plain = Instruction {
                 guard: None,

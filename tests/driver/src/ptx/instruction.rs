@@ -22,7 +22,12 @@ pub enum Kind {
 impl Type {
     fn read(word: &str) -> Option<Self> {
         let (kind, digits) = match word {
-            "pred" => return Some(Self { kind: Kind::Predicate, bits: 1 }),
+            "pred" => {
+                return Some(Self {
+                    kind: Kind::Predicate,
+                    bits: 1,
+                });
+            }
             _ if word.starts_with("bf") => (Kind::Brain, &word[2..]),
             _ if word.starts_with('b') => (Kind::Bits, &word[1..]),
             _ if word.starts_with('u') => (Kind::Unsigned, &word[1..]),
@@ -31,7 +36,9 @@ impl Type {
             _ => return None,
         };
         let bits = digits.parse().ok()?;
-        [8, 16, 32, 64].contains(&bits).then_some(Self { kind, bits })
+        [8, 16, 32, 64]
+            .contains(&bits)
+            .then_some(Self { kind, bits })
     }
 
     pub fn bytes(self) -> usize {
@@ -92,7 +99,10 @@ impl Instruction {
         if let Some(guarded) = rest.strip_prefix('@') {
             let (predicate, behind) = guarded.split_once(char::is_whitespace)?;
             let is_negated = predicate.starts_with('!');
-            guard = Some((names.register(predicate.trim_start_matches('!')), is_negated));
+            guard = Some((
+                names.register(predicate.trim_start_matches('!')),
+                is_negated,
+            ));
             rest = behind.trim();
         }
         let (words, operands) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));

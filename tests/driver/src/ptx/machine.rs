@@ -46,7 +46,10 @@ struct Block<'a> {
 
 /// Instructions that threads make together.
 fn is_joint(instruction: &Instruction) -> bool {
-    matches!(instruction.name.as_str(), "shfl" | "bar" | "barrier" | "vote")
+    matches!(
+        instruction.name.as_str(),
+        "shfl" | "bar" | "barrier" | "vote"
+    )
 }
 
 /// What an instruction computes with.
@@ -57,8 +60,22 @@ fn sources(instruction: &Instruction) -> &[Operand] {
 /// Whether the machine has the instruction.
 pub fn is_known(instruction: &Instruction) -> bool {
     const WITHOUT_VALUE: [&str; 16] = [
-        "bra", "ret", "exit", "ld", "st", "atom", "red", "mov", "cvta", "shfl", "bar", "barrier",
-        "vote", "griddepcontrol", "membar", "fence",
+        "bra",
+        "ret",
+        "exit",
+        "ld",
+        "st",
+        "atom",
+        "red",
+        "mov",
+        "cvta",
+        "shfl",
+        "bar",
+        "barrier",
+        "vote",
+        "griddepcontrol",
+        "membar",
+        "fence",
     ];
     WITHOUT_VALUE.contains(&instruction.name.as_str())
         || carries(instruction)
@@ -163,7 +180,10 @@ impl Block<'_> {
         }
         let is_over = |thread: &Thread| thread.state == State::Ended || is_at_barrier(thread);
         if !has_moved && threads.iter().all(is_over) {
-            for thread in threads.iter_mut().filter(|thread| thread.state == State::Waits) {
+            for thread in threads
+                .iter_mut()
+                .filter(|thread| thread.state == State::Waits)
+            {
                 thread.next += 1;
                 thread.state = State::Runs;
                 has_moved = true;
@@ -188,9 +208,10 @@ impl Block<'_> {
             .iter()
             .map(|thread| takes_part(thread).then(|| self.sources(thread, instruction)))
             .collect();
-        let votes = sources.iter().enumerate().filter_map(|(lane, values)| {
-            values.as_ref().map(|values| (values[0] & 1) << lane)
-        });
+        let votes = sources
+            .iter()
+            .enumerate()
+            .filter_map(|(lane, values)| values.as_ref().map(|values| (values[0] & 1) << lane));
         let ballot: u64 = votes.sum();
         let count = sources.iter().flatten().count() as u32;
         for (lane, thread) in warp.iter_mut().enumerate() {
@@ -222,7 +243,10 @@ impl Block<'_> {
     fn sources(&self, thread: &Thread, instruction: &Instruction) -> Vec<u64> {
         let results = 1 + usize::from(instruction.name == "shfl" && has_predicate(instruction));
         let operands = &instruction.operands[results..];
-        operands.iter().map(|operand| self.value(thread, operand)).collect()
+        operands
+            .iter()
+            .map(|operand| self.value(thread, operand))
+            .collect()
     }
 
     fn step(&mut self, thread: &mut Thread) -> Result<(), String> {
@@ -267,7 +291,11 @@ impl Block<'_> {
                     }),
                     false => compute(instruction, values),
                 };
-                set(thread, &operands[0], value.ok_or_else(|| instruction.name.clone())?);
+                set(
+                    thread,
+                    &operands[0],
+                    value.ok_or_else(|| instruction.name.clone())?,
+                );
             }
         }
         Ok(())
@@ -285,9 +313,7 @@ impl Block<'_> {
                 Special::Blocks => self.blocks[*axis],
                 Special::Lane => self.flat(thread) % WARP as u32,
             }),
-            Operand::Memory(base, offset) => {
-                self.value(thread, base).wrapping_add_signed(*offset)
-            }
+            Operand::Memory(base, offset) => self.value(thread, base).wrapping_add_signed(*offset),
             Operand::Vector(_) => 0,
         }
     }
@@ -314,7 +340,9 @@ impl Block<'_> {
             _ => None,
         };
         let place = match window {
-            Some(window) => window.get_mut(offset..offset + bytes).map(<[u8]>::as_mut_ptr),
+            Some(window) => window
+                .get_mut(offset..offset + bytes)
+                .map(<[u8]>::as_mut_ptr),
             None if instruction.has("param") => self
                 .parameters
                 .get(offset..offset + bytes)
@@ -353,10 +381,14 @@ impl Block<'_> {
         let has_result = instruction.name == "atom";
         let sources = &instruction.operands[usize::from(has_result)..];
         let address = self.value(thread, &sources[0]);
-        let values: Vec<u64> = sources[1..].iter().map(|part| self.value(thread, part)).collect();
+        let values: Vec<u64> = sources[1..]
+            .iter()
+            .map(|part| self.value(thread, part))
+            .collect();
         let place = self.bytes(thread, instruction, address, of.bytes())?;
         let old = read(place, of.bytes());
-        let new = atomic(instruction, of, old, &values).ok_or("an atomic operation is not known")?;
+        let new =
+            atomic(instruction, of, old, &values).ok_or("an atomic operation is not known")?;
         write(place, of.bytes(), new);
         if has_result {
             set(thread, &instruction.operands[0], old);

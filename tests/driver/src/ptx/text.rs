@@ -63,8 +63,18 @@ pub fn read(text: &str, mut address_of: impl FnMut(&Variable) -> Option<u64>) ->
 fn without_comments(text: &str) -> String {
     let is_statement = |line: &&str| {
         let line = line.trim_start();
-        let directives = [".version", ".target", ".address_size", ".file", ".loc ", ".loc\t", "//"];
-        !directives.iter().any(|directive| line.starts_with(directive))
+        let directives = [
+            ".version",
+            ".target",
+            ".address_size",
+            ".file",
+            ".loc ",
+            ".loc\t",
+            "//",
+        ];
+        !directives
+            .iter()
+            .any(|directive| line.starts_with(directive))
     };
     let lines = text.lines().filter(is_statement);
     let code = lines.map(|line| line.split("//").next().unwrap_or(""));
@@ -105,7 +115,10 @@ fn variable(statement: &str) -> Option<Variable> {
         None => (declared, 1),
     };
     let mut words = declared.split_whitespace();
-    let alignment = words.by_ref().find(|word| *word == ".align").and(words.next());
+    let alignment = words
+        .by_ref()
+        .find(|word| *word == ".align")
+        .and(words.next());
     let mut last_two = declared.split_whitespace().rev();
     let name = last_two.next()?.to_owned();
     let size = bytes_of(last_two.next()?)?;
@@ -166,7 +179,9 @@ fn kernel(head: &str, body: &str, addresses: &HashMap<String, u64>) -> Result<Ke
 
 /// Of `name(.param .u64 a, .param .align 8 .b8 b[16])`.
 fn parameters(head: &str, names: &mut Names) -> Result<Vec<(usize, usize)>, String> {
-    let list = head.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let list = head
+        .split_once('(')
+        .and_then(|(_, rest)| rest.split_once(')'));
     let mut end = 0;
     let mut parameters = Vec::new();
     for declared in list.map_or("", |(list, _)| list).split(',') {
