@@ -62,12 +62,10 @@ MUTANTS = {
         "if start <= end {\n                continue;",
         ("programs",),
     ),
-    "what is stored goes back to the pool while it is copied up": Mutant(
+    "a ticket is read before it has come": Mutant(
         "rust/src/memory/device.rs",
-        "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
-        "    };\n    POOL.give_back(buffer, Some(stream));",
-        "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
-        "    };\n    POOL.give_back(buffer, None);",
+        "            .and_then(|()| driver.stream_synchronize(stream))\n",
+        "",
         ("nonblocking",),
     ),
 }
@@ -132,8 +130,12 @@ def main() -> int:
     arguments = parser.parse_args()
     environments.prepare(Environment(cuda=True))
     copy = sources()
-    is_wanted = lambda name: not arguments.names or any(n in name for n in arguments.names)  # noqa: E731
-    chosen = {name: mutant for name, mutant in MUTANTS.items() if is_wanted(name)}
+    words = arguments.names
+    chosen = {
+        name: mutant
+        for name, mutant in MUTANTS.items()
+        if not words or any(word in name for word in words)
+    }
     everything = tuple(dict.fromkeys(test for m in chosen.values() for test in m.tests))
     wrong, why = fails(everything, packages_with(core_of(copy)), arguments.ranks)
     if wrong:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import mpi4jax
 from mpi4jax import notoken as mpi
 
 COMM = MPI.COMM_WORLD
@@ -117,6 +118,24 @@ def test_many_arrays_come_and_go():
     for result in results:
         number = result.size - 1000
         np.testing.assert_array_equal(result, np.float32((RANK - 1) % SIZE * 1000 + number))
+
+
+def test_messages_in_a_row():
+    """Nothing waits for the stream between two of them, and each comes to memory of its own.
+
+    A buffer that was used again before the stream had copied it would have the next message.
+    """
+
+    def program(x):
+        requests = [mpi4jax.isend(x + tag, RIGHT, tag=tag) for tag in range(8)]
+        results = [mpi.recv(x, LEFT, tag=tag) for tag in range(8)]
+        for request in requests:
+            mpi4jax.wait(request)
+        return results
+
+    results = jax.jit(program)(put(of(RANK)))
+    for tag, result in enumerate(results):
+        np.testing.assert_array_equal(result, of(LEFT) + tag)
 
 
 def test_a_donated_array():

@@ -26,9 +26,9 @@ pub fn copy_pageable(
     let device = span(&mut state, device, bytes)?;
     let queue = stream(&mut state, on)?;
     if writes {
-        // SAFETY: the caller gives `bytes` to write at `host`, and has them back only afterwards.
-        queue.push(Command::new(move || unsafe {
-            device.read(host as *mut u8)
+        queue.push(Command::new(move || {
+            // SAFETY: the caller gives `bytes` to write at `host`, and has them back afterwards.
+            unsafe { device.read(host as *mut u8) };
         }));
         drop(state);
         return synchronize(on);

@@ -58,9 +58,9 @@ pub enum Operand {
     Value(u64),
     /// `%tid.x`, `%ctaid.y` and so on: of the thread, the block, their numbers; the axis.
     Special(Special, usize),
-    Vector(Vec<Operand>),
+    Vector(Vec<Self>),
     /// What is at an address.
-    Memory(Box<Operand>, i64),
+    Memory(Box<Self>, i64),
 }
 
 #[derive(Clone, Copy)]

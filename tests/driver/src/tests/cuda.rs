@@ -71,10 +71,8 @@ fn a_host_function_is_called_in_its_turn() {
     let (device, event) = (alloc(1), event());
     write_later(device, &[1], turn.stream, LATER);
     // SAFETY: the function takes any event.
-    assert_eq!(
-        unsafe { cuLaunchHostFunc(turn.stream, Some(note), event) },
-        0
-    );
+    let code = unsafe { cuLaunchHostFunc(turn.stream, Some(note), event) };
+    assert_eq!(code, 0);
     assert_eq!(CALLS.load(Ordering::SeqCst), 0);
     assert_eq!(cuStreamSynchronize(turn.stream), 0);
     assert_eq!(CALLS.load(Ordering::SeqCst), 1);
@@ -170,10 +168,8 @@ fn a_kernel_computes_when_its_turn_comes() {
     let (from, to) = (alloc(128), alloc(64));
     // SAFETY: an image, and room for the handles.
     let module = given(|module| unsafe { cuModuleLoadData(module, KERNEL.as_ptr().cast()) }).1;
-    let kernel = given(|kernel| unsafe {
-        // SAFETY: a C string, and room for the handle.
-        cuModuleGetFunction(kernel, module, c"kernel".as_ptr())
-    });
+    // SAFETY: a C string, and room for the handle.
+    let kernel = given(|kernel| unsafe { cuModuleGetFunction(kernel, module, c"kernel".as_ptr()) });
     assert_eq!(kernel.0, 0);
     let numbers: Vec<u8> = (0..32u8).flat_map(|n| f32::from(n).to_le_bytes()).collect();
     write_later(from, &numbers, turn.stream, LATER);
