@@ -79,7 +79,13 @@ GRID = under(
 #: How processes start and end, which depends on the MPI.
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
+#: What runs in XLA's client for CUDA, too, as its kernels call no other library.
+ON_KERNELS = under(
+    "mpi", *"operations tokens halo nonblocking tree exchange status inputs".split()
+)
+
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
+ON_CUDA = Environment("mpich", cuda=True)
 NOTOKEN = Environment("mpich", api="notoken")
 
 
@@ -89,6 +95,19 @@ CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+
+
+#: How else XLA's client for CUDA and the operations can be set up.
+RUNTIME_SETTINGS = (
+    (("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),),
+    (("MPI4JAX_STAGING_CHUNK", "16"),),
+    (("JAX_PLATFORMS", "cuda,cpu"),),
+    (
+        ("MPI4JAX_USE_CUDA_MPI", "1"),
+        ("STAND_IN_OPEN", "1"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),
+    ),
+)
 
 
 class Run(NamedTuple):
@@ -208,6 +227,12 @@ def own() -> Iterator[Run]:
     yield Run(OPENMPI, 2, ("device",), sample="1/4")
     yield Run(MPICH, 3, under("device", "results", "pieces"), sample="2/4")
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),), sample="0/4")
+    yield Run(ON_CUDA, 2, ("runtime",), sample="0/3")
+    yield Run(ON_CUDA, 3, under("runtime", "operations", "programs"), sample="1/6")
+    programs = under("runtime", "programs")
+    for settings in RUNTIME_SETTINGS:
+        yield Run(ON_CUDA, 2, programs, settings, sample="0/2")
+    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/24")
 
 
 #: The names under which a driver is looked for.
@@ -243,20 +268,24 @@ def stand_in(name: str) -> Path:
     call(*command, "--manifest-path", manifest, "--target-dir", target)
     folder = target / name
     folder.mkdir(exist_ok=True)
-    shutil.copy(target / "release" / "libstand_in_driver.so", folder / name)
+    # Not over the old one, which another run may have loaded.
+    shutil.copy(target / "release" / "libstand_in_driver.so", folder / "new")
+    (folder / "new").replace(folder / name)
     if name == CUDA:
         for library in LIBRARIES:
             # One file, so that all of them are one library for the loader, with one state.
-            (folder / library).unlink(missing_ok=True)
-            (folder / library).symlink_to(name)
+            if not (folder / library).is_symlink():
+                (folder / library).symlink_to(name)
         (folder / "bin").mkdir(exist_ok=True)
-        shutil.copy(target / "release" / "ptxas", folder / "bin" / "ptxas")
+        shutil.copy(target / "release" / "ptxas", folder / "bin" / "new")
+        (folder / "bin" / "new").replace(folder / "bin" / "ptxas")
     return folder
 
 
 def range_() -> Iterator[Run]:
     """The same with other versions of JAX, and the core of them on other MPIs."""
     yield Run(Environment(jax="0.12"), 2, sample="2/3")
+    yield Run(Environment(jax="0.12", cuda=True), 2, ("runtime",), sample="1/4")
     yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
     yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")
     for name in MPIS:

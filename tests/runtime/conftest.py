@@ -72,6 +72,11 @@ def way(request):
     from mpi4jax import _core
 
     is_direct = request.param == "direct"
+    if "MPI4JAX_USE_CUDA_MPI" in os.environ:
+        if not is_direct:
+            pytest.skip("MPI4JAX_USE_CUDA_MPI is set")
+        yield request.param
+        return
     if is_direct and not is_own_allocation():
         pytest.skip("arrays are parts of what was allocated before")
     driver.set_open(is_direct)
