@@ -100,7 +100,7 @@ CACHE = {
 #: How else XLA's client for CUDA and the operations can be set up.
 RUNTIME_SETTINGS = (
     (("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),),
-    (("MPI4JAX_STAGING_CHUNK", "16"),),
+    (("MPI4JAX_STAGING_CHUNK", "256"),),
     (("JAX_PLATFORMS", "cuda,cpu"),),
     (
         ("MPI4JAX_USE_CUDA_MPI", "1"),

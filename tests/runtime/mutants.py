@@ -62,6 +62,14 @@ MUTANTS = {
         "if start <= end {\n                continue;",
         ("programs",),
     ),
+    "what is stored goes back to the pool while it is copied up": Mutant(
+        "rust/src/memory/device.rs",
+        "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
+        "    };\n    POOL.give_back(buffer, Some(stream));",
+        "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
+        "    };\n    POOL.give_back(buffer, None);",
+        ("programs",),
+    ),
     "a ticket is read before it has come": Mutant(
         "rust/src/memory/device.rs",
         "            .and_then(|()| driver.stream_synchronize(stream))\n",
@@ -85,7 +93,8 @@ def sources() -> Path:
     for name in names:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+            # Newer than what was built from them, so that cargo builds it again.
+            shutil.copy(ROOT / name, copy / name)
     return copy
 
 
