@@ -112,7 +112,8 @@ impl Instruction {
         for word in words {
             match Type::read(word) {
                 Some(read) => types.push(read),
-                None => modes.push(word.to_owned()),
+                // `param::entry` is what `param` was in older versions.
+                None => modes.push(word.split("::").next()?.to_owned()),
             }
         }
         let operands = match name.as_str() {
