@@ -15,6 +15,8 @@ use crate::stream::{Command, HostAccess, stream};
 
 const NEW_DEVICE_MEMORY: u8 = 0xCD;
 const NEW_HOST_MEMORY: u8 = 0xAB;
+/// Kernels may read so many bytes at once, and the last of them from behind an array.
+const LONGEST_LOAD: usize = 16;
 /// What is in page-locked memory from the time a copy to it is queued until it arrives.
 const NOT_ARRIVED: u8 = 0xEF;
 
@@ -325,6 +327,7 @@ fn protection(state: &State) -> c_int {
 
 /// Device memory; an error when the device is full.
 pub fn new_device_memory(bytes: usize) -> Result<usize, c_int> {
+    let bytes = bytes.next_multiple_of(LONGEST_LOAD);
     let mut state = lock();
     if total_memory().saturating_sub(state.device_bytes()) < bytes {
         return Err(OUT_OF_MEMORY);
