@@ -5,8 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::context::give_text;
+use crate::copies::copy_any;
 use crate::driver::{device_count, give};
 use crate::module::kernel_of;
+use crate::stream::synchronize;
 
 /// The version of the runtime that the plugins for CUDA 12 have been built with, or a later one.
 const RUNTIME: c_int = 12080;
@@ -141,4 +143,21 @@ pub unsafe extern "C" fn cudnnGetProperty(property: c_int, value: *mut c_int) ->
         .ok()
         .and_then(|index| CUDNN.get(index));
     code(give(value, number.copied().unwrap_or(0)))
+}
+
+/// Of Python callbacks, which copy like this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyAsync(
+    to: usize,
+    from: usize,
+    bytes: usize,
+    _kind: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    code(copy_any(to, from, bytes, stream))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
+    code(synchronize(stream))
 }
