@@ -81,7 +81,7 @@ LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
 #: What runs in XLA's client for CUDA, too, as its kernels call no other library.
 ON_KERNELS = under(
-    "mpi", *"operations tokens halo nonblocking tree exchange status inputs".split()
+    "mpi", *"tokens halo nonblocking exchange status inputs".split()
 )
 
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
