@@ -11,7 +11,7 @@ hardware_utils.has_visible_nvidia_gpu = lambda: True
 
 #: Tests of tests/mpi that can't be run on the stand-in, and why.
 LEFT_OUT = {
-    "test_many_requests_take_no_memory": "has a hundred thousand turns, and streams are late",
+    "test_many_requests_take_no_memory": "has a hundred thousand turns, and each is late",
     "test_overlap": "calls Python, which needs a CPU device",
     "test_overlap_keeps_the_order_of_callbacks": "calls Python, which needs a CPU device",
     "test_any_source_has_no_way_back": "expects an error at once, which comes later here",

@@ -96,7 +96,9 @@ class Environment(NamedTuple):
         peer = "upstream-" if self.peer else ""
         jax = "" if self.jax == JAX else f"-jax-{self.jax}"
         cuda = "-cuda" if self.cuda else ""
-        return peer + self.mpi + jax + cuda + ("" if self.api == APIS[0] else f"-{self.api}")
+        return (
+            peer + self.mpi + jax + cuda + ("" if self.api == APIS[0] else f"-{self.api}")
+        )
 
     @property
     def path(self) -> Path:

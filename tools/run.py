@@ -80,9 +80,7 @@ GRID = under(
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
 #: What runs in XLA's client for CUDA, too, as its kernels call no other library.
-ON_KERNELS = under(
-    "mpi", *"tokens halo nonblocking exchange status inputs".split()
-)
+ON_KERNELS = under("mpi", *"tokens halo nonblocking exchange status inputs".split())
 
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 ON_CUDA = Environment("mpich", cuda=True)

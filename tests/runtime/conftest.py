@@ -1,7 +1,7 @@
 """Tests of the operations in XLA's own client for CUDA, on a stand-in for the driver.
 
-They run on every rank of an `mpiexec`, in an environment with JAX's plugin for CUDA. Kernels
-do nothing, so that each value here comes from the host, from MPI, or from a copy.
+They run on every rank of an `mpiexec`, in an environment with JAX's plugin for CUDA. The
+stand-in runs XLA's kernels on the host.
 """
 
 import os
@@ -64,7 +64,7 @@ def _start_together():
 
 @pytest.fixture(params=["staged", "direct"])
 def way(request):
-    """How MPI gets at the arrays: through copies, or, where the host can touch them, itself.
+    """How MPI gets at the arrays: through copies, or itself, where the host can touch them.
 
     With memory that the host can't touch, a copy that is left out ends in a segmentation
     fault; so does what is not CUDA-aware.

@@ -18,12 +18,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tools"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 
 import environments
 import run
-from environments import Environment
+from environments import ROOT, Environment
 
 BUILD = ROOT / "build" / "mutants"
 

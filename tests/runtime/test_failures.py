@@ -50,11 +50,11 @@ def test_a_failure_while_others_wait():
             jax.block_until_ready(results)
             _core.free_staging()
             driver.fail("cuMemHostAlloc", 2)
-        try:
-            results.append(jax.block_until_ready(add(x)))
-        except jax.errors.JaxRuntimeError as error:
-            assert number == 2
-            assert "cuMemHostAlloc returned error code 2" in str(error)
+            expected = "cuMemHostAlloc returned error code 2"
+            with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+                jax.block_until_ready(add(x))
+        else:
+            results.append(add(x))
     assert len(results) == 4
     for result in results:
         np.testing.assert_array_equal(result, np.arange(6) + 1)

@@ -16,7 +16,9 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LEFT, RIGHT = (RANK - 1) % SIZE, (RANK + 1) % SIZE
 
 pytestmark = pytest.mark.usefixtures("way", "nothing_in_flight")
-compiled = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+compiled = pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
+)
 
 
 @pytest.fixture
@@ -28,7 +30,9 @@ def nothing_in_flight():
 
 
 def of(rank, shape=(5, 4)):
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + np.float32(100 * rank)
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + np.float32(
+        100 * rank
+    )
 
 
 @compiled
@@ -63,7 +67,7 @@ def test_sums_in_flight(transform, is_first):
 
 
 def test_in_flight_from_program_to_program():
-    """The ticket goes from one program to the next; what is sent may be overwritten before."""
+    """The ticket goes from program to program; what is sent may be overwritten before."""
     start = jax.jit(lambda x: mpi4jax.iallreduce(x, MPI.SUM))
     overwrite = jax.jit(lambda x: x * 0, donate_argnums=0)
     x = jax.device_put(of(RANK))

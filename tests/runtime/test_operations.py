@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from every import over
 
-from mpi4jax._commands.cases import CASES, OPERATIONS
+from mpi4jax._commands.cases import CASES
 
-transform = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+transform = pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
+)
 
 
 def mine(rank, shape, dtype=np.float32):

@@ -27,7 +27,9 @@ def put(array):
 
 def of(rank, shape=(4, 3)):
     """The array of a rank."""
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + np.float32(100 * rank)
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + np.float32(
+        100 * rank
+    )
 
 
 def to_the_right(x):
