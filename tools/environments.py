@@ -68,6 +68,9 @@ APIS = ("token", "notoken")
 #: What all tests want, and what the examples and the suites of mpi4jax want.
 COMMON = ("mpi4py", "numpy", "perfetto", "pytest", "matplotlib", "scipy", "tqdm")
 
+#: NVIDIA's assembler, without which XLA compiles nothing for its GPUs.
+ASSEMBLER = "nvidia-cuda-nvcc-cu12==12.9.86"
+
 UV = "uv==0.13.8"
 
 #: Tools that tests need, which are no part of an environment for tests.
@@ -85,12 +88,17 @@ class Environment(NamedTuple):
     api: str = APIS[0]
     #: What to build from its source archive, instead of the wheel of this checkout.
     peer: str = ""
+    #: Whether JAX's plugin for CUDA is there, without NVIDIA's libraries.
+    cuda: bool = False
 
     @property
     def name(self) -> str:
         peer = "upstream-" if self.peer else ""
         jax = "" if self.jax == JAX else f"-jax-{self.jax}"
-        return peer + self.mpi + jax + ("" if self.api == APIS[0] else f"-{self.api}")
+        cuda = "-cuda" if self.cuda else ""
+        return (
+            peer + self.mpi + jax + cuda + ("" if self.api == APIS[0] else f"-{self.api}")
+        )
 
     @property
     def path(self) -> Path:
@@ -100,6 +108,15 @@ class Environment(NamedTuple):
     def requirements(self) -> tuple[str, ...]:
         mpi = MPIS[self.mpi].package
         return (JAXS[self.jax].requirement, *COMMON, *([mpi] if mpi else []))
+
+    @property
+    def plugin(self) -> tuple[str, ...]:
+        """JAX's plugin for CUDA, of JAX's version, and the assembler that it calls."""
+        if not self.cuda:
+            return ()
+        version = JAXS[self.jax].requirement.partition("==")[2]
+        packages = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
+        return (*(f"{package}=={version}" for package in packages), ASSEMBLER)
 
     def is_possible(self) -> bool:
         """Whether this machine has what the environment needs."""
@@ -274,6 +291,9 @@ def prepare(environment: Environment) -> Path:
     assert interpreter is not None
     if make(path, environment.requirements, interpreter):
         try:
+            if environment.plugin:
+                # Nothing runs on a GPU: NVIDIA's libraries, of some GiB, are not needed.
+                install(path, "--no-deps", *environment.plugin)
             if mpi.mpicc:
                 # It only has to be right, and soon there.
                 build(path, "mpi4py", MPICC=mpi.mpicc, CFLAGS="-O0")
@@ -331,6 +351,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mpi", choices=MPIS, default="mpich")
     parser.add_argument("--jax", choices=JAXS, default=JAX)
     parser.add_argument("--api", choices=APIS, default=APIS[0])
+    parser.add_argument("--cuda", action="store_true", help="with JAX's plugin for CUDA")
 
 
 def main() -> None:
@@ -346,7 +367,7 @@ def main() -> None:
     elif given.dev:
         print(dev())
     else:
-        print(prepare(Environment(given.mpi, given.jax, given.api)))
+        print(prepare(Environment(given.mpi, given.jax, given.api, cuda=given.cuda)))
 
 
 if __name__ == "__main__":

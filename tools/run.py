@@ -79,7 +79,11 @@ GRID = under(
 #: How processes start and end, which depends on the MPI.
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
+#: What runs in XLA's client for CUDA, too, as its kernels call no other library.
+ON_KERNELS = under("mpi", *"tokens halo nonblocking exchange status inputs".split())
+
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
+ON_CUDA = Environment("mpich", cuda=True)
 NOTOKEN = Environment("mpich", api="notoken")
 
 
@@ -89,6 +93,19 @@ CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+
+
+#: How else XLA's client for CUDA and the operations can be set up.
+RUNTIME_SETTINGS = (
+    (("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),),
+    (("MPI4JAX_STAGING_CHUNK", "256"),),
+    (("JAX_PLATFORMS", "cuda,cpu"),),
+    (
+        ("MPI4JAX_USE_CUDA_MPI", "1"),
+        ("STAND_IN_OPEN", "1"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),
+    ),
+)
 
 
 class Run(NamedTuple):
@@ -125,6 +142,8 @@ class Run(NamedTuple):
         path = prepare(self.environment)
         command = [path / "bin" / "python", "-P", "-m", "pytest", "--tb=short"]
         command += ["-p", "no:cacheprovider", "--rootdir", TESTS / self.folder, *options]
+        if self.environment.cuda:
+            command += ["-p", "cuda_client"]
         command += [TESTS / test for test in self.tests]
         if self.ranks:
             mpiexec = [path / "bin" / "mpiexec"]
@@ -143,9 +162,13 @@ class Run(NamedTuple):
             environ |= CACHE
         if self.folder == "device":
             environ["LD_LIBRARY_PATH"] = str(stand_in(environ.get("STAND_IN", CUDA)))
-        if self.folder == "direct":
+        elif self.folder == "direct":
             environ["LD_LIBRARY_PATH"] = str(stand_in(CUDA))
             environ["AWARE_MPI"] = str(aware_mpi())
+        elif self.environment.cuda and self.folder != "gpu_compiler":
+            environ = {**ON_STAND_IN, "LD_LIBRARY_PATH": str(stand_in(CUDA)), **environ}
+            # The plugin, and the stand-in for NVIDIA's assembler.
+            environ |= {"PYTHONPATH": str(TESTS), "CUDA_ROOT": str(stand_in(CUDA))}
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
             environ["TOOLS"] = str(tools())
@@ -207,19 +230,56 @@ def own() -> Iterator[Run]:
     yield Run(MPICH, 1, under("device", "results"), (("STAND_IN", ROCM),), sample="0/4")
     yield Run(MPICH, 0, ("direct",))
     yield Run(OPENMPI, 0, ("direct",), sample="1/3")
+    yield Run(ON_CUDA, 2, ("runtime",), sample="0/3")
+    yield Run(ON_CUDA, 3, under("runtime", "operations", "programs"), sample="1/6")
+    programs = under("runtime", "programs")
+    for settings in RUNTIME_SETTINGS:
+        yield Run(ON_CUDA, 2, programs, settings, sample="0/2")
+    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/24")
+    yield Run(ON_CUDA, 2, ("gpu_compiler",), sample="0/4")
 
 
 #: The names under which a driver is looked for.
 CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
+#: NVIDIA's other libraries, which the stand-in is, too.
+LIBRARIES = (
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcudart.so.12",
+    "libcudnn.so.9",
+    "libnvidia-ml.so.1",
+)
+#: What XLA's client for CUDA needs to start on the stand-in.
+ON_STAND_IN = {
+    "JAX_PLATFORMS": "cuda",
+    # There are no libraries whose versions could be right.
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    # Each array is an allocation of its own.
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
+    # There is nothing to be gained by measuring kernels.
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= --xla_cpu_multi_thread_eigen=false",
+    # XLA may copy from and to any memory of the host's, as the core must not.
+    "STAND_IN_PAGEABLE": "1",
+}
 
 
 @cache
 def stand_in(name: str) -> Path:
     """A folder with the stand-in for a driver, under the driver's name."""
-    library = built("driver") / "libstand_in_driver.so"
-    folder = library.parents[1] / name
+    driver = built("driver") / "libstand_in_driver.so"
+    folder = driver.parents[1] / name
     folder.mkdir(exist_ok=True)
-    shutil.copy(library, folder / name)
+    # Not over the old one, which another run may have loaded.
+    shutil.copy(driver, folder / "new")
+    (folder / "new").replace(folder / name)
+    if name == CUDA:
+        for library in LIBRARIES:
+            # One file, so that all of them are one library for the loader, with one state.
+            if not (folder / library).is_symlink():
+                (folder / library).symlink_to(name)
+        (folder / "bin").mkdir(exist_ok=True)
+        shutil.copy(driver.with_name("ptxas"), folder / "bin" / "new")
+        (folder / "bin" / "new").replace(folder / "bin" / "ptxas")
     return folder
 
 
@@ -242,6 +302,8 @@ def built(crate: str) -> Path:
 def range_() -> Iterator[Run]:
     """The same with other versions of JAX, and the core of them on other MPIs."""
     yield Run(Environment(jax="0.12"), 2, sample="2/3")
+    yield Run(Environment(jax="0.12", cuda=True), 2, ("runtime",), sample="1/4")
+    yield Run(Environment(jax="0.12", cuda=True), 2, ("gpu_compiler",), sample="0/2")
     yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
     yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")
     for name in MPIS:
@@ -390,7 +452,8 @@ def main() -> int:
         ranks = given.ranks
         if ranks is None:
             ranks = 0 if test.startswith(("direct", "process", "hangs", "package")) else 2
-        environment = Environment(given.mpi, given.jax, given.api)
+        cuda = given.cuda or test.startswith(("gpu_compiler", "runtime"))
+        environment = Environment(given.mpi, given.jax, given.api, cuda=cuda)
         return one(Run(environment, ranks, (test,)), shlex.split(given.options))
     parts = PARTS | others
     results = [result for part in given.only for result in parts[part]()]

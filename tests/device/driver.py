@@ -18,6 +18,7 @@ _SIGNATURES = {
     "stand_in_alloc_open": ([c_size_t], c_size_t),
     "stand_in_alloc_kind": ([c_size_t, c_int, c_int], c_size_t),
     "stand_in_shares": ([c_int], c_size_t),
+    "stand_in_set_open": ([c_int], None),
     "stand_in_free": ([c_size_t], None),
     "stand_in_read": ([c_void_p, c_size_t, c_size_t], None),
     "stand_in_stream": ([c_void_p], c_void_p),
@@ -122,6 +123,11 @@ def reset_counts() -> None:
 def fail(name: str, code: int, skip: int = 0) -> None:
     """Have one call of a function fail, after `skip` more. Code 0 cancels."""
     _library.stand_in_fail(name.encode(), code, skip)
+
+
+def set_open(is_open: bool) -> None:
+    """Have the host be able to touch the memory that XLA allocates from now on, or not."""
+    _library.stand_in_set_open(is_open)
 
 
 def idle() -> None:

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::driver;
 use crate::memory::{Allocation, Span, span};
+use crate::pool;
 use crate::state::{Failure, State, lock};
 use crate::stream::{self, Command, stream};
 
@@ -38,6 +39,29 @@ fn alloc(bytes: usize, protection: c_int) -> usize {
     address
 }
 
+/// Has the host be able to touch the memory that a driver function allocates from now on, or not.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_set_open(is_open: c_int) {
+    lock().is_open = Some(is_open != 0);
+}
+
+/// Device memory from elsewhere than the plain allocator: from a pool (1), or mapped (2). It faults
+/// when the host touches it, unless it is open.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_alloc_kind(bytes: usize, kind: c_int, is_open: c_int) -> usize {
+    let address = match is_open {
+        0 => stand_in_alloc(bytes),
+        _ => stand_in_alloc_open(bytes),
+    };
+    let mut state = lock();
+    match kind {
+        1 => drop(state.pooled.insert(address, pool::DEFAULT)),
+        2 => drop(state.mapped.insert(address)),
+        _ => (),
+    }
+    address
+}
+
 /// Commands that use the memory still do, and then it is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_free(address: usize) {
@@ -47,6 +71,8 @@ pub extern "C" fn stand_in_free(address: usize) {
             "{address:#x} was freed and is no device allocation"
         ));
     }
+    state.pooled.remove(&address);
+    state.mapped.remove(&address);
 }
 
 /// Writes at once, whatever the streams do.
@@ -164,7 +190,7 @@ pub extern "C" fn stand_in_reset_counts() {
     lock().reset_counts();
 }
 
-/// What there is now: "host_bytes", "host_blocks", "events"; or "peak_host_bytes" since the last
+/// What there is now: "host_bytes", "host_blocks", "events", "device_bytes"; or "peak_host_bytes" since the last
 /// reset of the counts. `u64::MAX` for another name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stand_in_live(name: *const c_char) -> u64 {
@@ -174,6 +200,7 @@ pub unsafe extern "C" fn stand_in_live(name: *const c_char) -> u64 {
     match name.to_bytes() {
         b"host_bytes" => state.host_bytes(),
         b"host_blocks" => state.host_blocks.len() as u64,
+        b"device_bytes" => state.device_bytes() as u64,
         b"events" => state.events.len() as u64,
         b"peak_host_bytes" => state.counts.peak_host_bytes,
         _ => u64::MAX,

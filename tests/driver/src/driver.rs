@@ -4,60 +4,80 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null;
 
-use crate::context::stream_context;
-use crate::context::{
-    device_get, pointer_attribute, primary_release, primary_retain, primary_state,
-};
-use crate::memory::{copy_down, copy_up, host_alloc, host_free};
-use crate::state::{INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, Outcome, lock};
+use crate::context::{device_get, primary_release, primary_retain, primary_state, stream_context};
+use crate::cuda;
+use crate::memory::{copy_down, copy_up, host_alloc, host_free, pointer_attribute};
+use crate::state::{INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, lock};
 use crate::stream::{
-    event_create, event_destroy, event_query, event_record, event_synchronize, synchronize,
+    event_create, event_destroy, event_query, event_record, event_synchronize, is_in_host_function,
+    synchronize,
 };
 
 /// What must have happened before a call.
 #[derive(PartialEq, PartialOrd)]
-enum Needs {
+pub enum Needs {
     Nothing,
     Init,
     Context,
 }
 
 /// Each line: the name in the tests, whether all arguments are checked (safe) or one is written to
-/// on trust (unsafe), CUDA's and HIP's symbol, arguments, what it needs, what does it.
+/// on trust (unsafe), CUDA's symbol, and HIP's where the core needs it, arguments, what it needs,
+/// what does it. `from` is the number of functions in other tables before this one.
 macro_rules! driver_functions {
-    ($($name:ident: $safety:ident $cuda:ident, $hip:ident ($($argument:ident: $type:ty),*)
-       needs $needs:ident => $body:ident;)*) => {
+    (from $first:expr; $($name:ident: $safety:ident $cuda:ident $(, $hip:ident)?
+       ($($arguments:tt)*) needs $needs:ident => $body:ident;)*) => {
         #[expect(non_camel_case_types, clippy::enum_variant_names, reason = "the names are CUDA's")]
         #[derive(Clone, Copy)]
         enum Function { $($name),* }
 
-        const NAMES: &[&CStr] = &[$(
-            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+        impl Function {
+            /// Where the function is in the counts and the failures.
+            fn index(self) -> usize {
+                $first + self as usize
+            }
+        }
+
+        pub const NAMES: &[&std::ffi::CStr] = &[$(
+            match std::ffi::CStr::from_bytes_with_nul(
+                concat!(stringify!($name), "\0").as_bytes()
+            ) {
                 Ok(name) => name,
                 Err(_) => panic!(),
             }
         ),*];
 
         $(
-            driver_functions!(@$safety $cuda ($($argument: $type),*) $name $needs $body);
-            driver_functions!(@$safety $hip ($($argument: $type),*) $name $needs $body);
+            $crate::driver::driver_functions!(
+                @each $safety [$cuda $($hip)?] ($($arguments)*) $name $needs $body
+            );
         )*
+    };
+    (@each $safety:ident [$($symbol:ident)*] $arguments:tt $name:ident $needs:ident
+       $body:ident) => {
+        $($crate::driver::driver_functions!(@$safety $symbol $arguments $name $needs $body);)*
     };
     (@safe $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
         #[unsafe(no_mangle)]
-        pub extern "C" fn $symbol($($argument: $type),*) -> c_int {
-            call(Function::$name, Needs::$needs, || $body($($argument),*))
+        pub extern "C" fn $symbol($($argument: $type),*) -> std::ffi::c_int {
+            $crate::driver::call(
+                Function::$name.index(), $crate::driver::Needs::$needs, || $body($($argument),*)
+            )
         }
     };
     (@unsafe $symbol:ident ($($argument:ident: $type:ty),*) $name:ident $needs:ident $body:ident) => {
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($argument: $type),*) -> c_int {
-            call(Function::$name, Needs::$needs, || $body($($argument),*))
+        pub unsafe extern "C" fn $symbol($($argument: $type),*) -> std::ffi::c_int {
+            $crate::driver::call(
+                Function::$name.index(), $crate::driver::Needs::$needs, || $body($($argument),*)
+            )
         }
     };
 }
+pub(crate) use driver_functions;
 
 driver_functions! {
+    from 0;
     cuInit: safe cuInit, hipInit(flags: c_uint) needs Nothing => init;
     cuDeviceGetCount: unsafe cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int)
         needs Init => device_count;
@@ -112,15 +132,16 @@ driver_functions! {
     ) needs Init => pointer_attribute;
 }
 
-pub const FUNCTIONS: usize = NAMES.len();
+pub const FUNCTIONS: usize = NAMES.len() + cuda::NAMES.len();
 
 /// The index of a driver function in the counts and the failures.
 pub fn index(name: &CStr) -> Option<usize> {
-    NAMES.iter().position(|known| *known == name)
+    let mut names = NAMES.iter().chain(cuda::NAMES);
+    names.position(|known| *known == name)
 }
 
-fn call(function: Function, needs: Needs, body: impl FnOnce() -> Outcome) -> c_int {
-    let index = function as usize;
+/// Counts a call of the function at this place in the tables, and makes it unless it has to fail.
+pub fn call(index: usize, needs: Needs, body: impl FnOnce() -> Outcome) -> c_int {
     let mut state = lock();
     state.counts.calls[index] += 1;
     match &mut state.failures[index] {
@@ -130,6 +151,10 @@ fn call(function: Function, needs: Needs, body: impl FnOnce() -> Outcome) -> c_i
                 return failure.code;
             }
         }
+    }
+    if is_in_host_function() {
+        state.violation("a host function called the driver");
+        return NOT_PERMITTED;
     }
     if needs >= Needs::Init && !state.initialized {
         return NOT_INITIALIZED;
@@ -154,16 +179,11 @@ fn init(flags: c_uint) -> Outcome {
     }
 }
 
-fn device_count(count: *mut c_int) -> Outcome {
-    give(count, devices())
+pub fn device_count(count: *mut c_int) -> Outcome {
+    give(count, setting("STAND_IN_DEVICES", 1))
 }
 
-/// How many devices there are.
-pub fn devices() -> c_int {
-    setting("STAND_IN_DEVICES", 1)
-}
-
-fn setting(name: &str, default: c_int) -> c_int {
+pub fn setting(name: &str, default: c_int) -> c_int {
     let value = std::env::var(name).ok();
     value
         .and_then(|value| value.trim().parse().ok())
@@ -198,7 +218,7 @@ fn get_current(context: *mut *mut c_void) -> Outcome {
     give(context, current_context() as *mut c_void)
 }
 
-fn set_current(context: *mut c_void) -> Outcome {
+pub fn set_current(context: *mut c_void) -> Outcome {
     if !context.is_null() && !is_context(context as usize) {
         return Err(INVALID_CONTEXT);
     }
@@ -236,12 +256,15 @@ const ERRORS: &[(c_int, &CStr, &CStr)] = &[
         c"CUDA_ERROR_INVALID_HANDLE",
         c"invalid resource handle",
     ),
+    (500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
     (600, c"CUDA_ERROR_NOT_READY", c"device not ready"),
     (
         700,
         c"CUDA_ERROR_ILLEGAL_ADDRESS",
         c"an illegal memory access was encountered",
     ),
+    (800, c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
+    (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
 ];
 
 fn error_name(code: c_int, text: *mut *const c_char) -> Outcome {

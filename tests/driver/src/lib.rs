@@ -9,9 +9,17 @@
 
 mod context;
 mod control;
+mod copies;
+mod cuda;
 mod driver;
+mod image;
+mod libraries;
 mod memory;
+mod module;
+mod pool;
+mod ptx;
 mod state;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod virtual_memory;

@@ -1,12 +1,13 @@
 //! What all threads share, under one lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::driver::FUNCTIONS;
-use crate::memory::Allocation;
+use crate::memory::{Allocation, Physical};
+use crate::module::{Kernel, Module};
 use crate::stream::{Event, Stream};
 
 pub const INVALID_VALUE: c_int = 1;
@@ -15,7 +16,10 @@ pub const NOT_INITIALIZED: c_int = 3;
 pub const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
 pub const INVALID_HANDLE: c_int = 400;
+pub const NOT_FOUND: c_int = 500;
 pub const NOT_READY: c_int = 600;
+pub const NOT_PERMITTED: c_int = 800;
+pub const NOT_SUPPORTED: c_int = 801;
 
 /// What a driver function comes to: an error is its code.
 pub type Outcome = Result<(), c_int>;
@@ -53,6 +57,23 @@ pub struct State {
     pub events: BTreeMap<usize, Event>,
     pub counts: Counts,
     pub failures: [Option<Failure>; FUNCTIONS],
+    /// How often the primary context of each device is retained.
+    pub retained: BTreeMap<c_int, u64>,
+    /// Host memory of the caller's that is page-locked: address and bytes.
+    pub registered: BTreeMap<usize, usize>,
+    pub modules: BTreeMap<usize, Module>,
+    pub kernels: BTreeMap<usize, Kernel>,
+    /// Memory without an address, by its handle, and how many hold it.
+    pub physical: BTreeMap<usize, (Arc<Physical>, u64)>,
+    /// Reserved addresses, and how many.
+    pub reserved: BTreeMap<usize, usize>,
+    /// Whether the host may touch new device memory; None: as `STAND_IN_OPEN` says.
+    pub is_open: Option<bool>,
+    /// The pools, and of each address that one gave out, the pool.
+    pub pools: BTreeSet<usize>,
+    pub pooled: BTreeMap<usize, usize>,
+    /// The addresses of memory that passes for mapped by the virtual-memory functions.
+    pub mapped: BTreeSet<usize>,
     handles: usize,
 }
 
@@ -64,6 +85,16 @@ static STATE: Mutex<State> = Mutex::new(State {
     events: BTreeMap::new(),
     counts: Counts::NONE,
     failures: [const { None }; FUNCTIONS],
+    retained: BTreeMap::new(),
+    registered: BTreeMap::new(),
+    modules: BTreeMap::new(),
+    kernels: BTreeMap::new(),
+    physical: BTreeMap::new(),
+    reserved: BTreeMap::new(),
+    is_open: None,
+    pools: BTreeSet::new(),
+    pooled: BTreeMap::new(),
+    mapped: BTreeSet::new(),
     handles: 0,
 });
 
@@ -99,6 +130,18 @@ impl State {
         let _ = writeln!(io::stderr(), "stand-in driver: {what}");
         self.counts.violations += 1;
         INVALID_VALUE
+    }
+
+    pub fn device_bytes(&self) -> usize {
+        let allocations = self
+            .allocations
+            .values()
+            .filter(|memory| !memory.is_reserved());
+        let physical = self.physical.values().map(|(memory, _)| memory.bytes);
+        allocations
+            .map(|memory| memory.bytes())
+            .chain(physical)
+            .sum()
     }
 
     pub fn host_bytes(&self) -> u64 {

@@ -1,14 +1,16 @@
 //! Streams, each with a thread that runs its commands late, and events.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::driver::current_context;
+use crate::driver::{current_context, give};
 use crate::state::{
-    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, State, lock, notify, wait_while,
+    INVALID_HANDLE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, Outcome, State, lock, notify,
+    wait_while,
 };
 
 /// Before each command a stream sleeps for a time below this.
@@ -69,6 +71,14 @@ impl Stream {
         self.context
     }
 
+    pub fn is_of(&self, context: usize) -> bool {
+        self.context == context
+    }
+
+    pub fn is_busy(&self) -> bool {
+        !self.commands.is_empty()
+    }
+
     pub fn copies(&self) -> impl Iterator<Item = &HostAccess> {
         self.commands
             .iter()
@@ -125,10 +135,7 @@ pub fn free(handle: *mut c_void) {
 
 pub fn idle() {
     drop(wait_while(lock(), |state| {
-        state
-            .streams
-            .values()
-            .any(|stream| !stream.commands.is_empty())
+        state.streams.values().any(Stream::is_busy)
     }));
 }
 
@@ -145,7 +152,7 @@ pub fn synchronize(handle: *mut c_void) -> Outcome {
 
 fn is_busy(state: &State, handle: usize) -> bool {
     let stream = state.streams.get(&handle);
-    stream.is_some_and(|stream| !stream.commands.is_empty())
+    stream.is_some_and(Stream::is_busy)
 }
 
 /// What the thread of a stream does. `seed` makes its times the same in each run.
@@ -180,10 +187,83 @@ fn run(handle: usize, seed: u64) {
     }
 }
 
+pub fn stream_create(handle: *mut *mut c_void, _flags: c_uint) -> Outcome {
+    let stream = create(current_context()).ok_or(OUT_OF_MEMORY)?;
+    give(handle, stream as *mut c_void)
+}
+
+/// Each stream has a thread of its own, so that none has to let another one pass.
+pub fn stream_create_with_priority(
+    handle: *mut *mut c_void,
+    flags: c_uint,
+    _priority: c_int,
+) -> Outcome {
+    stream_create(handle, flags)
+}
+
+pub fn stream_destroy(handle: *mut c_void) -> Outcome {
+    stream(&mut lock(), handle)?;
+    free(handle);
+    Ok(())
+}
+
+pub fn stream_query(handle: *mut c_void) -> Outcome {
+    match stream(&mut lock(), handle)?.is_busy() {
+        true => Err(NOT_READY),
+        false => Ok(()),
+    }
+}
+
+/// No function that could begin a capture is there.
+pub fn is_capturing(handle: *mut c_void, status: *mut c_int) -> Outcome {
+    stream(&mut lock(), handle)?;
+    give(status, 0)
+}
+
+/// Has the stream wait for what the event stands for now.
+pub fn wait_event(on: *mut c_void, handle: *mut c_void, _flags: c_uint) -> Outcome {
+    let mut state = lock();
+    let point = event(&mut state, handle)?.point;
+    let stream = stream(&mut state, on)?;
+    stream.push(Command::new(move || {
+        drop(wait_while(lock(), |state| {
+            point.is_some_and(|point| point.is_pending(state))
+        }));
+    }));
+    Ok(())
+}
+
+/// A function that a stream calls, in its thread.
+pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
+
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is within a function that a stream calls, which must not call the driver.
+pub fn is_in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+pub fn host_function(on: *mut c_void, function: HostFunction, argument: *mut c_void) -> Outcome {
+    let function = function.ok_or(INVALID_VALUE)?;
+    let argument = argument as usize;
+    let work = move || {
+        IN_HOST_FUNCTION.set(true);
+        // SAFETY: the caller gives a function that takes this.
+        unsafe { function(argument as *mut c_void) };
+        IN_HOST_FUNCTION.set(false);
+    };
+    stream(&mut lock(), on)?.push(Command::new(work));
+    Ok(())
+}
+
 pub struct Event {
     context: usize,
     /// None: never recorded, which is complete.
     point: Option<Point>,
+    /// When the stream came to the last point.
+    time: Option<Instant>,
 }
 
 /// The first `number` commands of a stream.
@@ -219,6 +299,7 @@ pub fn event_create(handle: *mut *mut c_void, _flags: c_uint) -> Outcome {
         Event {
             context: current_context(),
             point: None,
+            time: None,
         },
     );
     // SAFETY: `handle` is the caller's to be written.
@@ -233,7 +314,12 @@ pub fn event_record(handle: *mut c_void, on: *mut c_void) -> Outcome {
     if stream.context != context {
         return Err(INVALID_HANDLE);
     }
-    stream.push(Command::new(|| ()));
+    let key = handle as usize;
+    stream.push(Command::new(move || {
+        if let Some(event) = lock().events.get_mut(&key) {
+            event.time = Some(Instant::now());
+        }
+    }));
     let point = Point {
         stream: on as usize,
         number: stream.given,
@@ -258,6 +344,15 @@ pub fn event_synchronize(handle: *mut c_void) -> Outcome {
         point.is_some_and(|point| point.is_pending(state))
     }));
     Ok(())
+}
+
+pub fn elapsed(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> Outcome {
+    event_query(start)?;
+    event_query(end)?;
+    let mut state = lock();
+    let start = event(&mut state, start)?.time.ok_or(INVALID_HANDLE)?;
+    let end = event(&mut state, end)?.time.ok_or(INVALID_HANDLE)?;
+    give(milliseconds, end.duration_since(start).as_secs_f32() * 1e3)
 }
 
 /// What the event stood for goes on.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+mod cuda;
+
 use crate::context::*;
 use crate::control::*;
 use crate::driver::*;

@@ -1,0 +1,106 @@
+"""Tests of the operations in XLA's own client for CUDA, on a stand-in for the driver.
+
+They run on every rank of an `mpiexec`, in an environment with JAX's plugin for CUDA. The
+stand-in runs XLA's kernels on the host.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+# Where the driver's functions for tests are, and the marks that run a test with every case.
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("device", "mpi")]
+
+# Two ranks share one core on small machines: one thread each is plenty.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import driver
+import pytest
+from mpi4py import MPI
+
+pytest_plugins = ["cuda_client", "ranks", "sample"]
+
+COMM = MPI.COMM_WORLD
+
+
+def why_not():
+    if driver.why_not:
+        return driver.why_not
+    if find_spec("jax_plugins.xla_cuda12") is None:
+        return "JAX's plugin for CUDA is not installed"
+    return ""
+
+
+def pytest_collection_modifyitems(items):
+    reason = why_not()
+    for item in items:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _make_default_communicator():
+    """All ranks make it together: in the first test, only some may communicate."""
+    from mpi4jax import notoken as mpi
+
+    mpi.barrier()
+
+
+@pytest.fixture(autouse=True)
+def _start_together():
+    """Have all ranks start a test together, with nothing left of the last one."""
+    from mpi4jax import _core
+    from mpi4jax._internal.flush import flush
+
+    COMM.Barrier()
+    _core.set_raise_on_error(True)
+    driver.reset_counts()
+    yield
+    flush()
+    driver.idle()
+    assert driver.count("violations") == 0
+
+
+@pytest.fixture(params=["staged", "direct"])
+def way(request):
+    """How MPI gets at the arrays: through copies, or itself, where the host can touch them.
+
+    With memory that the host can't touch, a copy that is left out ends in a segmentation
+    fault; so does what is not CUDA-aware.
+    """
+    from mpi4jax import _core
+
+    is_direct = request.param == "direct"
+    if "MPI4JAX_USE_CUDA_MPI" in os.environ:
+        if not is_direct:
+            pytest.skip("MPI4JAX_USE_CUDA_MPI is set")
+        yield request.param
+        return
+    if is_direct and not is_own_allocation():
+        pytest.skip("arrays are parts of what was allocated before")
+    driver.set_open(is_direct)
+    _core.set_direct(is_direct)
+    yield request.param
+    _core.set_direct(False)
+    driver.set_open(False)
+
+
+def is_own_allocation():
+    """Whether each array is an allocation of its own."""
+    return os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR") == "cuda_async"
+
+
+@pytest.fixture
+def comm():
+    return COMM
+
+
+@pytest.fixture
+def rank():
+    return COMM.Get_rank()
+
+
+@pytest.fixture
+def size():
+    return COMM.Get_size()

@@ -1,0 +1,60 @@
+"""A driver function that fails in a call is an exception, and the next call works."""
+
+import driver
+import jax
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import _core
+from mpi4jax import notoken as mpi
+
+#: Functions without which a staged call has no result. XLA calls none of them before the core
+#: does, where the operand is there.
+NEEDED = ("cuMemHostAlloc", "cuEventSynchronize", "cuMemcpyHtoDAsync")
+
+
+@pytest.fixture(autouse=True)
+def _staged():
+    _core.set_direct(False)
+    driver.set_open(False)
+    # The buffers are allocated again.
+    _core.free_staging()
+    yield
+    for name in NEEDED:
+        driver.fail(name, 0)
+
+
+@pytest.mark.parametrize("code", [2, 700])
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_function_that_fails(name, code):
+    x = jax.device_put(np.arange(6, dtype=np.float32))
+    add = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM, comm=MPI.COMM_SELF))
+    np.testing.assert_array_equal(add(x), np.arange(6))
+    _core.free_staging()
+    driver.fail(name, code)
+    expected = f"r0 | {name} returned error code {code}: {driver.ERRORS[code]}"
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(add(x))
+    assert expected in str(raised.value)
+    np.testing.assert_array_equal(add(x), np.arange(6))
+
+
+def test_a_failure_while_others_wait():
+    """The call that fails is in the middle of others, which are right all the same."""
+    x = jax.device_put(np.arange(6, dtype=np.float32))
+    add = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM, comm=MPI.COMM_SELF) + 1)
+    results = []
+    for number in range(5):
+        if number == 2:
+            jax.block_until_ready(results)
+            _core.free_staging()
+            driver.fail("cuMemHostAlloc", 2)
+            expected = "cuMemHostAlloc returned error code 2"
+            with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+                jax.block_until_ready(add(x))
+        else:
+            results.append(add(x))
+    assert len(results) == 4
+    for result in results:
+        np.testing.assert_array_equal(result, np.arange(6) + 1)

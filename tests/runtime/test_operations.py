@@ -1,0 +1,29 @@
+"""Every operation, eager and in a program, staged and direct."""
+
+import jax
+import numpy as np
+import pytest
+from every import over
+
+from mpi4jax._commands.cases import CASES
+
+transform = pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
+)
+
+
+def mine(rank, shape, dtype=np.float32):
+    """An array that differs from rank to rank and within itself."""
+    return np.arange(np.prod(shape), dtype=dtype).reshape(shape) + dtype(20 * rank)
+
+
+@transform
+@over(CASES.values())
+def test_results(case, transform, way):
+    for root in case.roots:
+        one = case.but(root=root)
+        xs = one.arrays(mine, (3, 2))
+        result = transform(one.call)(jax.device_put(xs[one.rank]))
+        expected = one.result(xs)
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
