@@ -256,8 +256,14 @@ ON_STAND_IN = {
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     # Each array is an allocation of its own.
     "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
-    # There is nothing to be gained by measuring kernels.
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= --xla_cpu_multi_thread_eigen=false",
+    # Measuring kernels gains nothing here, and the stand-in has no CUDA graphs.
+    "XLA_FLAGS": " ".join(
+        (
+            "--xla_gpu_autotune_level=0",
+            "--xla_gpu_enable_command_buffer=",
+            "--xla_cpu_multi_thread_eigen=false",
+        )
+    ),
     # XLA may copy from and to any memory of the host's, as the core must not.
     "STAND_IN_PAGEABLE": "1",
 }

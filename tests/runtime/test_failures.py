@@ -9,8 +9,8 @@ from mpi4py import MPI
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
 
-#: Functions without which a staged call has no result. XLA calls none of them before the core
-#: does, where the operand is there.
+#: Functions without which a staged call has no result. Where the operand is there, XLA
+#: calls none of them before the core does.
 NEEDED = ("cuMemHostAlloc", "cuEventSynchronize", "cuMemcpyHtoDAsync")
 
 

@@ -1,6 +1,6 @@
-"""Programs of several calls: loops, branches, slices, and results that fly into later programs.
+"""Programs of several calls: loops, branches, slices, results in later programs.
 
-Streams run late, so a program that did not wait for a copy would find what was there before.
+Streams run late: who does not wait for a copy finds what was there before.
 """
 
 import os
@@ -125,9 +125,9 @@ def test_many_arrays_come_and_go():
 
 
 def test_messages_in_a_row():
-    """Nothing waits for the stream between two of them, and each comes to memory of its own.
+    """Nothing waits for the stream between two of them; each has memory of its own.
 
-    A buffer that was used again before the stream had copied it would have the next message.
+    A buffer that is used again before the stream has copied it has the next message.
     """
 
     def program(x):

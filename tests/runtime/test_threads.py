@@ -10,7 +10,7 @@ from mpi4jax import notoken as mpi
 
 
 def test_two_threads(way):
-    """A staging buffer that both had at once would give one of them the data of the other."""
+    """A staging buffer that both had at once would give one the data of the other."""
     # Of this rank alone: two ranks might meet in different orders.
     comms = [MPI.COMM_SELF.Dup() for _ in range(2)]
     programs = [
