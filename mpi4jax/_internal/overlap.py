@@ -60,9 +60,7 @@ def_eager(in_order_p)
 def _lower(ctx: Any, *operands: Any) -> list[Any]:
     target = custom_call_target("in_order")
     aliases = {n: n for n in range(len(operands))}
-    return lower_in_order(
-        ctx, target, operands, {}, aliases=aliases, takes_slices=False
-    )
+    return lower_in_order(ctx, target, operands, {}, aliases=aliases, takes_slices=False)
 
 
 def _of_some(values: Sequence[Any]) -> list[Any]:

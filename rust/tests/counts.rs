@@ -940,7 +940,14 @@ fn the_lists_here_have_every_operation_that_counts() {
         "wait",
     ];
     // In local.rs: they count nothing.
-    let local = ["concatenate", "copy", "give_back", "in_order", "order", "split"];
+    let local = [
+        "concatenate",
+        "copy",
+        "give_back",
+        "in_order",
+        "order",
+        "split",
+    ];
     let lists = [
         &moves[..],
         &reductions,

@@ -120,7 +120,14 @@ fn every_handler_is_called() {
     called.extend(NONBLOCKING.map(str::to_owned));
     called.insert("wait".to_owned());
     // In local.rs.
-    let local = ["concatenate", "copy", "give_back", "in_order", "order", "split"];
+    let local = [
+        "concatenate",
+        "copy",
+        "give_back",
+        "in_order",
+        "order",
+        "split",
+    ];
     called.extend(local.map(str::to_owned));
     let handlers = ops::host_handlers::<Recorder>();
     assert_eq!(
