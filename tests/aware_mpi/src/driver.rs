@@ -51,9 +51,11 @@ pub fn copies() -> usize {
 }
 
 const CONTEXT: c_int = 1;
+const MEMORY_TYPE: c_int = 2;
+const DEVICE: usize = 2;
 const MEMPOOL_HANDLE: c_int = 17;
 
-/// An attribute of an address that is a pointer, if the address is a device's.
+/// An attribute of an address that is a pointer or shorter, if the driver knows the address.
 fn attribute(address: usize, attribute: c_int) -> Option<*mut c_void> {
     type Get = unsafe extern "C" fn(*mut c_void, c_int, usize) -> c_int;
     let mut value = null_mut::<c_void>();
@@ -69,7 +71,8 @@ pub fn is_known(address: usize) -> bool {
     if start.is_null() || start != context() {
         return false;
     }
-    let Some(of_memory) = attribute(address, CONTEXT) else {
+    let is_device = attribute(address, MEMORY_TYPE).is_some_and(|kind| kind as usize == DEVICE);
+    let Some(of_memory) = attribute(address, CONTEXT).filter(|_| is_device) else {
         return false;
     };
     if !of_memory.is_null() {
