@@ -23,6 +23,7 @@ def is_part(handler):
         "copy",
         "give_back",
         "in_order",
+        "order",
         "split",
         "wait",
     )

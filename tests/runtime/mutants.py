@@ -75,7 +75,15 @@ MUTANTS = {
         "",
         ("nonblocking",),
     ),
+    "MPI gets slices that overlap": Mutant(
+        "rust/src/ops/handlers.rs",
+        "                return Ok(true);",
+        "                return Ok(false);",
+        ("slices",),
+    ),
 }
+#: XLA hands over slices from this version on.
+CUDA = Environment(jax="0.12", cuda=True)
 
 
 def sources() -> Path:
@@ -109,9 +117,8 @@ def core_of(copy: Path) -> Path:
 
 def fails(tests: tuple[str, ...], packages: Path, ranks: int) -> tuple[bool, str]:
     """Run tests with the packages in a folder. Says whether they fail, and how."""
-    environment = Environment(cuda=True)
     names = run.under("runtime", *tests)
-    one = run.Run(environment, ranks, names, (("TEST_LIMIT", "60"),))
+    one = run.Run(CUDA, ranks, names, (("TEST_LIMIT", "60"),))
     environ = one.settings()
     environ["PYTHONPATH"] = os.pathsep.join([str(packages), environ["PYTHONPATH"]])
     command = one.command("-q", "-x", "--color=no")
@@ -124,7 +131,7 @@ def packages_with(core: Path) -> Path:
     """A folder with the package of the environment, and this core in it."""
     packages = BUILD / "packages"
     shutil.rmtree(packages, ignore_errors=True)
-    (installed,) = (Environment(cuda=True).path / "lib").glob("python*/site-packages")
+    (installed,) = (CUDA.path / "lib").glob("python*/site-packages")
     shutil.copytree(installed / "mpi4jax", packages / "mpi4jax")
     (old,) = (packages / "mpi4jax").glob("_core*.so")
     shutil.copy(core, old)
@@ -136,7 +143,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a word of its name")
     parser.add_argument("--ranks", type=int, default=2)
     arguments = parser.parse_args()
-    environments.prepare(Environment(cuda=True))
+    environments.prepare(CUDA)
     copy = sources()
     words = arguments.names
     chosen = {

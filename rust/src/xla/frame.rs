@@ -88,7 +88,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The frame without its last operand and its last result, if they are the byte that orders
-    /// calls on GPUs. Programs of mpi4jax 0.9.2 and earlier have a token there.
+    /// calls on GPUs. Programs that an earlier version has exported have a token there.
     pub fn without_order_byte(&self) -> Result<Self> {
         let (operand_kinds, operands) = self.arguments()?;
         let (result_kinds, results) = self.returns()?;
