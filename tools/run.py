@@ -235,7 +235,7 @@ def own() -> Iterator[Run]:
     programs = under("runtime", "programs")
     for settings in RUNTIME_SETTINGS:
         yield Run(ON_CUDA, 2, programs, settings, sample="0/2")
-    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/24")
+    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/48")
     yield Run(ON_CUDA, 2, ("gpu_compiler",), sample="0/4")
 
 
