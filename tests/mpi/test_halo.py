@@ -154,7 +154,8 @@ def test_who_copies(monkeypatch):
     def handlers(platform, dtype, function=plan.exchange):
         traced = jax.jit(function).trace([jnp.ones((5, 6), dtype)] * 3)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
-        return re.findall(r"mpi_(\w+)_ffi", text)
+        # On GPUs, `order` makes a byte of the token, and the other way round.
+        return [name for name in re.findall(r"mpi_(\w+)_ffi", text) if name != "order"]
 
     assert handlers("cpu", "float32") == ["copy", "exchange"] * DIVIDED + ["copy"]
     assert handlers("cpu", "int4") == handlers("cuda", "float32") == ["exchange"] * DIVIDED
