@@ -80,7 +80,9 @@ GRID = under(
 LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
 
 #: What runs in XLA's client for CUDA, too, as its kernels call no other library.
-ON_KERNELS = under("mpi", *"tokens halo nonblocking exchange status inputs".split())
+ON_KERNELS = under(
+    "mpi", *"tokens halo nonblocking exchange status inputs operations".split()
+)
 
 MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 ON_CUDA = Environment("mpich", cuda=True)
@@ -235,7 +237,7 @@ def own() -> Iterator[Run]:
     programs = under("runtime", "programs")
     for settings in RUNTIME_SETTINGS:
         yield Run(ON_CUDA, 2, programs, settings, sample="0/2")
-    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/48")
+    yield Run(ON_CUDA, 2, ON_KERNELS, sample="0/96")
     yield Run(ON_CUDA, 2, ("gpu_compiler",), sample="0/4")
 
 
