@@ -77,7 +77,7 @@ macro_rules! driver_functions {
                         let name = [stringify!($cuda), stringify!($hip)][vendor as usize];
                         library.get(name.as_bytes())?
                     },)*
-                    // SAFETY: the same.
+                    // SAFETY: as above, if the library has it.
                     $($other: unsafe {
                         let name = [stringify!($other_cuda), stringify!($other_hip)];
                         library.get(name[vendor as usize].as_bytes()).ok().map(|symbol| *symbol)
@@ -239,7 +239,7 @@ impl Driver {
         }
     }
 
-    /// What a function comes to that gave this code.
+    /// The outcome of a function that returned this code.
     fn outcome(&self, names: [&'static str; 2], code: c_int) -> Result<(), Failure> {
         if code == 0 {
             return Ok(());

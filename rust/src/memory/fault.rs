@@ -1,4 +1,4 @@
-//! What is said where MPI crashes on device memory.
+//! A line on stderr where MPI crashes on device memory.
 //!
 //! An MPI that takes an address of a device's for one of the host's ends the process with SIGSEGV,
 //! and nothing says that a setting of ours would have helped. So there is a line for it: prepared

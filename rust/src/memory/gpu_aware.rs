@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::driver::{Driver, InContext, Stream, Vendor, context_without_driver};
 use super::kind::{Kind, Release};
-use crate::error::Error;
 use crate::log;
 use crate::mpi::Library;
 use crate::xla::Buffer;
@@ -152,34 +151,30 @@ static LAST_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 pub fn enter_direct<'a>(
     driver: &'static Driver,
     stream: Stream,
-    arrays: impl FnOnce() -> Result<Vec<Buffer<'a>>, Error>,
-) -> Result<Option<InContext>, Error> {
+    arrays: impl Iterator<Item = &'a Buffer<'a>>,
+) -> Option<InContext> {
     if !is_direct(driver.vendor) {
-        return Ok(None);
+        return None;
     }
     // Where the driver fails, so do copies, and their error says so.
-    let Ok(context) = driver.context_of(stream) else {
-        return Ok(None);
-    };
+    let context = driver.context_of(stream).ok()?;
     let start = START_CONTEXT.load(Ordering::Relaxed);
     if driver.vendor == Vendor::Cuda && !start.is_null() && start != context {
         say(Obstacle::OtherContext);
         if !is_forced() {
-            return Ok(None);
+            return None;
         }
     }
-    let Ok(in_context) = driver.enter(context) else {
-        return Ok(None);
-    };
-    for array in arrays()? {
+    let in_context = driver.enter(context).ok()?;
+    for array in arrays {
         let kind = Kind::of(driver, array.address as usize);
         if !is_taken(kind) {
             say(Obstacle::Kind(kind));
-            return Ok(None);
+            return None;
         }
     }
     LAST_CONTEXT.store(context, Ordering::Relaxed);
-    Ok(Some(in_context))
+    Some(in_context)
 }
 
 /// Whether MPI gets memory of this kind. The user knows better than a table without an answer, but

@@ -173,7 +173,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.in_memory(|memory| memory.after(access))
     }
 
-    /// What is said if MPI crashes on device memory.
+    /// The line on stderr if MPI crashes on device memory.
     fn crash_line(&self, function: &str) -> String {
         let record = self.recording.record();
         let line = record.and_then(|record| record.line());

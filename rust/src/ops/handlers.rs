@@ -108,10 +108,13 @@ fn run_on_device<A: Abi>(
         .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
     let stream = frame.stream()?;
     let frame = &frame.without_order_byte()?;
-    let has_overlaps = has_overlaps(operation, frame)?;
+    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    let has_overlaps = has_overlaps(operation, &operands, &results)?;
+    let arrays = operands.iter().chain(&results);
     let in_context = match has_overlaps {
         true => None,
-        false => gpu_aware::enter_direct(driver, stream, || arrays_of(frame))?,
+        // An empty array may have any address.
+        false => gpu_aware::enter_direct(driver, stream, arrays.filter(|array| array.count > 0)),
     };
     match in_context {
         Some(in_context) => {
@@ -127,11 +130,10 @@ fn run_on_device<A: Abi>(
 
 /// Whether a result overlaps an operand where MPI forbids it (MPI-4.1 §6.2). XLA hands over slices
 /// of one array, as in `x.at[1:3].set(sendrecv(x[0:2], ...))`.
-fn has_overlaps(operation: &Operation, frame: &Frame) -> Result<bool> {
-    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
-    for result in &results {
+fn has_overlaps(operation: &Operation, operands: &[Buffer], results: &[Buffer]) -> Result<bool> {
+    for result in results {
         let written = bytes_of(result)?;
-        for operand in &operands {
+        for operand in operands {
             let read = bytes_of(operand)?;
             let is_one_array = IN_PLACE.contains(&operation.name) && read == written;
             if read.start < written.end && written.start < read.end && !is_one_array {
@@ -151,14 +153,6 @@ fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
     let (_, bytes) = measure(array)?;
     let start = array.address as usize;
     Ok(start..start + bytes)
-}
-
-/// The arrays of a call that have any bytes.
-fn arrays_of<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
-    let mut arrays = frame.all_operands()?;
-    arrays.extend(frame.all_results()?);
-    arrays.retain(|array| array.count > 0);
-    Ok(arrays)
 }
 
 handlers! {
