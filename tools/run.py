@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import conformance
@@ -110,6 +111,9 @@ RUNTIME_SETTINGS = (
 )
 
 
+SETTING_UP = Lock()
+
+
 class Run(NamedTuple):
     """One run of pytest in an environment, on a number of ranks (0: no mpiexec)."""
 
@@ -180,8 +184,10 @@ class Run(NamedTuple):
         return environ
 
     def __call__(self) -> bool:
-        command = self.command("-q", "--color=no")
-        return report(self.label, command, self.settings(), max(self.ranks, 1))
+        # Two runs that start at once would build the same libraries.
+        with SETTING_UP:
+            command, environ = self.command("-q", "--color=no"), self.settings()
+        return report(self.label, command, environ, max(self.ranks, 1))
 
 
 def report(label: str, command: list[str], environ: dict[str, str], summaries: int) -> bool:
@@ -278,8 +284,8 @@ def stand_in(name: str) -> Path:
     folder = driver.parents[1] / name
     folder.mkdir(exist_ok=True)
     # Not over the old one, which another run may have loaded.
-    shutil.copy(driver, folder / "new")
-    (folder / "new").replace(folder / name)
+    shutil.copy(driver, folder / f"new-{os.getpid()}")
+    (folder / f"new-{os.getpid()}").replace(folder / name)
     if name == CUDA:
         for library in LIBRARIES:
             # One file, so that all of them are one library for the loader, with one state.
