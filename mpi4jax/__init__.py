@@ -15,27 +15,27 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from . import experimental as experimental
     from . import notoken as notoken
     from ._internal import versions as _versions
-    from ._internal.context import prepare_gpu as prepare_gpu
-    from ._internal.device import has_cuda_support as has_cuda_support
-    from ._internal.device import has_sycl_support as has_sycl_support
+    from ._internal.arguments.hashable import HashableMPIType as HashableMPIType
+    from ._internal.arguments.hashable import unpack_hashable as unpack_hashable
+    from ._internal.arguments.hashable import wrap_as_hashable as wrap_as_hashable
     from ._internal.environment import settings as _settings
-    from ._internal.hashable import HashableMPIType as HashableMPIType
-    from ._internal.hashable import unpack_hashable as unpack_hashable
-    from ._internal.hashable import wrap_as_hashable as wrap_as_hashable
-    from ._internal.nonblocking import Request as Request
-    from ._internal.nonblocking import wait as wait
-    from ._internal.token import LinearToken as LinearToken
-    from ._internal.token import create_token as create_token
-    from ._internal.token import tie as tie
+    from ._internal.forms.token import LinearToken as LinearToken
+    from ._internal.forms.token import create_token as create_token
+    from ._internal.forms.token import tie as tie
+    from ._internal.mpi.context import prepare_gpu as prepare_gpu
+    from ._internal.mpi.device import has_cuda_support as has_cuda_support
+    from ._internal.mpi.device import has_sycl_support as has_sycl_support
+    from ._internal.nonblocking.requests import Request as Request
+    from ._internal.nonblocking.requests import wait as wait
 
     __version__ = _versions.VERSION
 
 # Up to version 0.7 the operations take tokens, from 0.8 on there are none.
 if _typing.TYPE_CHECKING:
-    from ._line import *
+    from ._default_api import *
 elif not _is_for_command:
     if _settings.has_tokens:
-        from ._tokens import *
+        from .experimental.tokens import *
     else:
         from .notoken import *
     from . import tree as tree
@@ -43,16 +43,16 @@ elif not _is_for_command:
 # What is the same in both, and is made of the operations.
 if _typing.TYPE_CHECKING or not _is_for_command:
     from . import halo as halo
-    from ._internal.nonblocking_operations import iallgather as iallgather
-    from ._internal.nonblocking_operations import iallreduce as iallreduce
-    from ._internal.nonblocking_operations import ialltoall as ialltoall
-    from ._internal.nonblocking_operations import ibcast as ibcast
-    from ._internal.nonblocking_operations import iexchange as iexchange
-    from ._internal.nonblocking_operations import irecv as irecv
-    from ._internal.nonblocking_operations import isend as isend
-    from ._internal.nonblocking_operations import isendrecv as isendrecv
-    from ._internal.overlap import in_order as in_order
-    from ._internal.overlap import overlap as overlap
+    from ._internal.nonblocking.functions import iallgather as iallgather
+    from ._internal.nonblocking.functions import iallreduce as iallreduce
+    from ._internal.nonblocking.functions import ialltoall as ialltoall
+    from ._internal.nonblocking.functions import ibcast as ibcast
+    from ._internal.nonblocking.functions import iexchange as iexchange
+    from ._internal.nonblocking.functions import irecv as irecv
+    from ._internal.nonblocking.functions import isend as isend
+    from ._internal.nonblocking.functions import isendrecv as isendrecv
+    from ._internal.nonblocking.overlap import in_order as in_order
+    from ._internal.nonblocking.overlap import overlap as overlap
 
 if not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [
@@ -86,7 +86,7 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
         if name in ("_src", "diagnostics", "distributed", "extend"):
             return _importlib.import_module(f"{__name__}.{name}")
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
-            from ._internal.capitalised import capitalised
+            from ._internal.forms.capitalised import capitalised
 
             return capitalised(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

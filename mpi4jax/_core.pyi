@@ -3,8 +3,8 @@
 import os
 from collections.abc import Callable, Sequence
 
-from ._internal.threads import Threads
-from ._internal.tracefile import Described
+from ._internal.traces.reader import Described
+from ._internal.watch.whereabouts import Threads
 
 DEADLOCK: int
 """The exit code where no rank's own says more."""

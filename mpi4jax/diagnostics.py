@@ -12,9 +12,9 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from ._internal.profile import Recording
-from ._internal.profile_report import Result, Row, draw, text_of
-from ._internal.watch import connect
+from ._internal.traces.profile import Recording
+from ._internal.traces.report import Result, Row, draw, text_of
+from ._internal.watch.meeting import connect
 
 __all__ = ["Call", "Profile", "Row", "profile", "recent", "watch"]
 

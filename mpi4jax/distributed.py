@@ -3,6 +3,6 @@
 `docs/distributed.md` has an example.
 """
 
-from ._internal.distributed import initialize as initialize
+from ._internal.distributed.collectives import initialize as initialize
 
 __all__ = ["initialize"]

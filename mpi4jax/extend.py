@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core
-from ._internal import bridge, effects, handles, jax_compat
-from ._internal.annotations import Comm, Op
-from ._internal.effects import ordered_effect as ordered_effect
-from ._internal.hashable import handle, unpack_hashable
+from ._internal.arguments.hashable import handle, unpack_hashable
+from ._internal.arguments.types import Comm, Op
+from ._internal.mpi import binding, handles
+from ._internal.xla import effects, jax_compat
+from ._internal.xla.effects import ordered_effect as ordered_effect
 
 __all__ = [
     "call_in_order",
@@ -108,7 +109,7 @@ def export_checks() -> list[Any]:
     """
     from jax.export import DisabledSafetyCheck  # takes long to import
 
-    targets = map(bridge.custom_call_target, bridge.operations)
+    targets = map(effects.custom_call_target, binding.operations)
     return [DisabledSafetyCheck.custom_call(target) for target in targets]
 
 

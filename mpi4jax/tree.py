@@ -3,12 +3,13 @@
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from ._line import tree as _forms
+    from ._default_api import tree as _forms
 else:
-    from . import _tree_notoken, _tree_tokens
     from ._internal.environment import settings as _settings
+    from .experimental.tokens import tree as _token_forms
+    from .notoken import tree as _notoken_forms
 
-    _forms = _tree_tokens if _settings.has_tokens else _tree_notoken
+    _forms = _token_forms if _settings.has_tokens else _notoken_forms
 
 allgather = _forms.allgather
 allreduce = _forms.allreduce

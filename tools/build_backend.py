@@ -7,9 +7,9 @@ written for by the version of mpi4jax: with tokens (0.7), or without (0.9).
     pip install . --config-settings api=notoken       without
 
 Both numbers stand in Cargo.toml. The packages have the same content, but for the number
-and for what type checkers see at the top level of mpi4jax (`_line.pyi`). A source archive
-is built as the version that it is. Wheels also get an SBOM and the licenses of the crates
-in them (crates.py).
+and for what type checkers see at the top level of mpi4jax (`_default_api.pyi`). A source
+archive is built as the version that it is. Wheels also get an SBOM and the licenses of the
+crates in them (crates.py).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Config = dict[str, Any] | None
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What type checkers see of the API without tokens, in place of `mpi4jax/_line.pyi`.
-NOTOKEN_LINE = b"from .notoken import tree as tree\nfrom .notoken import *\n"
+#: What type checkers see of the API without tokens, in place of `mpi4jax/_default_api.pyi`.
+NOTOKEN_API = b"from .notoken import tree as tree\nfrom .notoken import *\n"
 
 
 def version_for(settings: Config) -> str:
@@ -136,8 +136,8 @@ def rewrite_wheel(
                 info.filename = after + info.filename.removeprefix(before)
             if info.filename == f"{after}METADATA":
                 data = with_licenses(with_version(data, version), texts)
-            elif info.filename == "mpi4jax/_line.pyi" and is_notoken:
-                data = NOTOKEN_LINE
+            elif info.filename == "mpi4jax/_default_api.pyi" and is_notoken:
+                data = NOTOKEN_API
             if info.filename != f"{after}RECORD":
                 add(info, data)
         for name, data in added.items():

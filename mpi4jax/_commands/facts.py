@@ -148,13 +148,13 @@ def of_devices(errors: list[str]) -> Facts:
     import jax
 
     from mpi4jax import _core
-    from mpi4jax._internal import bridge, context, device
+    from mpi4jax._internal.mpi import binding, context, device
 
     try:
         found, backend = jax.local_devices(), jax.default_backend()
     except RuntimeError as error:
         errors.append(f"JAX has no device: {error}")
-        return {"abi": bridge.abi()}
+        return {"abi": binding.abi()}
     # JAX has one name for the GPUs of all makers, devices have those of their makers.
     on_gpu = backend == "gpu" or backend in device.PLATFORMS
     if on_gpu:
@@ -163,7 +163,7 @@ def of_devices(errors: list[str]) -> Facts:
         else:
             device.check_mpi()
     return {
-        "abi": bridge.abi(),
+        "abi": binding.abi(),
         "platform": backend,
         "devices": [getattr(d, "device_kind", str(d)) for d in found],
         "driver": _core.device(),

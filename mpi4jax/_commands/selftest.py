@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 from mpi4jax import notoken
 
+from .._testing.cases import CASES, OPERATIONS, Array, Case, Shape
+from .._testing.modes import MODES
 from . import facts, launcher, ranks
-from .cases import CASES, OPERATIONS, Array, Case, Shape
-from .modes import MODES
 from .watchdog import Watchdog
 
 #: The shape of a block. None of its sides is a likely number of processes.

@@ -6,26 +6,30 @@ import atexit
 
 from mpi4jax import _core
 
-# First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from . import bridge, checks, context, dispatch, ending, flush, jax_compat, profile, trace
 from .environment import settings
+
+# First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
+from .mpi import binding, context
+from .traces import check, profile, writer
+from .watch import ending
+from .xla import dispatch, flush, jax_compat
 
 jax_compat.check_jax_version()
 jax_compat.avoid_broken_cache()
-bridge.load()
+binding.load()
 _core.set_direct(settings.use_cuda_mpi)
 _core.set_logging(settings.debug)
 _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
 ending.enable()
 if settings.check:
-    checks.enable()
+    check.enable()
 elif context.may_be_direct():
-    checks.note_eager_lines()
+    check.note_eager_lines()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:
-    trace.start(settings.trace)
+    writer.start(settings.trace)
 if settings.profile:
     profile.start()
 
@@ -48,7 +52,7 @@ def _end() -> None:
                 profile.end()
         finally:
             # Rank 0 alone writes the profile, and all take part in this.
-            trace.end(is_alone=has_failed)
+            writer.end(is_alone=has_failed)
             _core.free_staging()
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .annotations import Comm, Integer, Op
+from .arguments.types import Comm, Integer, Op
+from .forms.token import AnyToken, with_tokens, without_tokens
+from .layout.packing import Tree
 from .operations._arguments import ANY_SOURCE, ANY_TAG
 from .operations.allgather import allgather as allgather_array
 from .operations.allreduce import allreduce as allreduce_array
@@ -23,8 +25,6 @@ from .operations.scan import scan as scan_array
 from .operations.scatter import scatter as scatter_array
 from .operations.send import send as send_array
 from .operations.sendrecv import sendrecv as sendrecv_array
-from .packing import Tree
-from .token import AnyToken, with_tokens, without_tokens
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ load them. What of the original's names is left out stands in
 """
 
 from mpi4jax import *
-from mpi4jax._internal.jax_compat import check_jax_version
+from mpi4jax._internal.xla.jax_compat import check_jax_version
 from mpi4jax.notoken import __all__ as __all__
 
 # The original has imported all of its modules when it is imported itself.

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from mpi4jax._internal.device import check_mpi, missing_driver
 from mpi4jax._internal.environment import is_falsy as _is_falsy
 from mpi4jax._internal.environment import is_truthy as _is_truthy
+from mpi4jax._internal.mpi.device import check_mpi, missing_driver
 
 from . import xla_bridge
 

@@ -1,5 +1,5 @@
 """Waiting for what has been dispatched."""
 
-from mpi4jax._internal.flush import flush
+from mpi4jax._internal.xla.flush import flush
 
 __all__ = ["flush"]

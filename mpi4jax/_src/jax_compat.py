@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from mpi4jax._internal.jax_compat import (
+from mpi4jax._internal.versions import versiontuple
+from mpi4jax._internal.xla.jax_compat import (
     Effect,
     Primitive,
     Token,
@@ -15,8 +16,7 @@ from mpi4jax._internal.jax_compat import (
     set_token,
     token_type,
 )
-from mpi4jax._internal.jax_compat import register_lowering as _register_lowering
-from mpi4jax._internal.versions import versiontuple
+from mpi4jax._internal.xla.jax_compat import register_lowering as _register_lowering
 
 __all__ = [
     "EffectType",

@@ -16,13 +16,13 @@ from mpi4jax import (
     unpack_hashable,
     wrap_as_hashable,
 )
-from mpi4jax._internal.effects import OrderedMPIEffect, ordered_effect
+from mpi4jax._internal.arguments.hashable import HashableMPIType
 from mpi4jax._internal.environment import flag
-from mpi4jax._internal.handles import get_default_comm, handle
-from mpi4jax._internal.hashable import HashableMPIType
-from mpi4jax._internal.jax_compat import apply_primitive, constant, ir, token_type
-from mpi4jax._internal.token import NOTSET, raise_if_token_is_set
+from mpi4jax._internal.forms.token import NOTSET, raise_if_token_is_set
+from mpi4jax._internal.mpi.handles import get_default_comm, handle
 from mpi4jax._internal.versions import HAS_TOKENS, versiontuple
+from mpi4jax._internal.xla.effects import OrderedMPIEffect, ordered_effect
+from mpi4jax._internal.xla.jax_compat import apply_primitive, constant, ir, token_type
 
 from .jax_compat import EffectType, register_effect
 

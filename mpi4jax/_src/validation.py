@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from mpi4jax._internal.validation import check
+from mpi4jax._internal.arguments.checks import check
 
 P = ParamSpec("P")
 R = TypeVar("R")

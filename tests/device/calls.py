@@ -1,7 +1,7 @@
 """The calls of every operation, and how to make them on the host and on the device.
 
 What a handler gets is what it gets from the program of the operation's case in the table
-(mpi4jax/_commands/cases.py), apart from the number of the communicator.
+(mpi4jax/_testing/cases.py), apart from the number of the communicator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from driver import DeviceArray, Stream, idle
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._commands.cases import OPERATIONS, Case
-from mpi4jax._internal import topology
-from mpi4jax._internal.handles import NO_STATUS, handle
+from mpi4jax._internal.mpi import topology
+from mpi4jax._internal.mpi.handles import NO_STATUS, handle
+from mpi4jax._testing.cases import OPERATIONS, Case
 
 #: The operations on one array at most. Several are exchanged in test_exchange.py.
 OF_ONE_ARRAY = [name for name in OPERATIONS if name != "exchange"]

@@ -26,8 +26,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._internal.bridge import abi
-from mpi4jax._internal.dtypes import DATATYPES
+from mpi4jax._internal.arguments.dtypes import DATATYPES
+from mpi4jax._internal.mpi.binding import abi
 
 INTERNAL = 13
 EXECUTE = 3

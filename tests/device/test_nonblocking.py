@@ -8,7 +8,7 @@ from driver import DeviceArray, idle
 from test_exchange import arrays_of, attributes
 
 from mpi4jax import _core
-from mpi4jax._internal.dtypes import DATATYPES, SUM
+from mpi4jax._internal.arguments.dtypes import DATATYPES, SUM
 
 EXCHANGE = Call("iexchange", {}, None)
 FIRST, WAIT = {"may_be_lost": 0}, {"may_be_zero": 0, "started": 0}

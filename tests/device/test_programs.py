@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import _core, notoken
-from mpi4jax._internal import device
+from mpi4jax._internal.mpi import device
 
 X = jnp.ones(2)
 RANK = MPI.COMM_WORLD.Get_rank()

@@ -24,7 +24,7 @@ from compiled import calls_in
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._commands.cases import OPERATIONS
+from mpi4jax._testing.cases import OPERATIONS
 
 #: The size of a piece, with arrays shorter, longer, with a rest and without one.
 CHUNKS = (0, 16, 48, 4096, 1 << 20)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mpi4jax._internal import context, jax_compat
+from mpi4jax._internal.mpi import context
+from mpi4jax._internal.xla import jax_compat
 
 LOCAL_RANKS = (*context._LOCAL_RANKS, "SLURM_LOCALID", "OMPI_MCA_orte_hnp_uri")
 

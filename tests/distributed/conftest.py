@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
 
 from mpi4jax import distributed
-from mpi4jax._internal.distributed import connect
+from mpi4jax._internal.distributed.collectives import connect
 
 pytest_plugins = ["ranks", "sample"]
 

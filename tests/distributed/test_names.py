@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mpi4jax import _core
-from mpi4jax._internal.jax_compat import JAXLIB_LIBRARY
+from mpi4jax._internal.xla.jax_compat import JAXLIB_LIBRARY
 
 
 def strings(path, pattern):

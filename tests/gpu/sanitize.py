@@ -3,7 +3,7 @@
     mpiexec -n 1 compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
 
 The calls and their results are those of the table of operations in
-mpi4jax/_commands/cases.py.
+mpi4jax/_testing/cases.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import OPERATIONS, Case
+from mpi4jax._testing.cases import OPERATIONS, Case
 
 SIZES = (1, 1000, 5_000_000)
 #: The one of calls without `comm` sends long arrays in pieces.

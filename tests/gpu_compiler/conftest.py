@@ -8,7 +8,7 @@ import gpu
 import pytest
 
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import device
+from mpi4jax._internal.mpi import device
 
 pytest_plugins = ["ranks", "sample"]
 

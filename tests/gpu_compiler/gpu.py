@@ -18,7 +18,7 @@ from jax.experimental import topologies
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from mpi4jax import _core
-from mpi4jax._internal.bridge import operations
+from mpi4jax._internal.mpi.binding import operations
 
 why_not = ""
 if importlib.util.find_spec("jax_plugins.xla_cuda12") is None:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from programs import LEFT, OTHER, RIGHT, X
 
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import device
+from mpi4jax._internal.mpi import device
 
 SEEDS = range(12)
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import pytest
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands import cases
-from mpi4jax._commands.cases import CASES, OPERATIONS, Case
+from mpi4jax._testing import cases
+from mpi4jax._testing.cases import CASES, OPERATIONS, Case
 
 
 def over(cases: Iterable[Case]) -> pytest.MarkDecorator:

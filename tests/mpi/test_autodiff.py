@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from mpi4jax import halo
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import CASES, OPERATIONS, OPERATORS, Exscan
+from mpi4jax._testing.cases import CASES, OPERATIONS, OPERATORS, Exscan
 from mpi4jax.experimental import auto_tokenize
 
 pytestmark = pytest.mark.usefixtures("enable_x64")

@@ -9,7 +9,7 @@ import pytest
 from every import every_case
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import OPERATIONS, Case
+from mpi4jax._testing.cases import OPERATIONS, Case
 
 #: The files that test every operation, with those that they leave out, and why.
 FILES = {

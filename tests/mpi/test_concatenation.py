@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.concatenation import MANY, concatenate, split
+from mpi4jax._internal.layout.concatenation import MANY, concatenate, split
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

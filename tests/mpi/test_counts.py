@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import OPERATORS as BUILT_IN
-from mpi4jax._commands.cases import SUM, Alltoallv
+from mpi4jax._testing.cases import OPERATORS as BUILT_IN
+from mpi4jax._testing.cases import SUM, Alltoallv
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.lines import is_users, shortened
-from mpi4jax._internal.trace import compare_clocks
+from mpi4jax._internal.traces.writer import compare_clocks
+from mpi4jax._internal.xla.call_sites import is_users, shortened
 
 X = jnp.ones(3)
 FILE = shortened(__file__)

@@ -245,10 +245,10 @@ def test_errors(arguments, error, text):
 
 
 def test_with_tokens():
-    from mpi4jax import _tokens
+    from mpi4jax.experimental import tokens
 
     x = [jnp.ones(2) * RANK]
-    received, token = _tokens.exchange(x, x, [LEFT], [RIGHT], comm=comm)
-    received, token = _tokens.exchange(received, x, [RIGHT], [LEFT], comm=comm, token=token)
+    received, token = tokens.exchange(x, x, [LEFT], [RIGHT], comm=comm)
+    received, token = tokens.exchange(received, x, [RIGHT], [LEFT], comm=comm, token=token)
     assert_equal(received, x)
     token.block_until_ready()

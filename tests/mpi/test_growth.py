@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import SUM
-from mpi4jax._internal import handles
+from mpi4jax._internal.mpi import handles
+from mpi4jax._testing.cases import SUM
 
 
 def resident_bytes():

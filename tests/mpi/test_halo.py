@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import diagnostics
-from mpi4jax._internal import device
+from mpi4jax._internal.mpi import device
 from mpi4jax.halo import Plan
 
 world = MPI.COMM_WORLD

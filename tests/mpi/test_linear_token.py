@@ -483,10 +483,10 @@ def test_jacfwd():
 
 def test_where_they_are():
     """The operations with tokens are there in both versions, under this name."""
-    from mpi4jax import _tokens
+    from mpi4jax.experimental import tokens
 
-    assert mpi.__all__ == _tokens.__all__
-    assert mpi.send is _tokens.send
+    assert mpi.__all__ == tokens.__all__
+    assert mpi.send is tokens.send
     assert mpi4jax.experimental.tokens is mpi
     with pytest.raises(
         RuntimeError, match="mpi4jax.experimental.tokens has the operations"

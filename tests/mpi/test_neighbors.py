@@ -306,8 +306,8 @@ def test_edge(row):
     np.testing.assert_array_equal(
         mpi.neighbor_allgather(x, comm=row), [np.full(2, n) for n in beyond(row, 0)]
     )
-    _, token = mpi4jax._tokens.neighbor_allgather(x, edge=1, comm=row)
-    assert token == mpi4jax._tokens.barrier()
+    _, token = mpi4jax.experimental.tokens.neighbor_allgather(x, edge=1, comm=row)
+    assert token == mpi4jax.experimental.tokens.barrier()
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, jnp.int4, jnp.bfloat16, np.complex64])

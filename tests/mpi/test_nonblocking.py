@@ -15,8 +15,8 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import nonblocking
-from mpi4jax._internal.flush import flush
+from mpi4jax._internal.nonblocking import requests
+from mpi4jax._internal.xla.flush import flush
 from mpi4jax.experimental import tokens
 
 comm = MPI.COMM_WORLD
@@ -932,7 +932,7 @@ def test_requests_of_others():
     (ticket, kept), what = request.tree_flatten()
     for other in (ticket.at[1].add(1), ticket * 0):
         with pytest.raises(Exception, match="wait got a request of another process"):
-            jax.block_until_ready(mpi4jax.wait(nonblocking.Request(other, kept, what)))
+            jax.block_until_ready(mpi4jax.wait(requests.Request(other, kept, what)))
     mpi4jax.wait(request)
 
 

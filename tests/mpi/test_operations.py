@@ -9,8 +9,8 @@ from every import over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import CASES, OPERATIONS
-from mpi4jax._commands.modes import MODES
+from mpi4jax._testing.cases import CASES, OPERATIONS
+from mpi4jax._testing.modes import MODES
 
 pytestmark = pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
 

@@ -8,11 +8,12 @@ from mpi4py import MPI
 
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal import bridge, lines
-from mpi4jax._internal.lines import Half, Halves, shortened
-from mpi4jax._internal.matching import first_messages
-from mpi4jax._internal.profile import Recording
-from mpi4jax._internal.tracefile import ENTRY, NONE, Communicator
+from mpi4jax._internal.mpi import binding
+from mpi4jax._internal.traces.matching import first_messages
+from mpi4jax._internal.traces.profile import Recording
+from mpi4jax._internal.traces.reader import ENTRY, NONE, Communicator
+from mpi4jax._internal.xla import call_sites
+from mpi4jax._internal.xla.call_sites import Half, Halves, shortened
 
 X = jnp.ones(3)
 BYTES = 12
@@ -202,12 +203,12 @@ def recorded(comm, *calls):
     for name in ("root", "dest", "source"):
         entries[name] = NONE
     for entry, (operation, begin, end, fields) in zip(entries, calls, strict=True):
-        entry["operation"] = bridge.operations.index(operation)
+        entry["operation"] = binding.operations.index(operation)
         entry["begin"], entry["end"] = begin, end
         for name, value in fields.items():
             entry[name] = value
     recording = Recording.__new__(Recording)
-    recording._comm, recording._operations = comm, bridge.operations
+    recording._comm, recording._operations = comm, binding.operations
     members = tuple(range(comm.Get_size()))
     return recording, entries, {0: Communicator("world", members, (members, 0))}
 
@@ -261,7 +262,7 @@ def ring_of(rank, size, monkeypatch):
     """The site of a call that swaps two messages with both neighbors."""
     left, right = (rank - 1) % size, (rank + 1) % size
     monkeypatch.setitem(
-        lines._halves,
+        call_sites._halves,
         SITE,
         Halves(
             (Half(left, 1, 100), Half(right, 2, 200), Half(MPI.PROC_NULL, 2, 999)),

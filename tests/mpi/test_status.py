@@ -65,7 +65,7 @@ def test_two_statuses_in_one_function(rank, size):
 
 def test_fresh_statuses_do_not_compile_again(rank):
     # A number that is not given back shows as one more compiled function per call.
-    from mpi4jax._internal.handles import communicator
+    from mpi4jax._internal.mpi.handles import communicator
 
     programs = communicator("sendrecv", None).programs
     counts = []

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpi4jax
 import mpi4jax.experimental.notoken
-from mpi4jax._internal.token import Token
+from mpi4jax._internal.forms.token import Token
 
 
 def allreduce(x, token=None):

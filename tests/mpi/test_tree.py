@@ -15,11 +15,11 @@ from mpi4py import MPI
 import mpi4jax
 import mpi4jax.experimental.notoken
 from mpi4jax import notoken as mpi
-from mpi4jax._commands import cases
-from mpi4jax._commands.cases import CASES, OPERATORS
-from mpi4jax._internal import packing
 from mpi4jax._internal.environment import settings
-from mpi4jax._internal.token import Token
+from mpi4jax._internal.forms.token import Token
+from mpi4jax._internal.layout import packing
+from mpi4jax._testing import cases
+from mpi4jax._testing.cases import CASES, OPERATORS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -12,8 +12,8 @@ from every import every_operation_that, every_reduction
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import OPERATIONS, OPERATORS, Operator
-from mpi4jax._internal.dtypes import CARRIERS, DATATYPES
+from mpi4jax._internal.arguments.dtypes import CARRIERS, DATATYPES
+from mpi4jax._testing.cases import OPERATIONS, OPERATORS, Operator
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
 

@@ -10,7 +10,7 @@ from every import NO_NUMBERS, every_argument, every_operation, every_reduction, 
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._commands.cases import CASES
+from mpi4jax._testing.cases import CASES
 from mpi4jax.experimental import auto_tokenize
 
 COMM = MPI.COMM_WORLD

@@ -8,9 +8,10 @@ import re
 import mpi4py.MPI
 import pytest
 
-from mpi4jax import _core, _tokens, notoken
+from mpi4jax import _core, notoken
 from mpi4jax.__main__ import parser
-from mpi4jax._internal.bridge import abi
+from mpi4jax._internal.mpi.binding import abi
+from mpi4jax.experimental import tokens
 
 OPERATIONS = notoken.__all__
 
@@ -32,14 +33,14 @@ def is_part(handler):
 
 def test_every_list_has_every_operation(root):
     folder = root / "mpi4jax" / "_internal" / "operations"
-    files = {path.stem for path in folder.glob("[a-z]*.py")}
+    files = {path.stem for path in folder.glob("[a-z]*.py")} - {"primitive"}
     on_host, on_device = _core.load(mpi4py.MPI.__file__, abi())
     documented = (root / "docs" / "api.md").read_text()
     usage = (root / "docs" / "usage.md").read_text()
     with_tokens, without = re.split("\n## Operations without tokens\n", documented)
     lists = {
-        "notoken.py": OPERATIONS,
-        "_tokens.py": _tokens.__all__,
+        "notoken": OPERATIONS,
+        "experimental/tokens": tokens.__all__,
         "the core's handlers": [name for name, _ in on_host if not is_part(name)],
         "those for devices": [name for name, _ in on_device if not is_part(name)],
         "docs/api.md, with tokens": re.findall(r":: mpi4jax\.(\w+)$", with_tokens, re.M),
@@ -48,14 +49,14 @@ def test_every_list_has_every_operation(root):
     }
     for name, listed in lists.items():
         assert sorted(listed) == sorted(files), name
-    for listed in (OPERATIONS, _tokens.__all__):
+    for listed in (OPERATIONS, tokens.__all__):
         assert listed == sorted(listed)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_form_with_tokens(name):
     """It takes what the other form takes, and a token."""
-    plain, with_token = getattr(notoken, name), getattr(_tokens, name)
+    plain, with_token = getattr(notoken, name), getattr(tokens, name)
     bare = inspect.signature(inspect.unwrap(plain))
     *parameters, token = inspect.signature(with_token).parameters.values()
     assert parameters == list(bare.parameters.values())
@@ -82,7 +83,7 @@ def test_every_list_has_every_operation_on_trees(root):
     documented = (root / "docs" / "api.md").read_text()
     page = (root / "docs" / "trees.md").read_text()
     lists = {
-        "_tree_tokens.py": _tokens.tree.__all__,
+        "experimental/tokens/tree.py": tokens.tree.__all__,
         "tree.py": importlib.import_module("mpi4jax.tree").__all__,
         "docs/api.md": re.findall(r":: mpi4jax\.tree\.(\w+)$", documented, re.M),
         "docs/trees.md": re.findall(r"^\| `tree\.(\w+)\(", page, re.M),
@@ -96,7 +97,7 @@ def test_every_list_has_every_operation_on_trees(root):
 @pytest.mark.parametrize("name", TREES)
 def test_the_form_for_trees(name):
     """It takes what the operation takes, apart from a status, in both forms."""
-    plain, with_token = getattr(notoken.tree, name), getattr(_tokens.tree, name)
+    plain, with_token = getattr(notoken.tree, name), getattr(tokens.tree, name)
     names = {"x": "tree", "sendbuf": "sendtree", "recvbuf": "recvtree"}
     arrays = inspect.signature(getattr(notoken, name)).parameters
     wanted = [names.get(n, n) for n in arrays if n != "status"]
@@ -122,10 +123,10 @@ def imports_of(path, package):
                 yield base, f"{base}.{alias.name}"
 
 
-def test_modules_import_one_way(root):
-    """No module imports one that imports it, by whatever way."""
+def imports_of_modules(root):
+    """For each module of ours the ones that it imports from."""
     files = {}
-    folders = [root / "mpi4jax" / name for name in ("_internal", "_commands")]
+    folders = [root / "mpi4jax" / name for name in ("_internal", "_commands", "_testing")]
     for path in (path for folder in folders for path in folder.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         files[".".join(parts).removesuffix(".__init__")] = path
@@ -134,10 +135,28 @@ def test_modules_import_one_way(root):
         is_package = path.name == "__init__.py"
         package = module if is_package else module.rpartition(".")[0]
         # `from . import x` is about the module x, and `from .x import y` as well.
-        found = {
+        imported = {
             name if name in files else base for base, name in imports_of(path, package)
         }
-        graph[module] = {name for name in found if name in files and name != module}
+        graph[module] = {name for name in imported if name in files and name != module}
+    return graph
+
+
+def imports_of_folders(modules):
+    """For each folder and file right in `_internal` the others that it imports from."""
+
+    def folder_of(module):
+        return ".".join(module.split(".")[:3])
+
+    folders = {}
+    for module, imported in modules.items():
+        if module != "mpi4jax._internal":  # its imports start everything
+            others = {folder_of(name) for name in imported} - {folder_of(module)}
+            folders.setdefault(folder_of(module), set()).update(others)
+    return folders
+
+
+def check_one_way(graph):
     done, path = set(), []
 
     def visit(module):
@@ -151,16 +170,24 @@ def test_modules_import_one_way(root):
 
     for module in sorted(graph):
         visit(module)
+
+
+def test_modules_and_folders_import_one_way(root):
+    """Neither a module nor a folder imports one that imports it, by whatever way."""
+    modules = imports_of_modules(root)
+    check_one_way(modules)
+    check_one_way(imports_of_folders(modules))
     # Derivatives find other operations by their names.
-    for module in graph:
+    for module in modules:
         if re.fullmatch(r"mpi4jax\._internal\.operations\.[a-z]\w*", module):
-            others = {name for name in graph[module] if ".operations." in name}
+            others = {name for name in modules[module] if ".operations." in name}
+            others.discard("mpi4jax._internal.operations.primitive")
             assert all(name.rpartition(".")[2].startswith("_") for name in others), module
 
 
 def test_names_of_private_modules_of_jax_stand_in_one_file(root):
     for path in (root / "mpi4jax").rglob("*.py"):
-        is_compat = path.relative_to(root).as_posix() == "mpi4jax/_internal/jax_compat.py"
+        is_compat = path.parts[-2:] == ("xla", "jax_compat.py")
         text = path.read_text()
         assert is_compat or not re.search(r"(?<!mpi4)jax\._src", text), path
         assert is_compat or not re.search(r"(import|from) jaxlib|jaxlib\.", text), path

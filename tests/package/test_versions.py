@@ -30,7 +30,7 @@ def contents(wheel):
 
 def test_what_is_installed(api):
     assert mpi4jax.__version__ == importlib.metadata.version("mpi4jax") == VERSIONS[api]
-    module = {"token": "mpi4jax._tokens", "notoken": "mpi4jax.notoken"}[api]
+    module = {"token": "mpi4jax.experimental.tokens", "notoken": "mpi4jax.notoken"}[api]
     top_level = importlib.import_module(module)
     for name in mpi4jax.notoken.__all__:
         assert getattr(mpi4jax, name) is getattr(top_level, name)
@@ -53,14 +53,14 @@ def test_the_two_differ_in_what_they_say_of_themselves(wheels):
         "dist-info/METADATA",
         "dist-info/RECORD",
         "dist-info/sboms/mpi4jax.cyclonedx.json",
-        "mpi4jax/_line.pyi",
+        "mpi4jax/_default_api.pyi",
     }
     expected = token["dist-info/METADATA"].replace(b"\nVersion: 0.7.3", b"\nVersion: 0.9.2")
     assert notoken["dist-info/METADATA"] == expected
-    assert b"\nfrom ._tokens import *\n" in token["mpi4jax/_line.pyi"]
-    assert b"notoken" not in token["mpi4jax/_line.pyi"].partition(b"import")[2]
-    assert b"\nfrom .notoken import *\n" in b"\n" + notoken["mpi4jax/_line.pyi"]
-    assert b"._tokens" not in notoken["mpi4jax/_line.pyi"]
+    assert b"\nfrom .experimental.tokens import *\n" in token["mpi4jax/_default_api.pyi"]
+    assert b"notoken" not in token["mpi4jax/_default_api.pyi"].partition(b"import")[2]
+    assert b"\nfrom .notoken import *\n" in b"\n" + notoken["mpi4jax/_default_api.pyi"]
+    assert b".experimental" not in notoken["mpi4jax/_default_api.pyi"]
 
 
 @pytest.mark.parametrize("name", VERSIONS)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mpi4jax._internal.profile_report import Result, Row, draw, text_of
+from mpi4jax._internal.traces.report import Result, Row, draw, text_of
 
 ROWS = (
     Row("allreduce", "step.py:7 in step", 1000, 4_000_000, (3.0, 1.0), (0.0, 0.5)),

@@ -12,8 +12,8 @@ import pytest
 import timelines
 
 from mpi4jax.__main__ import main
-from mpi4jax._internal import tracefile
-from mpi4jax._internal.tracefile import NONE
+from mpi4jax._internal.traces import reader
+from mpi4jax._internal.traces.reader import NONE
 
 PROGRAM = """
     import time
@@ -492,7 +492,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0, run="a"):
     ]
     text = "\n".join(map(json.dumps, lines)) + '\n{"cut o'
     (folder / f"rank-{rank}.json").write_text(text)
-    entries = np.zeros(len(calls), tracefile.ENTRY)
+    entries = np.zeros(len(calls), reader.ENTRY)
     for name in ("op", "root", "dest", "source", "send_tag", "recv_tag"):
         entries[name] = NONE
     entries["communicator"] = 5 + rank
@@ -501,7 +501,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0, run="a"):
         for name, value in {**call, "operation": operation}.items():
             if name != "name":
                 entry[name] = value
-    header = tracefile.MAGIC + tracefile.ENTRY.itemsize.to_bytes(8, "little")
+    header = reader.MAGIC + reader.ENTRY.itemsize.to_bytes(8, "little")
     (folder / f"rank-{rank}.calls").write_bytes(header + entries.tobytes() + b"cut off")
 
 

@@ -51,7 +51,7 @@ def _make_default_communicator():
 def _start_together():
     """Have all ranks start a test together, with nothing left of the last one."""
     from mpi4jax import _core
-    from mpi4jax._internal.flush import flush
+    from mpi4jax._internal.xla.flush import flush
 
     COMM.Barrier()
     _core.set_raise_on_error(True)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.flush import flush
+from mpi4jax._internal.xla.flush import flush
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from every import over
 
-from mpi4jax._commands.cases import CASES
+from mpi4jax._testing.cases import CASES
 
 transform = pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]

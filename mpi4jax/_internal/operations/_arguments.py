@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..annotations import Array
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..packing import Tree
-from ..validation import array, integer, reject
+from ..arguments.checks import array, integer, reject
+from ..arguments.types import Array
+from ..layout.packing import Tree
+from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)

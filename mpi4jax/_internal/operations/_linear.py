@@ -19,11 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import handles
-from ..jax_compat import ShapedArray, ad
-from ..operation import Operation
-from ..token import LinearToken, leaf_after
-from ..validation import array
+from ..arguments.checks import array
+from ..forms.token import LinearToken, leaf_after
+from ..mpi import handles
+from ..xla.jax_compat import ShapedArray, ad
+from .primitive import Operation
 
 _found: dict[str, Linear] = {}
 

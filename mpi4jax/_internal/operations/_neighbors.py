@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from .. import handles
-from ..annotations import Comm
-from ..handles import Communicator
-from ..lines import Half, Halves
-from ..operation import fill
-from ..topology import Neighbor, Neighbors
+from ..arguments.types import Comm
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..mpi.topology import Neighbor, Neighbors
+from ..xla.call_sites import Half, Halves
+from .primitive import fill
 
 
 def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:

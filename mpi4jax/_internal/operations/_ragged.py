@@ -12,10 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_compat import ShapedArray
-from ..operation import Operation
-from ..validation import array, integer
+from ..arguments.checks import array, integer
+from ..xla.jax_compat import ShapedArray
 from ._arguments import like, padding
+from .primitive import Operation
 
 #: The types of counts that the core reads.
 COUNT_TYPES = (np.int32, np.int64)

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..dtypes import OPERATORS, SUM
-from ..jax_compat import ad
-from ..operation import Operation
+from ..arguments.dtypes import OPERATORS, SUM
+from ..xla.jax_compat import ad
 from ._arguments import depend, zeros_after
+from .primitive import Operation
 
 #: How an array is reduced along an axis, for the operators with a derivative.
 REDUCERS: dict[str, Callable[..., Any]] = {

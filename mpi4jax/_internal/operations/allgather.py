@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm
-from ..dtypes import SUM
-from ..handles import Communicator
-from ..operation import Operation, SharedTranspose, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.dtypes import SUM
+from ..arguments.types import Array, ArrayLike, Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import like
+from .primitive import Operation, SharedTranspose, named
 
 operation = Operation(
     "allgather",

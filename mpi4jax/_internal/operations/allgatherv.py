@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts, Integer
-from ..dtypes import SUM
-from ..handles import Communicator
-from ..operation import Operation, SharedTranspose, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.dtypes import SUM
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
 from ._ragged import Rows, counts_array, counts_of_all, filled_up, first_rows, room
+from .primitive import Operation, SharedTranspose, named
 
 operation = Operation(
     "allgatherv",

@@ -6,14 +6,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Op
-from ..dtypes import OPERATORS, SUM
-from ..handles import Communicator
-from ..operation import Operation, SharedTranspose, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.dtypes import OPERATORS, SUM
+from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import like
 from ._reductions import def_derivatives, reducer
+from .primitive import Operation, SharedTranspose, named
 
 operation = Operation(
     "allreduce",

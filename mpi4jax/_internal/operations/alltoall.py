@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
 from ._arguments import check_first_axis, like
+from .primitive import Operation
 
 operation = Operation(
     "alltoall",

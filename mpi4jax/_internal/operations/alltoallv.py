@@ -6,12 +6,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts, Integer
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
 from ._arguments import check_rows, like, needs_capacity, row_counts
 from ._ragged import Rows, counts_array, counts_of_all, filled_up, room
+from .primitive import Operation
 
 operation = Operation(
     "alltoallv",

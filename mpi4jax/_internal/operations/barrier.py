@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .. import handles
-from ..annotations import Comm
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from .primitive import Operation
 
 #: A barrier has the parameter `structure`, a hash of the tree that is passed next, or this.
 #: With MPI4JAX_CHECK, processes compare it.

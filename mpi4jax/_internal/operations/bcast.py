@@ -6,13 +6,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Integer
-from ..dtypes import SUM
-from ..handles import Communicator
-from ..operation import Operation, SharedTranspose, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.dtypes import SUM
+from ..arguments.types import Array, ArrayLike, Comm, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import like, root_rank, zeros_after
+from .primitive import Operation, SharedTranspose, named
 
 operation = Operation(
     "bcast",

@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import handles
-from ..annotations import Comm
-from ..dtypes import carried, check_dtype
-from ..effects import ordered_effect
-from ..handles import Communicator
-from ..jax_compat import ShapedArray, ad, convert, lower_with
-from ..lines import Half, Halves
-from ..operation import Operation, inexact_tangents, is_inexact, tangents_of
-from ..packing import Tree, as_words, from_words, word_of
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.dtypes import carried, check_dtype
+from ..arguments.types import Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..layout.packing import Tree, as_words, from_words, word_of
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..xla.call_sites import Half, Halves
+from ..xla.effects import ordered_effect
+from ..xla.jax_compat import ShapedArray, ad, convert, lower_with
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -31,6 +30,7 @@ from ._arguments import (
     send_tag,
     source_rank,
 )
+from .primitive import Operation, inexact_tangents, is_inexact, tangents_of
 
 T = TypeVar("T")
 

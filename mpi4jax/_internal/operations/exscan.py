@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Op
-from ..dtypes import identity
-from ..handles import Communicator
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
-from ..validation import array
+from ..arguments.checks import array
+from ..arguments.dtypes import identity
+from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import like
 from ._reductions import def_derivatives, depend_on_all, reducer
+from .primitive import Operation, named
 
 
 def _is_first(reverse: bool, communicator: Communicator) -> bool:

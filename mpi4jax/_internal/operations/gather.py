@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Integer
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
+from .primitive import Operation, named
 
 
 def _result(x: ShapedArray, *, root: int, communicator: Communicator) -> ShapedArray | None:

@@ -8,13 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..annotations import Array, ArrayLike, Comm
-from ..handles import Communicator
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
-from ..topology import blocks_of_nobody
+from ..arguments.types import Array, ArrayLike, Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi.handles import Communicator
+from ..mpi.topology import blocks_of_nobody
 from ._arguments import bytes_of, like, padding
 from ._neighbors import filled, halves, neighborhood, neighbors_in
+from .primitive import Operation, named
 
 operation = Operation(
     "neighbor_allgather",

@@ -8,11 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..annotations import Array, ArrayLike, Comm, Counts
-from ..handles import Communicator
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
-from ..topology import blocks_of_nobody
+from ..arguments.types import Array, ArrayLike, Comm, Counts
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi.handles import Communicator
+from ..mpi.topology import blocks_of_nobody
 from ._arguments import (
     bytes_of,
     bytes_of_a_row,
@@ -22,6 +21,7 @@ from ._arguments import (
     padding,
 )
 from ._neighbors import filled, halves, neighborhood, neighbors_in
+from .primitive import Operation, named
 
 operation = Operation(
     "neighbor_allgatherv",

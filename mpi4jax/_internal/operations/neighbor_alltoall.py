@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..annotations import Array, ArrayLike, Comm
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
-from ..topology import blocks_of_nobody
+from ..arguments.types import Array, ArrayLike, Comm
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi.handles import Communicator
+from ..mpi.topology import blocks_of_nobody
+from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, like, padding
 from ._neighbors import filled, halves, neighborhood, neighbors_in
+from .primitive import Operation
 
 
 def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> ShapedArray:

@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from ..annotations import Array, ArrayLike, Comm, Counts
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..lines import Halves
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
-from ..topology import blocks_of_nobody
-from ._arguments import bytes_of_a_row, check_rows, like, neighbor_row_counts, padding
+from ..arguments.types import Array, ArrayLike, Comm, Counts
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi.handles import Communicator
+from ..mpi.topology import blocks_of_nobody
+from ..xla.call_sites import Halves
+from ..xla.jax_compat import ShapedArray
+from ._arguments import (
+    bytes_of_a_row,
+    check_rows,
+    like,
+    neighbor_row_counts,
+    padding,
+)
 from ._neighbors import filled, halves, neighborhood, neighbors_in
+from .primitive import Operation
 
 
 def _not_written(

@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Integer, Status
-from ..handles import Communicator
-from ..operation import Operation
-from ..token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
+from ..forms.token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -21,6 +20,7 @@ from ._arguments import (
     source_rank,
 )
 from ._linear import Linear, linear
+from .primitive import Operation
 
 operation = Operation(
     "recv",

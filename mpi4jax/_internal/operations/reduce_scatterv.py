@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts, Op
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Op
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
 from ._reductions import def_derivatives, reducer
+from .primitive import Operation, named
 
 
 def _result(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Op
-from ..handles import Communicator
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import like
 from ._reductions import def_derivatives, depend_on_all, reducer
+from .primitive import Operation, named
 
 operation = Operation("scan", result=lambda x, **_: like(x), in_place=True)
 

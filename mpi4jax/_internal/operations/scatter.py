@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Integer
-from ..handles import Communicator
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import check_first_axis, like, root_rank, zeros_after
+from .primitive import Operation, named
 
 operation = Operation(
     "scatter",

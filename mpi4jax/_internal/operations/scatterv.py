@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Counts, Integer
-from ..handles import Communicator
-from ..jax_compat import ShapedArray
-from ..operation import Operation, named
-from ..token import AnyToken, with_tokens, without_tokens
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
+from .primitive import Operation, named
 
 
 def _result(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import handles
-from ..annotations import ArrayLike, Comm, Integer
-from ..handles import Communicator
-from ..operation import Operation
-from ..token import AnyToken, LinearToken, with_tokens, without_tokens
-from ..validation import integer
+from ..arguments.checks import integer
+from ..arguments.types import ArrayLike, Comm, Integer
+from ..forms.token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..mpi.handles import Communicator
 from ._arguments import dest_rank, no_derivative, send_tag
 from ._linear import Linear, linear
+from .primitive import Operation
 
 operation = Operation("send", result=lambda x, **_: None)
 operation.def_jvp(no_derivative("send"))

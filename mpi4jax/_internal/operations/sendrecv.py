@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import handles
-from ..annotations import Array, ArrayLike, Comm, Integer, Status
-from ..jax_compat import (
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
+from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..mpi import handles
+from ..xla.jax_compat import (
     Primitive,
     ShapedArray,
     ad,
@@ -18,8 +19,6 @@ from ..jax_compat import (
     lower_function,
     register_lowering,
 )
-from ..operation import Operation
-from ..token import AnyToken, with_tokens, without_tokens
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -30,6 +29,7 @@ from ._arguments import (
     send_tag,
     source_rank,
 )
+from .primitive import Operation
 
 
 def _operation(kind: type[Operation], *operands: str) -> Operation:

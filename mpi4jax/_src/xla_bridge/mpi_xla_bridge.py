@@ -2,7 +2,7 @@
 
 from mpi4jax import _core
 from mpi4jax._core import get_logging, set_logging
-from mpi4jax._internal.bridge import abi
+from mpi4jax._internal.mpi.binding import abi
 
 __all__ = ["MPI_STATUS_IGNORE_ADDR", "get_logging", "set_logging"]
 

@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 from mpi4jax._core import get_logging, set_logging
-from mpi4jax._internal.bridge import abi
+from mpi4jax._internal.mpi.binding import abi
 
 from .mpi_xla_bridge import MPI_STATUS_IGNORE_ADDR
 

@@ -1,0 +1,136 @@
+"""The data types of arrays: what MPI has for them, and which operators take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpi4jax import _core
+
+from ..xla.jax_compat import ShapedArray
+
+#: The MPI data type for each data type of XLA's (the codes are those of c_api.h). MPI has
+#: none for short floats: they travel as integers of their size.
+DATATYPES = {
+    "bool": (1, "C_BOOL"),
+    "int8": (2, "INT8_T"),
+    "int16": (3, "INT16_T"),
+    "int32": (4, "INT32_T"),
+    "int64": (5, "INT64_T"),
+    "uint8": (6, "UINT8_T"),
+    "uint16": (7, "UINT16_T"),
+    "uint32": (8, "UINT32_T"),
+    "uint64": (9, "UINT64_T"),
+    "float16": (10, "UINT16_T"),
+    "bfloat16": (16, "UINT16_T"),
+    "float32": (11, "FLOAT"),
+    "float64": (12, "DOUBLE"),
+    "complex64": (15, "C_FLOAT_COMPLEX"),
+    "complex128": (18, "C_DOUBLE_COMPLEX"),
+    "float8_e3m4": (29, "UINT8_T"),
+    "float8_e4m3": (28, "UINT8_T"),
+    "float8_e4m3b11fnuz": (23, "UINT8_T"),
+    "float8_e4m3fn": (20, "UINT8_T"),
+    "float8_e4m3fnuz": (25, "UINT8_T"),
+    "float8_e5m2": (19, "UINT8_T"),
+    "float8_e5m2fnuz": (24, "UINT8_T"),
+    "float8_e8m0fnu": (33, "UINT8_T"),
+}
+
+#: The types with less than a byte for an element, of which XLA packs several into one, and
+#: those that they are converted to for the journey, as MPI can't address parts of bytes.
+CARRIERS = {
+    "int2": "int8",
+    "int4": "int8",
+    "uint2": "uint8",
+    "uint4": "uint8",
+    "float4_e2m1fn": "float8_e4m3fn",
+}
+
+#: The reduction operators that MPI defines, in the order of their numbers.
+OPERATORS = _core.OPERATORS
+
+SUM = OPERATORS.index("SUM")
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_REALS = (*_INTEGERS, "float16", "bfloat16", "float32", "float64")
+_NUMBERS = (*_REALS, "complex64", "complex128")
+
+#: The types of the arrays that an operator takes (MPI-4.1 §6.9.2).
+_REDUCED = {
+    **dict.fromkeys(["SUM", "PROD"], _NUMBERS),
+    **dict.fromkeys(["MAX", "MIN"], _REALS),
+    **dict.fromkeys(["LAND", "LOR", "LXOR"], ("bool", *_INTEGERS)),
+    **dict.fromkeys(["BAND", "BOR", "BXOR"], _INTEGERS),
+}
+
+
+#: All types of arrays that can be sent.
+_SENT = {np.dtype(name): name for name in (*DATATYPES, *CARRIERS)}
+
+
+def check_dtype(function: str, argument: str, dtype: Any) -> None:
+    """Raise TypeError if arrays of this type can't be sent."""
+    if dtype in _SENT:
+        return
+    given = f'{function} got an array of type {dtype} for argument "{argument}"'
+    if isinstance(dtype, np.dtype) and dtype.newbyteorder("=") in _SENT:
+        raise TypeError(
+            f"{given}: its bytes are not in this machine's order. Send "
+            'x.astype(x.dtype.newbyteorder("="))'
+        )
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            f"{given}: PRNG keys can't be sent as they are. Send "
+            "jax.random.key_data(keys), and make keys of what is received by "
+            "jax.random.wrap_key_data"
+        )
+    raise TypeError(f"{given}, expected one of {', '.join(_SENT.values())}")
+
+
+def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "") -> None:
+    """Raise TypeError if an operator of MPI's is not for arrays of this type."""
+    if op_number >= len(OPERATORS):
+        return  # What a user-made one takes is up to its maker.
+    allowed = _REDUCED.get(OPERATORS[op_number], ())
+    if str(dtype) not in allowed:
+        given = f' for argument "{argument}"' if argument else ""
+        raise TypeError(
+            f"{function} got an array of type {dtype}{given} for "
+            f"op=MPI.{OPERATORS[op_number]}, "
+            f"which is for {', '.join(allowed) or 'no type of JAX'}"
+        )
+
+
+def types_of(arrays: Iterable[Any]) -> list[ShapedArray]:
+    """The types of arrays, or of what is like them."""
+    return [ShapedArray(x.shape, x.dtype) for x in arrays]
+
+
+def has_carrier(x: Any) -> bool:
+    """Whether an array, or what is like one, travels as another type."""
+    return str(x.dtype) in CARRIERS
+
+
+def carried(aval: ShapedArray) -> ShapedArray:
+    """The type of an array on its journey."""
+    carrier = CARRIERS.get(str(aval.dtype))
+    return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))
+
+
+def identity(op_number: int, dtype: Any) -> Any:
+    """The value that an operator leaves others unchanged with (zero if that is unknown)."""
+    name = OPERATORS[op_number] if op_number < len(OPERATORS) else ""
+    if name in ("PROD", "LAND"):
+        return 1
+    if name == "BAND":
+        return ~np.zeros((), dtype)
+    if name in ("MAX", "MIN"):
+        if jax.dtypes.issubdtype(dtype, np.integer):
+            limits = jax.numpy.iinfo(dtype)
+            return limits.min if name == "MAX" else limits.max
+        return -np.inf if name == "MAX" else np.inf
+    return 0

@@ -1,0 +1,176 @@
+"""JAX's own collectives over MPI: what has to be set before JAX is used."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from ..arguments.checks import check
+from ..arguments.hashable import handle, unpack_hashable
+from ..mpi.handles import COMM, members_of
+from ..watch import meeting, whereabouts
+from ..xla.jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initialized
+from . import coordinator
+
+_NAME = "mpi4jax.distributed.initialize"
+#: What names the library of an MPI to the MPItrampoline that jaxlib has.
+_LIBRARY = "MPITRAMPOLINE_LIB"
+
+#: What says how many threads XLA makes, if not the number of cores that it may use.
+_THREADS = ("PJRT_NPROC", "NPROC")
+
+#: The communicator of JAX's collectives. Others would mix up its messages with theirs.
+_comm: MPI.Intracomm | None = None
+
+
+def initialize(comm: MPI.Intracomm | None = None) -> None:
+    """Connect the JAX of all processes, with collectives that use MPI.
+
+    All processes of the communicator have to call it, before they use JAX. Afterwards,
+    ``jax.devices()`` contains the devices of all processes, in the order of their ranks,
+    arrays can be sharded over them, and JAX's collectives (of ``psum``, resharding, matrix
+    products) use the MPI of mpi4py. On GPUs they use NCCL, and each process takes one GPU
+    of its node.
+
+    Arguments:
+        comm: The communicator of the processes (defaults to ``COMM_WORLD``). The rank in
+            it is JAX's ``process_index``.
+
+    Raises:
+        RuntimeError: if it is called twice, after JAX has created its devices, with several
+            CPU devices in a process, or with an MPI that was not initialised with
+            ``THREAD_MULTIPLE``. All processes raise it.
+
+    """
+    global _comm
+    check(_NAME, "comm", COMM, comm)
+    comm = MPI.COMM_WORLD if comm is None else unpack_hashable(comm)
+    _agree(comm, _problem())
+    _comm = comm.Dup()
+    is_world = comm.Get_size() == MPI.COMM_WORLD.Get_size()
+    if is_world:
+        meeting.connect()
+    serve_jax(_comm)
+    connect(_comm, "mpi")
+    whereabouts.note_distributed(uses_mpi=True, is_world=is_world)
+
+
+def _problem() -> str | None:
+    """Why this process can't go on, if it can't."""
+    if _comm is not None:
+        return f"{_NAME}() was called before"
+    if jax.distributed.is_initialized():
+        return f"jax.distributed.initialize() was called before; {_NAME}() calls it"
+    if backends_are_initialized():
+        return (
+            "JAX has made its devices already. Call it before anything is computed, and "
+            "before jax.devices(), jax.device_count() and the like"
+        )
+    setting = _several_devices()
+    if setting is not None:
+        return (
+            f"with {setting}, JAX makes several devices in a process, but its collectives "
+            "use MPI with one device for each process. Start a process for each device"
+        )
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return (
+            "MPI was not initialised with THREAD_MULTIPLE, but JAX calls it from threads "
+            "of its own (mpi4py asks for it, unless mpi4py.rc.thread_level says otherwise)"
+        )
+    return None
+
+
+def _several_devices() -> str | None:
+    """What makes XLA's CPU several devices, if something does and JAX uses it."""
+    if _core.device_count() > 0:
+        return None
+    config: Any = jax.config
+    count = config.jax_num_cpu_devices
+    if count >= 0:
+        return f"jax_num_cpu_devices={count}" if count > 1 else None
+    flag = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+    flags = list(flag.finditer(os.environ.get("XLA_FLAGS", "")))
+    return flags[-1][0] if flags and int(flags[-1][1]) > 1 else None
+
+
+def _agree(comm: MPI.Intracomm, problem: str | None) -> None:
+    """Raise on all ranks if one of them has a problem: the others would wait for it."""
+    problems = comm.allgather(problem)
+    for rank, found in enumerate(problems):
+        if found is not None:
+            where = "" if all(problems) else f"on rank {rank}, "
+            raise RuntimeError(f"{_NAME}() can't be called now: {where}{found}")
+
+
+def serve_jax(comm: MPI.Intracomm) -> None:
+    """Have JAX's collectives find the MPI of this process, with `comm` as their world."""
+    handles = {"COMM_WORLD": comm}
+    # mpi4py lacks some types of Fortran's, which nobody here uses.
+    names = [name.replace("2INT", "TWOINT") for name in _core.JAX_HANDLES]
+    found = [handles.get(name, getattr(MPI, name, MPI.DATATYPE_NULL)) for name in names]
+    members, rank = members_of(comm), comm.Get_rank()
+    _core.serve_jax(list(map(handle, found)), members, rank, DEVICE_BYTES, _owners)
+    if os.environ.get(_LIBRARY):
+        return  # jaxlib has opened it, and was told to use another one if it is not ours
+    os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())
+    try:
+        _core.start_trampoline(JAXLIB_LIBRARY)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{_NAME}() can't connect this jaxlib to MPI ({error}). Have it look by "
+            f"itself: set {_LIBRARY}={os.environ[_LIBRARY]} where the program is started"
+        ) from None
+    finally:
+        # It is for this process: others may have another MPI.
+        del os.environ[_LIBRARY]
+
+
+def _owners() -> dict[int, int]:
+    """The process that each device of XLA's CPU belongs to."""
+    return {device.id: device.process_index for device in jax.devices("cpu")}
+
+
+def _cores() -> int:
+    """How many cores this process may run on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def connect(comm: MPI.Intracomm, collectives: str) -> None:
+    """Have JAX's processes find each other, and exchange what they compute in this way."""
+    # XLA runs programs that exchange data one after another, and other programs, with our
+    # operations, as well. Bound to one core, it would have one thread for both, and a
+    # program that waits for other processes would keep the one from running that they are
+    # waiting for.
+    if _cores() < 2 and not any(map(os.environ.get, _THREADS)):
+        os.environ[_THREADS[0]] = "2"
+    jax.config.update("jax_cpu_collectives_implementation", collectives)
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)
+    jax.distributed.initialize(
+        address,
+        comm.Get_size(),
+        comm.Get_rank(),
+        local_device_ids=_own_devices(comm),
+        cluster_detection_method="deactivate",
+        coordinator_bind_address=address,
+    )
+
+
+def _own_devices(comm: MPI.Intracomm) -> list[int] | None:
+    """The GPU of this process, among those of the node; None if that has none."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = node.Get_rank()
+    node.Free()
+    count = _core.device_count()
+    if count == 0 or os.environ.get("JAX_LOCAL_DEVICE_IDS"):
+        return None
+    return [rank % count]

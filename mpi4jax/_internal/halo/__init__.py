@@ -1,0 +1,1 @@
+"""Halo exchange: the plan, and the ways in which cells get into messages."""

@@ -1,0 +1,130 @@
+"""Many arrays in one, and back, along the last axis.
+
+XLA compiles a loop over its elements for each array that is concatenated, and a call of
+its own for each that is cut out. On CPUs, the core copies all of them in one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..arguments.dtypes import has_carrier
+from ..xla.effects import custom_call_target
+from ..xla.jax_compat import (
+    ShapedArray,
+    VaryingPrimitive,
+    ad,
+    batching,
+    def_eager,
+    ffi_lowering,
+    lower_function,
+    register_lowering,
+)
+
+#: XLA does fewer than this by itself: it can do so in the kernels that compute them.
+MANY = 4
+
+
+def concatenate(arrays: Sequence[Any]) -> Any:
+    """Arrays of one type that differ in their last axis at most, one behind the other."""
+    # XLA aborts in its compiler where empty ones are among them.
+    arrays = [x for x in arrays if x.shape[-1]] or arrays[:1]
+    if len(arrays) == 1:
+        return arrays[0]
+    if _are_few(arrays, arrays[0]):
+        return jnp.concatenate(arrays, -1)
+    return concatenate_p.bind(*arrays)
+
+
+def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    """The parts of an array that has so many elements of each along its last axis."""
+    if 0 in sizes:
+        rest = iter(split(x, [size for size in sizes if size]))
+        return [next(rest) if size else _empty(x) for size in sizes]
+    if len(sizes) == 1:
+        return [x]
+    if _are_few(sizes, x):
+        return _split(x, sizes=tuple(sizes))
+    found: Sequence[Any] = split_p.bind(x, sizes=tuple(sizes))
+    return found
+
+
+def _empty(x: Any) -> Any:
+    return jnp.zeros((*x.shape[:-1], 0), x.dtype)
+
+
+def _are_few(parts: Sequence[Any], x: Any) -> bool:
+    return len(parts) < MANY or has_carrier(x)
+
+
+def _split(x: Any, *, sizes: tuple[int, ...]) -> list[Any]:
+    ends = itertools.accumulate(sizes)
+    pairs = zip(ends, sizes, strict=True)
+    return [jax.lax.slice_in_dim(x, end - size, end, axis=-1) for end, size in pairs]
+
+
+concatenate_p = VaryingPrimitive("concatenate_mpi")
+split_p = VaryingPrimitive("split_mpi")
+split_p.multiple_results = True
+
+
+@concatenate_p.def_abstract_eval
+def _type_of_concatenated(*avals: Any) -> ShapedArray:
+    *rows, _ = avals[0].shape
+    return ShapedArray((*rows, sum(x.shape[-1] for x in avals)), avals[0].dtype)
+
+
+@split_p.def_abstract_eval
+def _types_of_parts(aval: Any, *, sizes: tuple[int, ...]) -> list[ShapedArray]:
+    return [ShapedArray((*aval.shape[:-1], size), aval.dtype) for size in sizes]
+
+
+def _transpose_concatenate(cotangent: Any, *operands: Any) -> Sequence[Any]:
+    return split(cotangent, [x.aval.shape[-1] for x in operands])
+
+
+def _transpose_split(cotangents: Any, *_: Any, sizes: tuple[int, ...]) -> list[Any]:
+    return [concatenate(list(map(ad.instantiate_zeros, cotangents)))]
+
+
+def _batch_concatenate(operands: Any, axes: Any) -> tuple[Any, int]:
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
+    moved = [batching.bdim_at_front(x, axis, size) for x, axis in pairs]
+    return concatenate(moved), 0
+
+
+def _batch_split(
+    operands: Any, axes: Any, *, sizes: tuple[int, ...]
+) -> tuple[Sequence[Any], list[int]]:
+    (x,), (axis,) = operands, axes
+    return split(jnp.moveaxis(x, axis, 0), sizes), [0] * len(sizes)
+
+
+def _register(
+    primitive: VaryingPrimitive, name: str, function: Any, transpose: Any, batch: Any
+) -> None:
+    def lower(ctx: Any, *operands: Any, **_: Any) -> Any:
+        return ffi_lowering(custom_call_target(name))(ctx, *operands)
+
+    def_eager(primitive)
+    ad.deflinear2(primitive, transpose)
+    batching.primitive_batchers[primitive] = batch
+    register_lowering(primitive, lower, platform="cpu")
+    elsewhere = lower_function(function, multiple_results=primitive.multiple_results)
+    register_lowering(primitive, elsewhere)
+
+
+_register(
+    concatenate_p,
+    "concatenate",
+    lambda *arrays: jnp.concatenate(arrays, -1),
+    _transpose_concatenate,
+    _batch_concatenate,
+)
+_register(split_p, "split", _split, _transpose_split, _batch_split)

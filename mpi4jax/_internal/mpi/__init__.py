@@ -1,0 +1,1 @@
+"""MPI: loading the library, its handles, topologies, and the devices that it reads."""

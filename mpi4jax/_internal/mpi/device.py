@@ -1,0 +1,117 @@
+"""What is done about arrays in the memory of GPUs, and what the environment says of it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from ..environment import settings
+from . import context
+
+#: JAX's platforms whose arrays are in device memory.
+PLATFORMS = ("cuda", "rocm")
+
+#: Of what is longer, one part is copied while another one travels.
+DEFAULT_CHUNK = 4 << 20
+#: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
+LARGEST_ELEMENT = 16
+#: MPI tells how many elements came in an int.
+LARGEST_CHUNK = 1 << 30
+
+
+def has_cuda_support() -> bool:
+    """Whether mpi4jax can be used with arrays on NVIDIA GPUs."""
+    return _core.device() == "cuda"
+
+
+def has_sycl_support() -> bool:
+    """Whether mpi4jax can be used with arrays on Intel GPUs: no."""
+    return False
+
+
+def prepare(platform: str) -> None:
+    """Raise if arrays on a platform of JAX's that has device memory can't be used.
+
+    Warns, once, where they may be used in a way that is not the best.
+    """
+    if _core.device() != platform:
+        raise missing_driver()
+    check_mpi()
+
+
+def missing_driver() -> ImportError:
+    """What is raised where arrays of GPUs can't be used."""
+    why = _core.why_no_device() or f"the driver is that of {_core.device()}"
+    return ImportError(
+        "The mpi4jax GPU extensions could not be imported: "
+        f"there is no driver of a GPU that could be used ({why})."
+    )
+
+
+@functools.cache
+def check_mpi() -> None:
+    """Warn where MPI may crash on device memory, or copies may be made for nothing."""
+    wanted, supported = settings.use_cuda_mpi, _core.mpi_takes_device_memory()
+    if wanted and supported is False:
+        warnings.warn(
+            "MPI4JAX_USE_CUDA_MPI=1 has MPI read and write the memory of GPUs, but this "
+            "MPI says that it can't. Should the program crash (segmentation fault), unset "
+            "it.",
+            stacklevel=2,
+        )
+    elif (wanted or (wanted is None and supported)) and not _core.has_start_context():
+        warnings.warn(_no_context(wanted is True), stacklevel=2)
+    if wanted is None and supported is None:
+        warnings.warn(
+            "Not using CUDA-aware MPI, as this MPI does not say whether it is: arrays on "
+            "GPUs are copied to host memory. If it is, set MPI4JAX_USE_CUDA_MPI=1. To "
+            "silence this warning, set MPI4JAX_USE_CUDA_MPI=0.",
+            stacklevel=2,
+        )
+
+
+def _no_context(is_wanted: bool) -> str:
+    """What to say where MPI found no context of a GPU's."""
+    consequence = (
+        "MPI4JAX_USE_CUDA_MPI=1 has it get that nevertheless, which may crash the program"
+        if is_wanted
+        else "So arrays on GPUs are copied to host memory"
+    )
+    return (
+        f"MPI found no context of a GPU when it was initialised ({context.why_none()}), "
+        "and CUDA-aware MPIs may take the memory of GPUs for the host's then. "
+        f"{consequence}. Import mpi4jax before mpi4py, and let each process see its own "
+        "GPU only (CUDA_VISIBLE_DEVICES), or call mpi4jax.prepare_gpu() before MPI is "
+        "initialised."
+    )
+
+
+def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
+    """The bytes after which a message is split on this communicator, or 0.
+
+    All processes must split alike. On a communicator that mpi4jax shares with others that
+    is up to the user, who says so by MPI4JAX_STAGING_CHUNK. On its own, which all processes
+    make together here, they come to an agreement.
+    """
+    chunk = settings.staging_chunk
+    if chunk is None:
+        chunk = DEFAULT_CHUNK if is_private and _uses_copies() else 0
+    chunk = min(-(-chunk // LARGEST_ELEMENT) * LARGEST_ELEMENT, LARGEST_CHUNK)
+    if not is_private:
+        return chunk
+    ends = np.array([chunk, -chunk], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, ends, MPI.MIN)
+    return chunk if ends[0] == -ends[1] else 0
+
+
+def _uses_copies() -> bool:
+    """Whether this process hands copies of its arrays to MPI."""
+    if _core.device() is None or _core.is_direct():
+        return False
+    return jax.default_backend() in ("gpu", *PLATFORMS)

@@ -1,0 +1,299 @@
+"""MPI objects as the small numbers by which compiled programs know them.
+
+A communicator carries its number as an MPI attribute (MPI-4.1 §7.7), so that every
+mpi4py object around the same handle has the same number, and MPI itself says when the
+communicator is freed. Numbers are given out in the order of first use and never twice,
+so ranks that run the same program compile the same program.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.MPI import _handleof
+
+from mpi4jax import _core
+
+from ..arguments.checks import check, reject
+from ..arguments.dtypes import DATATYPES, OPERATORS
+from ..arguments.hashable import HashableMPIType, handle, unpack_hashable
+from ..watch import meeting
+from ..xla.flush import flush
+from . import device
+from .topology import Neighbors, neighbors_of
+
+#: The types of the arguments that stand for MPI objects.
+COMM = (type(None), MPI.Intracomm, HashableMPIType)
+OP = (MPI.Op, HashableMPIType)
+STATUS = (type(None), MPI.Status, HashableMPIType)
+
+
+class Communicator:
+    """A communicator, as JAX's programs know it: its number, and what never changes."""
+
+    __slots__ = (
+        "__weakref__",
+        "is_freed",
+        "last_tag",
+        "neighbors",
+        "number",
+        "programs",
+        "rank",
+        "size",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        rank: int,
+        size: int,
+        last_tag: int,
+        neighbors: Neighbors | None,
+    ) -> None:
+        self.number = number
+        self.rank = rank
+        self.size = size
+        #: The largest tag that messages can have.
+        self.last_tag = last_tag
+        #: Those of this process, if the communicator has a topology.
+        self.neighbors = neighbors
+        #: The compiled programs of eager calls, by operation and parameters. They go with
+        #: the communicator.
+        self.programs: dict[Any, Any] = {}
+        #: Whether MPI has said that it is no more.
+        self.is_freed = False
+
+    def __repr__(self) -> str:
+        return f"Communicator({self.number})"
+
+
+_by_handle: dict[int, Communicator] = {}
+_default_comm: MPI.Intracomm | None = None
+
+#: Communicators that have the same number in every program, and the next one to give out.
+_DEFAULT, _WORLD, _SELF, _next_communicator = range(4)
+
+
+def default_comm(
+    doing: str = "in its first call without `comm=`",
+    rule: str = "all ranks of MPI.COMM_WORLD have to make their first call without `comm=` "
+    "together, as it makes the default communicator, a clone of that one.",
+) -> MPI.Intracomm:
+    """The communicator of calls without `comm`: a clone of COMM_WORLD.
+
+    If it has to be made and others are late for that, `doing` and `rule` are reported.
+    """
+    global _default_comm
+    if _default_comm is None:
+        unknown = "What the others do is not known before they do."
+        with meeting.Meeting(doing, f"{rule} {unknown}"):
+            _default_comm = MPI.COMM_WORLD.Clone()
+        _register(_default_comm, _DEFAULT)
+        meeting.connect()
+    return _default_comm
+
+
+def get_default_comm() -> MPI.Intracomm:
+    """The same for other packages, which may communicate on it."""
+    _core.share_default()
+    return default_comm()
+
+
+@functools.cache
+def _keyval() -> int:
+    # Made on first use: MPI need not be initialised when mpi4jax is imported.
+    return MPI.Comm.Create_keyval(delete_fn=_forget)
+
+
+def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
+    # Programs that were called before may still be using it.
+    if not sys.is_finalizing() and not MPI.Is_finalized():
+        try:
+            flush()
+        except Exception as error:
+            # Raised here, it would keep MPI from freeing the communicator.
+            text = f"a program failed before a communicator was freed: {error}"
+            warnings.warn(text, stacklevel=2)
+    _core.free_communicator(communicator.number)
+    communicator.programs.clear()
+    communicator.is_freed = True
+    _by_handle.pop(_handleof(comm), None)
+
+
+def _register(comm: MPI.Intracomm, number: int) -> Communicator:
+    rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
+    communicator = Communicator(number, rank, size, _last_tag(comm), neighbors)
+    _by_handle[_handleof(comm)] = communicator
+    chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
+    _core.set_communicator(number, handle(comm), rank, size, chunk)
+    if neighbors is not None:
+        _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
+    members = members_of(comm)
+    meeting.start()
+    _core.describe_communicator(number, handle(comm), _name_of(comm, number), members)
+    comm.Set_attr(_keyval(), communicator)
+    return communicator
+
+
+def _last_tag(comm: MPI.Intracomm) -> int:
+    """The largest tag: an attribute of COMM_WORLD, at least (MPI-4.1 §9.1.2)."""
+    last: Any = comm.Get_attr(MPI.TAG_UB)
+    if last is None:
+        last = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(last)
+
+
+def _name_of(comm: MPI.Intracomm, number: int) -> str:
+    """What users call a communicator: its name if they gave it one."""
+    known = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
+    # Some MPIs name the copies that they make after the original.
+    name = comm.Get_name()
+    is_given = bool(name) and not name.startswith("MPI")
+    return known.get(number) or (name if is_given else f"communicator {number}")
+
+
+def members_of(comm: MPI.Intracomm) -> list[int]:
+    """The ranks in COMM_WORLD of a communicator's processes."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    try:
+        return list(group.Translate_ranks(None, world))
+    finally:
+        group.Free()
+        world.Free()
+
+
+def communicator(function: str, comm: Any) -> Communicator:
+    """The communicator that `comm` stands for in a call of `function`."""
+    if comm is None:
+        comm = _default_comm
+    try:
+        return _by_handle[_handleof(comm)]
+    except (KeyError, TypeError):
+        return _find_communicator(function, comm)
+
+
+def _find_communicator(function: str, comm: Any) -> Communicator:
+    """The same for one that is new, wrapped, or no communicator at all."""
+    comm = default_comm() if comm is None else _checked(function, comm)
+    found = _by_handle.get(_handleof(comm))
+    if found is not None:
+        return found
+    if comm == MPI.COMM_WORLD:
+        return _register(comm, _WORLD)
+    if comm == MPI.COMM_SELF:
+        return _register(comm, _SELF)
+    global _next_communicator
+    _next_communicator += 1
+    return _register(comm, _next_communicator - 1)
+
+
+def _checked(function: str, comm: Any) -> MPI.Intracomm:
+    """What a user passes as a communicator, unwrapped, if it is one to communicate on."""
+    given = unpack_hashable(comm)
+    hint = ""
+    if isinstance(given, MPI.Comm):
+        if not given:
+            raise ValueError(
+                f'{function} got a null communicator for argument "comm" (was it freed, or '
+                "is this process not one of its members?), expected a valid one"
+            )
+        if given.Is_inter():
+            hint = "Intercommunicators are not supported: pass what their Merge() gives."
+        elif not isinstance(given, MPI.Intracomm):
+            hint = "Pass MPI.Intracomm(comm)."
+    if hint or not isinstance(given, MPI.Intracomm):
+        reject(function, "comm", COMM, given, hint)
+    return given
+
+
+_operators: dict[int, int] = {}
+# Keeps user-made operators alive for the compiled programs that refer to them.
+_user_operators: list[MPI.Op] = []
+
+
+def operator_number(function: str, op: Any) -> int:
+    """The number of a reduction operator."""
+    try:
+        return _operators[_handleof(op)]
+    except (KeyError, TypeError):
+        return _find_operator(function, op)
+
+
+def _find_operator(function: str, op: Any) -> int:
+    """The same for one that is new, wrapped, or no operator at all."""
+    check(function, "op", OP, op)
+    op = unpack_hashable(op)
+    found = _operators.get(_handleof(op))
+    if found is not None:
+        return found
+    if op == MPI.OP_NULL:
+        raise ValueError(
+            f'{function} got a null operator for argument "op" (was it freed?), '
+            "expected a valid one"
+        )
+    _user_operators.append(op)
+    return _add_operator(op)
+
+
+def _add_operator(op: MPI.Op) -> int:
+    number = _operators[_handleof(op)] = len(_operators)
+    _core.set_operator(number, handle(op))
+    return number
+
+
+NO_STATUS = -1
+
+# Statuses that compiled programs fill: kept alive, as the programs hold their number.
+_statuses: list[MPI.Status] = []
+_status_numbers: dict[int, int] = {}
+# Numbers for calls that are over when they return, to be used again.
+_free_numbers: list[int] = []
+_number_count = 0
+
+
+def _next_number() -> int:
+    global _number_count
+    _number_count += 1
+    return _number_count - 1
+
+
+def status_number(function: str, status: Any) -> int:
+    """The number of a status that a compiled program fills whenever it runs."""
+    if status is None:
+        return NO_STATUS
+    check(function, "status", STATUS, status)
+    status = unpack_hashable(status)
+    address = MPI._addressof(status)
+    if address not in _status_numbers:
+        _statuses.append(status)
+        _status_numbers[address] = _next_number()
+        _core.set_status(_status_numbers[address], address)
+    return _status_numbers[address]
+
+
+def borrow_status_number(function: str, status: Any) -> int:
+    """A number for a status that is filled once, and is then to be returned."""
+    check(function, "status", STATUS, status)
+    number = _free_numbers.pop() if _free_numbers else _next_number()
+    _core.set_status(number, MPI._addressof(unpack_hashable(status)))
+    return number
+
+
+def return_status_number(number: int) -> None:
+    _free_numbers.append(number)
+
+
+def _fill_tables() -> None:
+    for dtype, (code, name) in DATATYPES.items():
+        size = np.dtype(dtype).itemsize
+        _core.set_datatype(code, handle(getattr(MPI, name)), size)
+    for name in OPERATORS:
+        _add_operator(getattr(MPI, name))
+
+
+_fill_tables()

@@ -1,0 +1,1 @@
+"""Nonblocking operations, and computations between start and wait."""

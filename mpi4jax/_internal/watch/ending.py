@@ -1,0 +1,134 @@
+"""Why this process ends. The core tells the other ranks, if they wait for this one."""
+
+from __future__ import annotations
+
+import _sitebuiltins
+import atexit
+import dis
+import functools
+import sys
+import traceback
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from mpi4jax import _core
+
+from ..xla.call_sites import Frame, described, frames_of
+
+#: Reasons are cut here.
+_LONGEST = 200
+
+
+class _Ending:
+    """Why the main program ends."""
+
+    def __init__(self) -> None:
+        #: The status of the last call of sys.exit, the call in words, and its line.
+        self._exit: tuple[Any, str, str] | None = None
+        self._main = _main()
+
+    def watch(self) -> None:
+        @functools.wraps(sys.exit)
+        def exit(status: Any = None, /) -> NoReturn:
+            self._note_exit(status, "sys.exit")
+            raise SystemExit(status)
+
+        sys.exit = exit
+
+        # The class of `exit` and `quit`.
+        quitter: Any = _sitebuiltins.Quitter
+        call = quitter.__call__
+
+        @functools.wraps(call)
+        def quit(quitter: Any, code: Any = None) -> None:
+            self._note_exit(code, quitter.name)
+            call(quitter, code)
+
+        quitter.__call__ = quit
+
+    def _note_exit(self, status: Any, name: str) -> None:
+        argument = "" if status is None else _shortened(repr(status))
+        line = described(frames_of(sys._getframe()))
+        self._exit = status, f"{name}({argument})", line
+
+    def reason(self) -> tuple[int, str, str] | None:
+        """The exit code, the reason in words and its line; none for a plain end."""
+        if _has_returned(self._main):
+            # A program that caught the exception of sys.exit went on.
+            return None
+        # Python leaves it here before any hook that prints it, such as rich's.
+        error = getattr(sys, "last_value", None)
+        if error is not None and _is_from(self._main, error.__traceback__):
+            code = 130 if isinstance(error, KeyboardInterrupt) else 1
+            return code, _in_words(error), _lines_of(error.__traceback__)
+        if self._exit is not None:
+            status, call, line = self._exit
+            return _exit_code(status), call, line
+        # One that is raised by itself tells nobody its exit code.
+        last = Frame(self._main.f_code, self._main.f_lasti)
+        return 0, "SystemExit", described([last])
+
+
+def _is_from(frame: FrameType, trace: TracebackType | None) -> bool:
+    """Whether an exception has left a function."""
+    return any(other is frame for other, _ in traceback.walk_tb(trace))
+
+
+def _lines_of(trace: TracebackType | None) -> str:
+    frames = [Frame(frame.f_code, frame.f_lasti) for frame, _ in traceback.walk_tb(trace)]
+    return described(reversed(frames))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def _in_words(error: BaseException) -> str:
+    name = type(error).__name__
+    text, _, trace = str(error).strip().partition("Traceback (most recent call last):")
+    # JAX puts the whole traceback of a callback into its error; the last line says it.
+    reason = text.partition("\n")[0] + trace.strip().rpartition("\n")[2]
+    return f"{name}: {_shortened(reason)}" if reason else name
+
+
+def _exit_code(status: Any) -> int:
+    if status is None:
+        return 0
+    return status & 0xFF if isinstance(status, int) else 1
+
+
+def _main() -> FrameType:
+    """The main program: what is called first of all."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_returned(frame: FrameType) -> bool:
+    """Whether a function that is over has returned. If not, an exception has left it."""
+    instruction = frame.f_code.co_code[frame.f_lasti]
+    return dis.opname[instruction].startswith("RETURN")
+
+
+_ending = _Ending()
+
+
+@functools.cache
+def tell() -> bool:
+    """Tell the core why the main program is over. Gives whether it has failed.
+
+    Functions that were registered for the exit may still run, and call MPI.
+    """
+    reason = _ending.reason()
+    if reason is None:
+        return False
+    code, text, line = reason
+    _core.end_with(code, f"{text}, {line}" if line else text)
+    return code != 0
+
+
+def enable() -> None:
+    """Note from now on why this process ends."""
+    _ending.watch()
+    atexit.register(tell)

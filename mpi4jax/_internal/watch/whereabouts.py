@@ -1,0 +1,245 @@
+"""Where Python's threads are, for the watching thread of the core (rust/src/watch).
+
+A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax
+can't, and the core knows these. One that waits for JAX can't either, if JAX has nothing to
+do but such calls, and one that waits for the end of another thread. All others may: they
+compute, sleep, read files, or are in mpi4py.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import mpi4jax
+
+from ..xla.call_sites import described, eager, frames_of
+from ..xla.jax_compat import (
+    devices_in_use,
+    is_compiling,
+    is_jitted,
+    waits_for_arrays,
+    waits_for_processes,
+)
+
+_PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
+_THREADING = threading.__file__
+_POOL = os.path.join("concurrent", "futures", "thread.py")
+#: The thread of tqdm that looks after progress bars.
+_PROGRESS_BARS = os.path.join("tqdm", "_monitor.py")
+
+#: Functions that wait for the end of threads: one of them, or all at exit. Python < 3.13
+#: has the second one.
+_JOINS = ("join", "_wait_for_tstate_lock", "_shutdown")
+
+#: Functions of NumPy's that wait for an array of JAX's, whose memory they share.
+_CONVERSIONS = (np.array, np.asarray, np.asanyarray, np.ascontiguousarray)
+
+
+class Threads(NamedTuple):
+    """Where the threads are."""
+
+    #: The lines of those that are in calls, by the system's number. An eager call that XLA
+    #: makes has that of the thread that waits for it, under the number 0.
+    lines: dict[int, str]
+    #: Those that may act: name (none for the main thread), activity and line.
+    elsewhere: list[tuple[str, str, str]]
+    #: Those that wait for JAX or for another thread: the system's number, and what is the
+    #: same for as long as they do so in the same function.
+    waiting: list[tuple[int, int]]
+    #: Whether one of them waits for JAX.
+    wait_for_jax: bool
+    #: Why one of them may go on without a call that returns, if it may.
+    doubt: str
+    #: Whether the main thread waits at exit for the JAX of all processes.
+    is_in_shutdown: bool
+    #: Whether an interrupt raises KeyboardInterrupt.
+    has_default_interrupt: bool
+
+
+def whereabouts(in_calls: Sequence[int]) -> Threads:
+    """Where the threads are. Those with these numbers of the system's are in calls."""
+    main = threading.main_thread()
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    lines: dict[int, str] = {}
+    wait_for_jax = is_in_shutdown = is_interruptible = False
+    elsewhere, waiting = [], []
+    # The main thread first.
+    for ident in sorted(frames, key=lambda ident: ident != main.ident):
+        frame, thread = frames[ident], known.get(ident)
+        number = (thread and thread.native_id) or 0
+        stack = list(frames_of(frame))
+        if 0 not in lines and any(each.code in eager for each in stack):
+            lines[0] = described(stack)
+        if number in in_calls:
+            lines[number] = described(stack)
+            continue
+        if _is_idle(frame):
+            continue
+        if thread is main and _world_is_jax and waits_for_processes(frame.f_code):
+            is_in_shutdown = True
+            continue
+        is_waiting = _waits_for_thread(frame)
+        if in_calls and number and not is_waiting and _waits_for_jax(frame):
+            is_waiting = wait_for_jax = True
+        if is_waiting:
+            waiting.append((number, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
+            is_interruptible |= thread is main
+            continue
+        name = "" if thread is main else "of a library" if thread is None else thread.name
+        elsewhere.append((name, _activity(frame), described(stack)))
+    return Threads(
+        lines,
+        elsewhere,
+        waiting,
+        wait_for_jax,
+        (is_interruptible and _handled_signals()) or (wait_for_jax and _doubt()) or "",
+        is_in_shutdown,
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    )
+
+
+def _files(frame: FrameType) -> Iterator[str]:
+    return (each.file for each in frames_of(frame))
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether a thread waits for work, or for a time at which it does nothing much."""
+    if frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith(_POOL):
+        return True
+    files = {file for file in _files(frame) if file != _THREADING}
+    is_harmless = [
+        file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files
+    ]
+    # One without any other file is a timer.
+    return bool(files) and all(is_harmless)
+
+
+def _activity(frame: FrameType) -> str:
+    if any(map(is_compiling, _files(frame))):
+        return "compiling"
+    function = _found(frame, _callee(frame.f_code, frame.f_lasti))
+    if getattr(function, "__module__", None) == "mpi4py.MPI":
+        return f"in {function.__qualname__} of mpi4py"
+    return ""
+
+
+def _waits_for_thread(frame: FrameType) -> bool:
+    """Whether a thread waits for the end of another one, for as long as that takes."""
+    code = frame.f_code
+    if code.co_filename != _THREADING or code.co_name not in _JOINS:
+        return False
+    names = frame.f_locals
+    return names.get("timeout") in (None, -1) and names.get("block", True) is True
+
+
+def _waits_for_jax(frame: FrameType) -> bool:
+    """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
+    if waits_for_arrays(frame.f_code.co_filename):
+        return True
+    path = _callee(frame.f_code, frame.f_lasti)
+    function = _found(frame, path)
+    if path and path[-1] == "block_until_ready":
+        # One that is written in Python would have a frame of its own.
+        return not inspect.isfunction(function)
+    return is_jitted(function) or any(function is known for known in _CONVERSIONS)
+
+
+def _handled_signals() -> str:
+    """Why the main thread may act while it waits, if it may."""
+    names = [
+        number.name
+        for number in signal.Signals
+        if callable(handler := signal.getsignal(number))
+        and handler is not signal.default_int_handler
+    ]
+    return f"it handles {', '.join(names)}" if names else ""
+
+
+def _doubt() -> str:
+    if len(devices_in_use()) != 1:
+        return "JAX has several devices, and may wait for any of them"
+    if jax.distributed.is_initialized() and not _jax_uses_mpi:
+        return "JAX may wait for other processes"
+    return ""
+
+
+#: Whether JAX's processes exchange data by calls of MPI that the core knows, and are all
+#: processes of COMM_WORLD.
+_jax_uses_mpi = _world_is_jax = False
+
+
+def note_distributed(uses_mpi: bool, is_world: bool) -> None:
+    """Note that JAX's processes are connected, and how."""
+    global _jax_uses_mpi, _world_is_jax
+    _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
+
+
+def _found(frame: FrameType, path: tuple[str, ...]) -> Any:
+    """The function with this name in a frame, if there is one."""
+    if not path:
+        return None
+    name, *attributes = path
+    for names in (frame.f_locals, frame.f_globals, frame.f_builtins):
+        if name in names:
+            break
+    else:
+        return None
+    value = names[name]
+    for attribute in attributes:
+        # Nothing of the program's may run here, such as a property.
+        if isinstance(value, ModuleType):
+            value = vars(value).get(attribute)
+        else:
+            value = inspect.getattr_static(value, attribute, None)
+        if isinstance(value, (classmethod, staticmethod)):
+            value = value.__func__
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
+    """The parts of the name that is called at an instruction, or nothing if it has none.
+
+    The first part is empty if it is not a name, but another call or the like. The compiler
+    notes which part of a line each instruction is from. What loads the function begins
+    where the whole call does.
+    """
+    if not hasattr(code, "co_positions"):  # Python 3.10
+        return ()
+    instructions = list(dis.get_instructions(code))
+    call = next((each for each in instructions if each.offset == offset), None)
+    if call is None or not call.opname.startswith("CALL") or call.positions is None:
+        return ()
+    line, _, column, call_end = call.positions
+    # What begins with the call, by where it ends: a name, or "" for a value without one.
+    parts: dict[int | None, tuple[str, bool]] = {}
+    for each in instructions:
+        place = each.positions
+        if each.offset >= offset:
+            break
+        if place is None or place[:3] != (line, line, column) or place[3] == call_end:
+            continue
+        if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
+            is_attribute = "ATTR" in each.opname or "METHOD" in each.opname
+            parts[place[3]] = each.argval, is_attribute
+        elif each.opname.startswith(("CALL", "BINARY_")):
+            parts[place[3]] = "", False
+    path: tuple[str, ...] = ()
+    for end in sorted(parts, key=lambda end: end or 0):
+        name, is_attribute = parts[end]
+        path = (*(path or ("",)), name) if is_attribute else (name,)
+    return path

@@ -1,0 +1,236 @@
+"""The Python lines of the operations in compiled programs.
+
+The call of a handler says by an attribute which operation of which program it is: by a hash
+of the program without its lines, and of the operation's place in it. So programs stay equal
+on all processes, and JAX's cache of compiled programs finds them when lines have moved.
+What stands behind the hash is told to the core whenever a program is lowered, which happens
+also when it then comes from the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple, cast
+
+import mpi4jax
+from mpi4jax import _core
+
+from .jax_compat import (
+    LoweredProgram,
+    is_user_file,
+    map_call_attribute,
+    program_of,
+    text_of,
+    traceback_of,
+)
+
+#: The attribute by which a call says which operation of which program it is.
+CALL_SITE = "call_site"
+
+_PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
+_LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
+_INSTALLED = ("site-packages", "dist-packages")
+
+#: The function that a file is, and those that are a part of another one.
+MODULE = "<module>"
+_PARTS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
+class Frame(NamedTuple):
+    """A function that was called, and where it is."""
+
+    code: CodeType
+    #: The offset of the instruction.
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        return _line(self.code, self.code.co_linetable, self.instruction)
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def function(self) -> str:
+        """The name of the function, with its class if it has one."""
+        name: str = getattr(self.code, "co_qualname", self.code.co_name)  # Python >= 3.11
+        return name.rpartition("<locals>.")[2]
+
+    def __str__(self) -> str:
+        where = f"{shortened(self.file)}:{self.line}"
+        return where if self.function == MODULE else f"{where} in {self.function}"
+
+
+@functools.lru_cache
+def _line(code: CodeType, _: bytes, instruction: int) -> int:
+    """The line of an instruction. Python 3.10 takes code for equal that moved to others."""
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def frames_of(frame: FrameType | None) -> Iterator[Frame]:
+    """The functions that are under way, the innermost first."""
+    while frame is not None:
+        yield Frame(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+
+
+def shortened(file: str) -> str:
+    """The path of a file from the working directory, if it is below that."""
+    try:
+        return _shortened(file, os.getcwd())
+    except (OSError, ValueError):  # The directory is gone; on another drive.
+        return file
+
+
+@functools.lru_cache
+def _shortened(file: str, directory: str) -> str:
+    relative = os.path.relpath(file, directory)
+    return file if relative.startswith(os.pardir) else relative
+
+
+@functools.lru_cache
+def is_jax(file: str) -> bool:
+    """Whether a file belongs to JAX."""
+    return not is_user_file(file)
+
+
+@functools.lru_cache
+def is_users(file: str) -> bool:
+    """Whether a file is a user's: not JAX's, Python's or ours."""
+    if file.startswith((_PACKAGE, "<frozen ")) or is_jax(file):
+        return False
+    return not file.startswith(_LIBRARY) or is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return any(part in file for part in _INSTALLED)
+
+
+def described(stack: Iterable[Frame], scope: str = "") -> str:
+    """The line of a user's in a stack, the innermost first, and the one that called it."""
+    frames = iter(stack)
+    frame = next((frame for frame in frames if is_users(frame.file)), None)
+    if frame is None:
+        return ""
+    text = f"{frame} ({scope})" if scope else str(frame)
+    caller = _caller(frame, frames)
+    return text if caller is None else f"{text}, from {caller}"
+
+
+def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
+    """The line that called the function of another one, which may be a helper.
+
+    What JAX calls has none: it traces a function once for all callers. Only that of an
+    installed package is named nevertheless, as the user's own line says more.
+    """
+    for frame in frames:
+        if not is_installed(callee.file) and is_jax(frame.file):
+            return None
+        if (
+            is_users(frame.file)
+            and not is_installed(frame.file)  # what runs the program, such as pytest
+            and frame.code is not callee.code
+            and frame.function not in _PARTS
+        ):
+            # That a program calls its main function tells nothing.
+            is_same = frame.function == MODULE and frame.file == callee.file
+            return None if is_same else frame
+    return None
+
+
+#: The functions that make a call outside of any program.
+eager: set[CodeType] = set()
+
+
+def is_eager_call(function: Callable[..., Any]) -> None:
+    """Say that a call under this function is an eager one."""
+    eager.add(cast(FunctionType, function).__code__)
+
+
+class Half(NamedTuple):
+    """One side of a message."""
+
+    #: The process on the other side, in the communicator.
+    rank: int
+    tag: int
+    #: In bytes.
+    size: int
+
+
+class Halves(NamedTuple):
+    """The messages of a call."""
+
+    sent: tuple[Half, ...]
+    received: tuple[Half, ...]
+
+
+class Note(NamedTuple):
+    """What is known of a call."""
+
+    #: Its line, or nothing for an eager call.
+    line: str
+    #: Its messages, if its attributes do not say so.
+    halves: Halves | None
+    #: Those that reports name: what it waits for.
+    awaited: Halves | None
+
+
+#: The calls that were lowered so far, by the program that is being lowered.
+_unfinished: dict[Any, list[Note]] = {}
+#: Programs whose lowering failed stay there, but not more than so many.
+_MOST_UNFINISHED = 16
+
+
+#: The messages of calls, by the attribute of the call.
+_halves: dict[int, Halves] = {}
+
+
+def halves_of(site: int) -> Halves | None:
+    """The messages of a call, if its attributes do not say so."""
+    return _halves.get(site)
+
+
+def note(ctx: Any, halves: Halves | None = None, awaited: Halves | None = None) -> int:
+    """Note which line the call comes from that is being lowered, and give its place."""
+    frames = list(starmap(Frame, traceback_of(ctx)))
+    iseager = any(frame.code in eager for frame in frames)
+    scopes = str(ctx.name_stack).split("/")
+    scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
+    calls = _unfinished.setdefault(program_of(ctx), [])
+    calls.append(Note("" if iseager else described(frames, scope), halves, awaited))
+    while len(_unfinished) > _MOST_UNFINISHED:
+        _unfinished.pop(next(iter(_unfinished)))
+    return len(calls) - 1
+
+
+def is_noted(program: LoweredProgram) -> bool:
+    """Whether a program has calls, whose lines the core is to be told."""
+    return program.module.operation in _unfinished
+
+
+def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
+    """Write into the calls of a program which they are, and tell the core their lines."""
+    digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
+    sites = []
+    for line, halves, awaited in _unfinished.pop(program.module.operation):
+        digest.update(b".")
+        site = int.from_bytes(digest.digest(), "little", signed=True)
+        if halves is not None:
+            _halves[site] = halves
+        if awaited is not None:
+            _core.set_messages(site, *map(list, awaited))
+        _core.set_call_site(site, line)
+        sites.append(site)
+    for call in calls:
+        map_call_attribute(call, CALL_SITE, sites.__getitem__)

@@ -1,0 +1,128 @@
+"""The order of MPI calls.
+
+Every operation has an ordered effect, by which JAX chains the operations of a program with
+an XLA token, through jit, scan, while and cond.
+
+On GPUs the calls themselves are chained by a byte of data instead:
+
+    token -> order -> byte -> call -> byte -> call -> byte -> order -> token
+
+The handler `order` does nothing. A byte is a dependency that all of XLA respects, while a
+token gets lost in CUDA graphs and aborts the compiler where it meets a slice
+(docs/xla-token.md). Nobody reads or writes the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .jax_compat import (
+    CALLS_ON_SLICES_ARE_REPEATED,
+    Effect,
+    ShapedArray,
+    abstract_token,
+    barrier,
+    ffi_lowering,
+    get_token,
+    is_for_gpus,
+    operand_of_call,
+    register_effect_type,
+    set_token,
+)
+
+
+def custom_call_target(operation: str) -> str:
+    """The name of an operation in a compiled program: the one that mpi4jax 0.9 gave it."""
+    return f"mpi_{operation}_ffi"
+
+
+class OrderedMPIEffect(Effect):
+    """Calls MPI, in order with all else that does. Equal, and hashed alike, everywhere."""
+
+    def __str__(self) -> str:
+        return "MPI"
+
+    def __repr__(self) -> str:
+        # JAX names the effect so where it refuses to run it on several devices.
+        return (
+            "MPI. An operation of mpi4jax can't be a part of a program that spans several "
+            "devices or processes: use jax.lax.psum and its like in there, and call "
+            "mpi4jax outside, on the part of an array that this process has, "
+            "x.addressable_data(0)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OrderedMPIEffect)
+
+    def __hash__(self) -> int:
+        return int(hashlib.md5(b"OrderedMPIEffect").hexdigest(), 16)
+
+
+ordered_effect = register_effect_type(OrderedMPIEffect, is_ordered=True)
+
+
+#: The type of the data that chains calls on GPUs.
+BYTE = ShapedArray((1,), np.dtype(np.uint8))
+_ORDER = custom_call_target("order")
+
+
+def lower_in_order(
+    ctx: Any,
+    target: str,
+    operands: Sequence[Any],
+    attributes: Mapping[str, Any],
+    *,
+    avals_in: Sequence[Any] | None = None,
+    avals_out: Sequence[Any] | None = None,
+    aliases: dict[int, int] | None = None,
+    takes_byte: bool = True,
+    takes_slices: bool = True,
+) -> list[Any]:
+    """Make a custom call that comes after all other calls of MPI so far. Gives its results.
+
+    Arguments:
+        ctx: What JAX hands to a lowering rule.
+        target: The name of the handler.
+        operands: The values that the handler gets.
+        attributes: The attributes that it gets.
+        avals_in, avals_out: The types of operands and results, if these are not those of
+            the primitive.
+        aliases: The results that take the memory of an operand, by its position.
+        takes_byte: Whether the last operand and the last result on GPUs are the byte, and
+            not XLA's token as on CPUs.
+        takes_slices: Whether XLA may hand the handler the addresses of slices in larger
+            arrays. Operands and results may overlap then, and aliases are not kept.
+
+    """
+    is_on_gpu = is_for_gpus(ctx)
+    has_byte = is_on_gpu and takes_byte
+    has_barriers = is_on_gpu and (CALLS_ON_SLICES_ARE_REPEATED or not takes_slices)
+    token = get_token(ctx, ordered_effect)
+    aval, order = (BYTE, _byte_of(ctx, token)) if has_byte else (abstract_token, token)
+    rule = ffi_lowering(target, has_side_effect=True, operand_output_aliases=aliases)
+    ordered = ctx.replace(
+        avals_in=[*(ctx.avals_in if avals_in is None else avals_in), aval],
+        avals_out=[*(ctx.avals_out if avals_out is None else avals_out), aval],
+    )
+    if has_barriers:
+        operands = barrier(operands)
+    *results, order = rule(ordered, *operands, order, **attributes)
+    token = _convert(ctx, order, BYTE, abstract_token) if has_byte else order
+    set_token(ctx, ordered_effect, token)
+    return barrier(results) if has_barriers else results
+
+
+def _byte_of(ctx: Any, token: Any) -> Any:
+    """The byte that a token was made of, or one made of the token."""
+    byte = operand_of_call(token, _ORDER)
+    return _convert(ctx, token, abstract_token, BYTE) if byte is None else byte
+
+
+def _convert(ctx: Any, order: Any, aval: Any, result_aval: Any) -> Any:
+    converted = ctx.replace(avals_in=[aval], avals_out=[result_aval])
+    (result,) = ffi_lowering(_ORDER)(converted, order)
+    return result
