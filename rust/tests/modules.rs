@@ -1,5 +1,6 @@
 //! Modules import one way: what a file imports never leads back to it, and neither does what a
-//! top-level module imports. The sources are read for this, as the compiler allows cycles.
+//! folder or a top-level module imports. The sources are read for this, as the compiler allows
+//! cycles.
 
 // Miri lends no files.
 #![cfg(not(miri))]
@@ -200,21 +201,43 @@ fn imports_of_files(sources: &Sources) -> Imports {
         .collect()
 }
 
+/// What the members of a folder import from each other: its files, `mod` among them, and the folders
+/// in it. The members of the crate's root are the top-level modules, and `lib`.
+fn imports_in_folder(files: &Imports, folder: &[&str]) -> Imports {
+    let member = |file: &str| -> Option<String> {
+        let path = module_of(file);
+        let name = match path.strip_prefix(folder)? {
+            [] if folder.is_empty() => "lib",
+            [] => "mod",
+            [name, ..] => name,
+        };
+        Some(name.to_owned())
+    };
+    let mut members = Imports::new();
+    for (file, imports) in files {
+        let Some(name) = member(file) else { continue };
+        let others = imports.iter().filter_map(|other| member(other));
+        let others: Vec<_> = others.filter(|other| *other != name).collect();
+        members.entry(name).or_default().extend(others);
+    }
+    members
+}
+
 /// What each top-level module imports from others.
 fn imports_of_modules(files: &Imports) -> Imports {
-    let name = |file: &str| {
-        module_of(file)
-            .first()
-            .map_or("lib", |name| name)
-            .to_owned()
-    };
-    let mut modules = Imports::new();
-    for (file, imports) in files {
-        let others = imports.iter().map(|other| name(other));
-        let others = others.filter(|other| *other != name(file));
-        modules.entry(name(file)).or_default().extend(others);
+    imports_in_folder(files, &[])
+}
+
+/// The path of each folder that has files, but for that of the root.
+fn folders(sources: &Sources) -> BTreeSet<Vec<&str>> {
+    let folder = |file: &'_ String| file.rsplit_once('/').map_or(0, |(folder, _)| folder.len());
+    let mut folders = BTreeSet::new();
+    for file in sources.keys() {
+        let path: Vec<_> = file[..folder(file)].split('/').collect();
+        folders.extend((1..=path.len()).map(|length| path[..length].to_vec()));
     }
-    modules
+    folders.remove(&vec![""]);
+    folders
 }
 
 /// The shortest way from one to another.
@@ -266,6 +289,18 @@ fn top_level_modules_import_one_way() {
     let files = imports_of_files(&sources_of_the_core());
     let cycles = cycles(&imports_of_modules(&files));
     assert!(cycles.is_empty(), "{cycles:#?}");
+}
+
+/// Fails when two folders import from each other, or a file from one of the folders beside it and
+/// that from the file, which is no cycle of files.
+#[test]
+fn folders_import_one_way() {
+    let sources = sources_of_the_core();
+    let files = imports_of_files(&sources);
+    for folder in folders(&sources) {
+        let cycles = cycles(&imports_in_folder(&files, &folder));
+        assert!(cycles.is_empty(), "in {folder:?}: {cycles:#?}");
+    }
 }
 
 /// Fails when a module imports from one that `lib.rs` lists behind it, or is not in the list.
@@ -370,4 +405,21 @@ fn modules_may_not_import_from_each_other() {
     ]));
     assert_eq!(cycles(&files), [""; 0]);
     assert_eq!(cycles(&imports_of_modules(&files)), ["a -> b -> a"]);
+}
+
+#[test]
+fn folders_in_a_folder_may_not_import_from_each_other() {
+    let sources = crate_of(&[
+        ("lib.rs", "mod a;"),
+        ("a/mod.rs", "mod b; mod c;"),
+        ("a/b/mod.rs", "mod one; mod two;"),
+        ("a/b/one.rs", "use crate::a::c::Thing;"),
+        ("a/b/two.rs", "pub struct Other;"),
+        ("a/c.rs", "use super::b::two::Other;"),
+    ]);
+    let files = imports_of_files(&sources);
+    assert_eq!(cycles(&files), [""; 0]);
+    assert_eq!(folders(&sources), [vec!["a"], vec!["a", "b"]].into());
+    assert_eq!(cycles(&imports_in_folder(&files, &["a"])), ["b -> c -> b"]);
+    assert_eq!(cycles(&imports_in_folder(&files, &["a", "b"])), [""; 0]);
 }

@@ -1,5 +1,5 @@
 //! The operations, called as XLA calls them, on an MPI that only records what it is asked. Those on
-//! rows are in `vector.rs`.
+//! rows are in `rows.rs`.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 """The lines of eager calls, which the core can't know by itself.
 
 With MPI4JAX_CHECK, processes compare their calls before MPI is called
-(`rust/src/ops/check.rs`).
+(`rust/src/ops/check/`).
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::buffers::measure;
 use super::call::Call;
+use super::call::buffers::measure;
 use super::check::check_is_enabled;
-use super::{
-    collective, exchange, in_flight, local, neighborhood, nonblocking_collective, point_to_point,
-    ragged, reduction, vector,
-};
+use super::collectives::{blocks, reduction, row_counts, rows};
+use super::flights::{collectives, start_and_wait};
+use super::local;
+use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::Abi;
@@ -30,7 +30,7 @@ macro_rules! handlers {
             /// The scope of the operations of a file.
             const fn scope(file: &str) -> Scope {
                 match file.as_bytes() {
-                    b"exchange" | b"in_flight" | b"point_to_point" => Scope::Message,
+                    b"exchange" | b"start_and_wait" | b"point_to_point" => Scope::Message,
                     b"neighborhood" => Scope::Neighbors,
                     _ => Scope::All,
                 }
@@ -156,39 +156,39 @@ fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
 }
 
 handlers! {
-    collective::allgather,
-    collective::alltoall,
-    collective::barrier,
-    collective::bcast,
-    collective::gather,
-    collective::scatter,
+    blocks::allgather,
+    blocks::alltoall,
+    blocks::barrier,
+    blocks::bcast,
+    blocks::gather,
+    blocks::scatter,
     exchange::exchange,
-    in_flight::hold,
-    in_flight::iexchange,
-    in_flight::wait,
+    start_and_wait::hold,
+    start_and_wait::iexchange,
+    start_and_wait::wait,
     neighborhood::neighbor_allgather,
     neighborhood::neighbor_allgatherv,
     neighborhood::neighbor_alltoall,
     neighborhood::neighbor_alltoallv,
-    nonblocking_collective::iallgather,
-    nonblocking_collective::iallreduce,
-    nonblocking_collective::ialltoall,
-    nonblocking_collective::ibcast,
+    collectives::iallgather,
+    collectives::iallreduce,
+    collectives::ialltoall,
+    collectives::ibcast,
     point_to_point::recv,
     point_to_point::send,
     point_to_point::sendrecv,
-    ragged::allgatherv_counts,
-    ragged::alltoallv_counts,
+    row_counts::allgatherv_counts,
+    row_counts::alltoallv_counts,
     reduction::allreduce,
     reduction::exscan,
     reduction::reduce,
     reduction::reduce_scatter,
     reduction::scan,
-    vector::allgatherv,
-    vector::allgatherv_rows,
-    vector::alltoallv,
-    vector::alltoallv_rows,
-    vector::gatherv,
-    vector::reduce_scatterv,
-    vector::scatterv,
+    rows::allgatherv,
+    rows::allgatherv_rows,
+    rows::alltoallv,
+    rows::alltoallv_rows,
+    rows::gatherv,
+    rows::reduce_scatterv,
+    rows::scatterv,
 }

@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::ptr;
 
-use super::buffers::{check_blocks, measure};
+use super::call::buffers::{check_blocks, measure};
 use crate::error::{Error, Result};
 use crate::xla::raw::{self, XLA_FFI_DataType};
 use crate::xla::{Buffer, Frame, Handler};

@@ -9,17 +9,18 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::buffers::measure;
-use super::call::Call;
-use super::check::byte_type;
-use super::checked_message::Label;
-use super::exchange::{Parcel, in_words, parcels};
-use super::flight::{self, Arrival, Flight};
-use super::messages::{Message, Requests};
-use super::pieces::pieces_to_the_end;
+use super::progress;
+use super::table::{self, Arrival, Flight};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory, Room};
 use crate::mpi::{Abi, Datatype, Neighbor};
+use crate::ops::call::Call;
+use crate::ops::call::buffers::measure;
+use crate::ops::call::pieces::pieces_to_the_end;
+use crate::ops::call::requests::{Message, Requests};
+use crate::ops::check::byte_type;
+use crate::ops::check::labels::Label;
+use crate::ops::messages::exchange::{Parcel, in_words, parcels};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
@@ -30,12 +31,13 @@ use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 type Ticket = [f32; 2];
 
 /// Keeps what has begun, and gives its ticket to the program.
-pub(super) fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()> {
+pub fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()> {
     let [result] = call.results()?;
     check_ticket(&result)?;
-    let number = flight::keep::<A>(flight);
+    let number = table::keep(flight);
+    progress::start::<A>();
     call.is_in_flight(number, None);
-    let ticket: Ticket = [number as f32, flight::process_mark() as f32];
+    let ticket: Ticket = [number as f32, table::process_mark() as f32];
     let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
     call.in_memory(|memory| memory.store(&result, &bytes))
 }
@@ -77,7 +79,7 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// What the call begins, in a block with so much room.
-    pub(super) fn new_flight(&self, room: &Room) -> Result<Flight> {
+    pub fn new_flight(&self, room: &Room) -> Result<Flight> {
         let call_site = self.number("call_site").unwrap_or(0);
         let block = Block::take(room.bytes);
         let mut flight = Flight::new(
@@ -91,12 +93,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Ok(flight)
     }
 
-    pub(super) fn load(
-        &self,
-        operand: &Buffer,
-        block: &mut Block,
-        bytes: Range<usize>,
-    ) -> Result<()> {
+    pub fn load(&self, operand: &Buffer, block: &mut Block, bytes: Range<usize>) -> Result<()> {
         self.in_memory(|memory| memory.load(operand, block.part(bytes)))
     }
 }
@@ -278,7 +275,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
-    let mut flight = flight::take(number, mark).map_err(|text| {
+    let mut flight = table::take(number, mark).map_err(|text| {
         let is_batch = ticket.dims.len() > 1;
         Error::invalid(if is_batch {
             format!("{text}. {MAPPED_CONDITION}")

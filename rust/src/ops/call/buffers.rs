@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::call::Call;
+use super::Call;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, REGISTRY};
@@ -103,7 +103,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 }
 
 /// The type of an array's elements, and its bytes.
-pub(super) fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
+pub fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
     let datatype = REGISTRY.datatype(array.dtype)?;
     match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
         Ok(Some(bytes)) => Ok((datatype, bytes)),

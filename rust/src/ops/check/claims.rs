@@ -8,14 +8,14 @@ use std::ffi::c_int;
 
 use serde::{Deserialize, Serialize};
 
-use super::call::Call;
-use super::check::{byte_type, number_type, world_rank};
+use super::{byte_type, number_type, world_rank};
 use crate::diagnosis::{
     self, Note, Notes, Ranks, Running, Scene, State, agreed, disagreement_in_words, listed, rows_of,
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Functions, PredefinedOp, REGISTRY};
+use crate::ops::call::Call;
 use crate::recorder::{Array, Record, Scope};
 use crate::xla::hash;
 
@@ -168,7 +168,7 @@ impl<A: Abi> Comparison<'_, A> {
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Has the ranks compare what they are about to call. If it does not fit, it is an error on all
     /// of them.
-    pub(super) fn check_collective(&self, record: &Record) -> Result<()> {
+    pub fn check_collective(&self, record: &Record) -> Result<()> {
         if self.communicator.size == 1 {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// If any rank complains, it is an error on all of them.
-    pub(super) fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
+    pub fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
         let comm = self.companion(Companion::Check)?;
         let report = self.with_ranks(comm, |ranks| ranks.complaint(record, complaints))?;
         report.map_or(Ok(()), |report| Err(self.refuse(report, Some(comm))))

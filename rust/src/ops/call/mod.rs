@@ -1,10 +1,19 @@
 //! One call of an operation: what is in its frame, its communicator, and the calling of MPI.
 
+pub mod buffers;
+pub mod companions;
+pub mod counts;
+pub mod derived;
+pub mod log_text;
+pub mod on_error;
+pub mod operator;
+pub mod pieces;
+pub mod requests;
+
 use std::ffi::c_int;
 use std::ops::Range;
 
-use super::counts::{Count, Counting, Form};
-use super::on_error;
+use self::counts::{Count, Counting, Form};
 use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory, fault};
@@ -15,16 +24,16 @@ use crate::xla::{Buffer, Frame};
 /// A call of an operation on a communicator.
 pub struct Call<'a, A: Abi, M> {
     frame: &'a Frame<'a>,
-    pub(super) functions: &'static Functions<A>,
-    pub(super) counting: Counting<A>,
-    pub(super) memory: M,
+    pub functions: &'static Functions<A>,
+    pub counting: Counting<A>,
+    pub memory: M,
     /// The number of the communicator.
-    pub(super) comm_number: i64,
+    pub comm_number: i64,
     pub communicator: Communicator,
     pub operation: &'static Operation,
     recording: Recording,
     /// The record of the call, if messages are to be checked.
-    pub(super) checked: Option<Box<Record>>,
+    pub checked: Option<Box<Record>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -195,7 +204,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// Does something with the memory of the arrays, which may have to wait for the device.
     #[inline(always)]
-    pub(super) fn in_memory<T>(
+    pub fn in_memory<T>(
         &self,
         body: impl FnOnce(&M) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
@@ -217,7 +226,7 @@ impl<A: Abi, M> Call<'_, A, M> {
     }
 
     /// Sees to an error code of MPI's.
-    pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
+    pub fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }

@@ -7,17 +7,17 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use super::buffers::{RecvBuffer, SendBuffer, check_blocks};
-use super::call::Call;
-use super::checked_message::{Labelled, Refusal};
-use super::counts::{Count, Form, invoke};
-use super::pieces::piece_at;
 use crate::error::Result;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Communicator, Status, source_and_tag};
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{RecvBuffer, SendBuffer, check_blocks};
+use crate::ops::call::counts::{Count, Form, invoke};
+use crate::ops::call::pieces::piece_at;
+use crate::ops::check::labels::{Labelled, Refusal};
 
 /// A message that is being sent.
-pub(super) struct Outgoing {
+pub struct Outgoing {
     pub buffer: SendBuffer,
     pub dest: c_int,
     pub tag: c_int,
@@ -76,7 +76,7 @@ impl Outgoing {
 }
 
 /// A message that is being received.
-pub(super) struct Incoming<A: Abi> {
+pub struct Incoming<A: Abi> {
     buffer: RecvBuffer,
     pub source: c_int,
     pub tag: c_int,
@@ -214,7 +214,7 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 /// Receives a message behind its label, if it has one, and says whether it fits.
-pub(super) fn finish_receiving<A: Abi, M: Memory>(
+pub fn finish_receiving<A: Abi, M: Memory>(
     call: &Call<A, M>,
     message: &mut Incoming<A>,
     label: Option<Labelled>,

@@ -1,13 +1,13 @@
 //! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
-use super::buffers::{MpiBuffer, block_for_each, check_blocks};
-use super::call::Call;
-use super::counts::invoke;
-use super::log_text::{items, items_and_root};
-use super::pieces::pieces;
 use crate::error::Result;
 use crate::memory::{Access, Memory};
 use crate::mpi::Abi;
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{MpiBuffer, block_for_each, check_blocks};
+use crate::ops::call::counts::invoke;
+use crate::ops::call::log_text::{items, items_and_root};
+use crate::ops::call::pieces::pieces;
 
 /// MPI-4.1 §6.7: everyone's operand, in rank order, on every rank.
 pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {

@@ -107,16 +107,16 @@ pub enum Form<A: Types> {
 macro_rules! invoke {
     ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
         match $form {
-            $crate::ops::counts::Form::Int(functions) => {
-                (functions.$function)($($crate::ops::counts::Pass::pass($argument)),*)
+            $crate::ops::call::counts::Form::Int(functions) => {
+                (functions.$function)($($crate::ops::call::counts::Pass::pass($argument)),*)
             }
-            $crate::ops::counts::Form::Large(functions) => {
-                (functions.$function)($($crate::ops::counts::Pass::pass($argument)),*)
+            $crate::ops::call::counts::Form::Large(functions) => {
+                (functions.$function)($($crate::ops::call::counts::Pass::pass($argument)),*)
             }
         }
     };
 }
-pub(super) use invoke;
+pub(crate) use invoke;
 
 /// How one call counts.
 pub struct Counting<A: Types> {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::call::Call;
+use super::Call;
 use super::counts::Count;
 use crate::error::{Error, Result};
 use crate::mpi::{Abi, Datatype};

@@ -1,7 +1,4 @@
 //! What is in flight: begun by one call, and waited for by another.
-//!
-//! Most MPIs move a large message only while somebody is in MPI. So a thread looks at what has been
-//! in flight for some time, if MPI allows calls from several threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -12,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::checked_message::Label;
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
-use crate::memory::{Block, gpu_aware};
+use crate::memory::Block;
 use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
-use crate::recorder::{self, Array, Group, os_thread};
+use crate::ops::check::labels::Label;
+use crate::recorder::{self, Array, Group};
 
 /// A message or a collective operation that MPI has begun.
 struct Pending {
@@ -96,7 +93,7 @@ pub struct Flight {
     #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
     labels: Vec<Box<Label>>,
     pending: Vec<Pending>,
-    begin: Instant,
+    pub begin: Instant,
 }
 
 impl Flight {
@@ -135,11 +132,11 @@ impl Flight {
         self.labels = labels;
     }
 
-    fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.pending.iter().all(|pending| pending.is_done)
     }
 
-    fn test<A: Abi>(&mut self, functions: &Functions<A>) {
+    pub fn test<A: Abi>(&mut self, functions: &Functions<A>) {
         for pending in &mut self.pending {
             pending.test(functions);
         }
@@ -191,7 +188,7 @@ const REMEMBERED: usize = 4096;
 
 /// What is in flight, and what is known of it without looking at it.
 struct Kept {
-    flight: Arc<Mutex<Option<Flight>>>,
+    flight: SharedFlight,
     origin: Origin,
     communicator: i64,
     sequence: u64,
@@ -200,8 +197,8 @@ struct Kept {
 struct Flights {
     by_number: BTreeMap<u32, Kept>,
     last: u32,
-    /// Whether there is something for the thread that it has not seen.
-    has_begun: bool,
+    /// Whether there is something that the progress thread has not seen.
+    has_news: bool,
     /// Those that nobody may wait for, the oldest first.
     perhaps_lost: VecDeque<u32>,
     /// Where those come from that are over, each at the place of its number.
@@ -234,13 +231,13 @@ impl Origin {
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
     by_number: BTreeMap::new(),
     last: 0,
-    has_begun: false,
+    has_news: false,
     perhaps_lost: VecDeque::new(),
     remembered: Vec::new(),
 });
-/// Tells the thread that something is in flight.
-static HAS_BEGUN: Condvar = Condvar::new();
-/// Whether the thread waits to be told.
+/// Tells the progress thread that something is in flight.
+static NEWS: Condvar = Condvar::new();
+/// Whether the progress thread waits to be told.
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 
 fn flights() -> MutexGuard<'static, Flights> {
@@ -313,7 +310,7 @@ pub fn process_mark() -> u32 {
 }
 
 /// Keeps what has begun until it is waited for, and gives its number.
-pub fn keep<A: Abi>(flight: Flight) -> u32 {
+pub fn keep(flight: Flight) -> u32 {
     let needs_pushing = flight.needs_pushing && !flight.is_done();
     let may_be_lost = flight.may_be_lost;
     let mut all = flights();
@@ -333,15 +330,39 @@ pub fn keep<A: Abi>(flight: Flight) -> u32 {
     if may_be_lost {
         all.may_lose(number);
     }
-    all.has_begun |= needs_pushing;
+    all.has_news |= needs_pushing;
     drop(all);
-    if needs_pushing && IS_PUSHED.load(Ordering::Relaxed) {
-        start_pushing::<A>();
-        if IS_ASLEEP.load(Ordering::SeqCst) {
-            HAS_BEGUN.notify_one();
-        }
+    if needs_pushing && IS_ASLEEP.load(Ordering::SeqCst) {
+        NEWS.notify_one();
     }
     number
+}
+
+/// A flight that one thread at a time looks at. It is gone once somebody waits for it.
+pub type SharedFlight = Arc<Mutex<Option<Flight>>>;
+
+/// All that is in flight, for the progress thread, and whether some of it is new. Sleeps until that
+/// is so, if `sleep` says it.
+pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
+    let mut all = flights();
+    if sleep {
+        IS_ASLEEP.store(true, Ordering::SeqCst);
+        while !all.has_news {
+            all = NEWS.wait(all).unwrap_or_else(PoisonError::into_inner);
+        }
+        IS_ASLEEP.store(false, Ordering::SeqCst);
+    }
+    let has_news = mem::take(&mut all.has_news);
+    let flights = all.by_number.values();
+    let flights = flights.map(|kept| Arc::clone(&kept.flight)).collect();
+    (flights, has_news)
+}
+
+/// Takes out all that is in flight, each with where it comes from, in words.
+pub fn take_all() -> Vec<(Flight, String)> {
+    let all = mem::take(&mut flights().by_number).into_values();
+    let flights = all.filter_map(|kept| Some((lock(&kept.flight).take()?, kept.origin.in_words())));
+    flights.collect()
 }
 
 /// Takes out what has this number, or says why there is none.
@@ -373,124 +394,14 @@ pub fn set_line(number: u32, line: &str) {
     }
 }
 
-/// Whether a thread is to see to what is in flight.
-static IS_PUSHED: AtomicBool = AtomicBool::new(false);
-/// What is younger is left alone: small messages are there when they are waited for.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// From one look at what is older to the next: so long at first, and in the end.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
-/// A look that takes longer has moved something, and there may be more.
-const WORK: Duration = Duration::from_micros(5);
-/// The thread sleeps when there was nothing in flight for so long.
-const PATIENCE: Duration = Duration::from_millis(20);
-
-/// Has a thread see to what is in flight, or not: MPI has to allow calls from several threads.
-pub fn set_pushing(is_pushed: bool) {
-    IS_PUSHED.store(is_pushed, Ordering::Relaxed);
-}
-
-fn start_pushing<A: Abi>() {
-    static STARTED: OnceLock<bool> = OnceLock::new();
-    STARTED.get_or_init(|| {
-        let builder = thread::Builder::new().name("mpi4jax-progress".into());
-        builder.spawn(push::<A>).is_ok()
-    });
-}
-
-/// What the thread does.
-fn push<A: Abi>() {
-    os_thread::claim();
-    let Some(functions) = A::functions().get() else {
-        return;
-    };
-    let mut last_work = Instant::now();
-    loop {
-        let mut all = flights();
-        if last_work.elapsed() > PATIENCE {
-            IS_ASLEEP.store(true, Ordering::SeqCst);
-            while !all.has_begun {
-                all = HAS_BEGUN.wait(all).unwrap_or_else(PoisonError::into_inner);
-            }
-            IS_ASLEEP.store(false, Ordering::SeqCst);
-        }
-        if mem::take(&mut all.has_begun) {
-            last_work = Instant::now();
-        }
-        let seen = all.by_number.values();
-        let seen: Vec<_> = seen.map(|kept| Arc::clone(&kept.flight)).collect();
-        drop(all);
-        let mut oldest = Duration::ZERO;
-        let begin = Instant::now();
-        // These messages are in host memory, but MPI may go on with any others.
-        let _context = gpu_aware::enter_last();
-        for flight in &seen {
-            if let Ok(mut flight) = flight.try_lock()
-                && let Some(flight) = flight.as_mut()
-                && flight.needs_pushing
-                && !flight.is_done()
-                && IS_PUSHED.load(Ordering::Relaxed)
-            {
-                last_work = begin;
-                if flight.begin.elapsed() >= FIRST_LOOK {
-                    flight.test(functions);
-                    oldest = oldest.max(flight.begin.elapsed());
-                }
-            }
-        }
-        if begin.elapsed() > WORK {
-            thread::yield_now();
-        } else {
-            let is_young = oldest < FIRST_LOOK;
-            let pause = (oldest / 16).clamp(PAUSES.0, PAUSES.1);
-            thread::sleep(if is_young { FIRST_LOOK } else { pause });
-        }
-    }
-}
-
-/// What nobody has waited for, at the end of the program.
-pub struct Left {
-    /// The operation and its line.
-    pub what: String,
-    /// Whether it has come to its end.
-    pub is_done: bool,
-}
-
-/// Waits for all that is in flight, but no longer than this. Gives what there was. Nothing can be
-/// waited for after that.
-pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
-    set_pushing(false);
-    let Some(functions) = A::functions().get() else {
-        return Vec::new();
-    };
-    let begin = Instant::now();
-    let mut left = Vec::new();
-    let found = mem::take(&mut flights().by_number);
-    for kept in found.into_values() {
-        let Some(mut flight) = lock(&kept.flight).take() else {
-            continue;
-        };
-        flight.test(functions);
-        while !flight.is_done() && begin.elapsed() < at_most {
-            thread::sleep(PAUSES.0);
-            flight.test(functions);
-        }
-        if !flight.may_be_lost {
-            left.push(Left {
-                what: kept.origin.in_words(),
-                is_done: flight.is_done(),
-            });
-        }
-    }
-    left
-}
-
 /// What is in flight, as other processes may match it, with the groups of the communicators. `None`
 /// if that can't be found out now.
 pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     const ATTEMPTS: usize = 10;
+    const PAUSE: Duration = Duration::from_millis(1);
     let mut attempts = (0..ATTEMPTS).map(|attempt| {
         if attempt > 0 {
-            thread::sleep(PAUSES.1);
+            thread::sleep(PAUSE);
         }
         FLIGHTS.try_lock().ok()
     });

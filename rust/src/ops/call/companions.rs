@@ -1,7 +1,7 @@
 //! Communicators that go with one of a user's: with the ranks in reverse order, for the transposes
 //! of scans, for messages between neighbors, and for what ranks tell each other before a call.
 
-use super::call::Call;
+use super::Call;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Handle, REGISTRY};

@@ -5,13 +5,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::call::Call;
-use super::check::{byte_type, number_type};
-use super::log_text::items;
-use super::vector::sum;
+use super::rows::sum;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, PredefinedOp, REGISTRY};
+use crate::ops::call::Call;
+use crate::ops::call::log_text::items;
+use crate::ops::check::{byte_type, number_type};
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType_S32, XLA_FFI_DataType_S64};
 
@@ -20,7 +20,7 @@ const SHOWN: usize = 8;
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// The numbers in an operand.
-    pub(super) fn counts(&self, operand: &Buffer) -> Result<Vec<i64>> {
+    pub fn counts(&self, operand: &Buffer) -> Result<Vec<i64>> {
         let size = count_size(operand)?;
         let mut bytes = vec![0; operand.count as usize * size];
         self.in_memory(|memory| memory.load(operand, &mut bytes))?;

@@ -17,15 +17,15 @@
 use std::ffi::c_int;
 use std::iter;
 
-use super::buffers::{RecvBuffer, check_blocks, measure};
-use super::call::Call;
-use super::check::{number_type, world_rank};
-use super::log_text::items;
-use super::messages::{Message, exchange_messages};
-use super::vector::{check_rows, row_counts, row_of, sum};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{RecvBuffer, check_blocks, measure};
+use crate::ops::call::log_text::items;
+use crate::ops::call::requests::{Message, exchange_messages};
+use crate::ops::check::{number_type, world_rank};
+use crate::ops::collectives::rows::{check_rows, row_counts, row_of, sum};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 

@@ -11,14 +11,14 @@
 use std::ffi::{c_int, c_void};
 use std::fmt::Arguments;
 
-use super::call::Call;
-use super::counts::{Count, CountList, invoke};
-use super::derived::TypedCount;
-use super::log_text::{items, items_and_root};
 use super::reduction::reduce_each;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Datatype};
+use crate::ops::call::Call;
+use crate::ops::call::counts::{Count, CountList, invoke};
+use crate::ops::call::derived::TypedCount;
+use crate::ops::call::log_text::{items, items_and_root};
 use crate::xla::Buffer;
 
 /// How many rows of an array each rank has, in rank order and without gaps.
@@ -59,7 +59,7 @@ impl Shares {
 }
 
 /// How many rows there are for each of so many ranks or neighbors.
-pub(super) fn row_counts<A: Abi, M: Memory>(
+pub fn row_counts<A: Abi, M: Memory>(
     call: &Call<A, M>,
     name: &str,
     number: usize,
@@ -88,7 +88,7 @@ fn checked_counts(
 }
 
 /// The rows of all.
-pub(super) fn sum(counts: &[i64]) -> i64 {
+pub fn sum(counts: &[i64]) -> i64 {
     counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
@@ -205,7 +205,7 @@ fn exchange<A: Abi, M: Memory>(
 }
 
 /// The elements in a row of an array that must have so many rows.
-pub(super) fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
+pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     match array.dims.split_first() {
         Some((first, rest)) if *first == rows => Ok(rest
             .iter()
@@ -219,7 +219,7 @@ pub(super) fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
 
 /// Checks that two arrays have rows of the same shape and type, and that the second one has as
 /// many as it must.
-pub(super) fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
+pub fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     row_of(other, rows)?;
     if array.dtype == other.dtype && array.dims.get(1..) == other.dims.get(1..) {
         return Ok(());

@@ -2,25 +2,25 @@
 
 use std::ffi::c_int;
 
-use super::call::Call;
-use super::checked_message::Label;
-use super::messages::{Message, Requests, exchange_messages};
 use super::point_to_point::{Incoming, Outgoing, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Neighbor};
+use crate::ops::call::Call;
+use crate::ops::call::requests::{Message, Requests, exchange_messages};
+use crate::ops::check::labels::Label;
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
 /// An array, and the process that it goes to or comes from.
-pub(super) struct Parcel<'a> {
+pub struct Parcel<'a> {
     pub array: Buffer<'a>,
     pub peer: Neighbor,
 }
 
 /// Each array with its process, by the attributes that say so.
-pub(super) fn parcels<'a, A: Abi, M: Memory>(
+pub fn parcels<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
     ranks: &str,
@@ -78,7 +78,7 @@ fn all_at_once<A: Abi, M: Memory>(
     })
 }
 
-pub(super) fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
+pub fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
     let of = |arrow: &str, parcels: &[Parcel]| {
         let words = parcels.iter().map(|Parcel { array, peer }| {
             let Neighbor { rank, tag } = peer;

@@ -3,15 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::buffers::{RecvBuffer, SendBuffer, check_blocks};
-use super::call::Call;
-use super::counts::{Count, Form, invoke};
-use super::log_text::{items, items_and_root};
-use super::operator::Operator;
 use super::reduction_pieces::ReductionPiece;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::Abi;
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{RecvBuffer, SendBuffer, check_blocks};
+use crate::ops::call::counts::{Count, Form, invoke};
+use crate::ops::call::log_text::{items, items_and_root};
+use crate::ops::call::operator::Operator;
 
 /// The reductions with an operand and a result on every rank, which MPI declares alike.
 fn reduction<A: Abi, M: Memory>(
@@ -181,7 +181,7 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 /// The same, as a reduction for each rank, of as many elements as `count_of` says.
-pub(super) fn reduce_each<A: Abi, M: Memory>(
+pub fn reduce_each<A: Abi, M: Memory>(
     call: &Call<A, M>,
     send: SendBuffer,
     recv: RecvBuffer,

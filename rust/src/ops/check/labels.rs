@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use super::buffers::{MpiBuffer, RecvBuffer};
-use super::call::Call;
-use super::check::{byte_type, world_rank};
-use super::messages::Message;
+use super::{byte_type, world_rank};
 use crate::diagnosis::{Doing, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{MpiBuffer, RecvBuffer};
+use crate::ops::call::requests::Message;
 use crate::recorder::{self, Array, Record};
 
 /// What travels ahead of a message.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Label {
+pub struct Label {
     magic: u64,
     /// The number that the sender has for the communicator.
     communicator: i64,
@@ -153,7 +153,7 @@ pub fn traffic() -> Traffic {
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Sends the label of a message.
-    pub(super) fn send_label(&self, dest: c_int, tag: c_int, sent: Array) -> Result<()> {
+    pub fn send_label(&self, dest: c_int, tag: c_int, sent: Array) -> Result<()> {
         let Some(label) = self.label(Neighbor { rank: dest, tag }, sent) else {
             return Ok(());
         };
@@ -172,7 +172,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Receives the label of a message, if there is one.
-    pub(super) fn receive_label(
+    pub fn receive_label(
         &self,
         source: c_int,
         tag: c_int,
@@ -201,7 +201,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Does both, for the messages to and from a rank with a tag.
-    pub(super) fn exchange_labels(
+    pub fn exchange_labels(
         &self,
         (dest, send_tag, sent): (c_int, c_int, Array),
         (source, recv_tag, wanted): (c_int, c_int, Array),
@@ -245,7 +245,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// The label of a message that is sent now, if messages have one.
-    pub(super) fn label(&self, to: Neighbor, sent: Array) -> Option<Label> {
+    pub fn label(&self, to: Neighbor, sent: Array) -> Option<Label> {
         let record = self
             .checked
             .as_deref()
@@ -270,7 +270,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     ///
     /// # Safety
     /// MPI has filled the status.
-    pub(super) unsafe fn read_label(
+    pub unsafe fn read_label(
         &self,
         record: &Record,
         label: &Label,

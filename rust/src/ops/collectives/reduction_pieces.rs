@@ -2,13 +2,13 @@
 
 use std::ffi::c_void;
 
-use super::buffers::SendBuffer;
-use super::call::Call;
-use super::counts::Count;
-use super::operator::Operator;
-use super::pieces::pieces;
 use crate::memory::{Access, Memory};
 use crate::mpi::Abi;
+use crate::ops::call::Call;
+use crate::ops::call::buffers::SendBuffer;
+use crate::ops::call::counts::Count;
+use crate::ops::call::operator::Operator;
+use crate::ops::call::pieces::pieces;
 
 /// What one call of MPI reduces: `count` elements of both arrays.
 pub struct ReductionPiece<A: Abi> {

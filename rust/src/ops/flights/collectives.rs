@@ -2,15 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::buffers::{block_for_each, measure};
-use super::call::Call;
-use super::counts::{Count, Form, invoke};
-use super::flight::Arrival;
-use super::in_flight::depart;
-use super::log_text::{items, items_and_root};
+use super::start_and_wait::depart;
+use super::table::Arrival;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Room};
 use crate::mpi::{Abi, Handle, Types};
+use crate::ops::call::Call;
+use crate::ops::call::buffers::{block_for_each, measure};
+use crate::ops::call::counts::{Count, Form, invoke};
+use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 

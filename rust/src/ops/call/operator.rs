@@ -1,6 +1,6 @@
 //! The reduction operator of a call.
 
-use super::call::Call;
+use super::Call;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::half_float::{self, Format};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::call::Call;
+use super::Call;
 use super::counts::{Counting, invoke};
 use super::derived::TypedCount;
 use crate::error::Result;

@@ -1,19 +1,22 @@
 //! `MPI4JAX_CHECK`: whether calls are compared before MPI is called, and what becomes of those that
 //! do not fit.
 
+pub mod claims;
+pub mod labels;
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::call::Call;
 use crate::diagnosis::DEADLOCK;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Functions, REGISTRY, abort};
+use crate::ops::call::Call;
 use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
 
-use super::on_error;
+use crate::ops::call::on_error;
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 

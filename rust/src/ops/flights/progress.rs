@@ -1,0 +1,115 @@
+//! The thread that has MPI move what is in flight, and the end of all of it.
+//!
+//! Most MPIs move a large message only while somebody is in MPI. So a thread looks at what has been
+//! in flight for some time, if MPI allows calls from several threads.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::table;
+use crate::memory::gpu_aware;
+use crate::mpi::Abi;
+use crate::recorder::os_thread;
+
+/// Whether a thread is to see to what is in flight.
+static IS_PUSHED: AtomicBool = AtomicBool::new(false);
+/// What is younger is left alone: small messages are there when they are waited for.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// From one look at what is older to the next: so long at first, and in the end.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
+/// A look that takes longer has moved something, and there may be more.
+const WORK: Duration = Duration::from_micros(5);
+/// The thread sleeps when there was nothing in flight for so long.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Has a thread see to what is in flight, or not: MPI has to allow calls from several threads.
+pub fn set_pushing(is_pushed: bool) {
+    IS_PUSHED.store(is_pushed, Ordering::Relaxed);
+}
+
+/// Starts the thread, if it may run and does not yet.
+pub fn start<A: Abi>() {
+    if !IS_PUSHED.load(Ordering::Relaxed) {
+        return;
+    }
+    static STARTED: OnceLock<bool> = OnceLock::new();
+    STARTED.get_or_init(|| {
+        let builder = thread::Builder::new().name("mpi4jax-progress".into());
+        builder.spawn(push::<A>).is_ok()
+    });
+}
+
+/// What the thread does.
+fn push<A: Abi>() {
+    os_thread::claim();
+    let Some(functions) = A::functions().get() else {
+        return;
+    };
+    let mut last_work = Instant::now();
+    loop {
+        let (flights, has_news) = table::survey(last_work.elapsed() > PATIENCE);
+        if has_news {
+            last_work = Instant::now();
+        }
+        let mut oldest = Duration::ZERO;
+        let begin = Instant::now();
+        // These messages are in host memory, but MPI may go on with any others.
+        let _context = gpu_aware::enter_last();
+        for flight in &flights {
+            if let Ok(mut flight) = flight.try_lock()
+                && let Some(flight) = flight.as_mut()
+                && flight.needs_pushing
+                && !flight.is_done()
+                && IS_PUSHED.load(Ordering::Relaxed)
+            {
+                last_work = begin;
+                if flight.begin.elapsed() >= FIRST_LOOK {
+                    flight.test(functions);
+                    oldest = oldest.max(flight.begin.elapsed());
+                }
+            }
+        }
+        if begin.elapsed() > WORK {
+            thread::yield_now();
+        } else {
+            let is_young = oldest < FIRST_LOOK;
+            let pause = (oldest / 16).clamp(PAUSES.0, PAUSES.1);
+            thread::sleep(if is_young { FIRST_LOOK } else { pause });
+        }
+    }
+}
+
+/// What nobody has waited for, at the end of the program.
+pub struct Left {
+    /// The operation and its line.
+    pub what: String,
+    /// Whether it has come to its end.
+    pub is_done: bool,
+}
+
+/// Waits for all that is in flight, but no longer than this. Gives what there was. Nothing can be
+/// waited for after that.
+pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
+    set_pushing(false);
+    let Some(functions) = A::functions().get() else {
+        return Vec::new();
+    };
+    let begin = Instant::now();
+    let mut left = Vec::new();
+    for (mut flight, origin) in table::take_all() {
+        flight.test(functions);
+        while !flight.is_done() && begin.elapsed() < at_most {
+            thread::sleep(PAUSES.0);
+            flight.test(functions);
+        }
+        if !flight.may_be_lost {
+            left.push(Left {
+                what: origin,
+                is_done: flight.is_done(),
+            });
+        }
+    }
+    left
+}
