@@ -922,7 +922,7 @@ fn the_lists_here_have_every_operation_that_counts() {
         "neighbor_alltoall",
         "neighbor_alltoallv",
     ];
-    // In ragged.rs: they count the same rows, or a few numbers.
+    // In row_counts.rs: they count the same rows, or a few numbers.
     let ragged = [
         "allgatherv_counts",
         "allgatherv_rows",

@@ -112,7 +112,7 @@ fn every_handler_is_called() {
         .iter()
         .map(|call| call.0.to_owned())
         .collect();
-    // In ragged.rs, and by an MPI that answers in tests/mpi.
+    // In row_counts.rs, and by an MPI that answers in tests/mpi.
     for operation in ["allgatherv", "alltoallv"] {
         called.extend([format!("{operation}_counts"), format!("{operation}_rows")]);
     }
