@@ -20,7 +20,7 @@ demo: ## Run the shallow-water solver on 2 ranks, and write shallow_water.png
 dev: ## Make .envs/dev: all tools, and mpi4jax from the sources, with the core built in place
 	$(PYTHON) tools/environments.py --dev
 
-one: ## Run one test: make one TEST=mpi/test_order.py [RANKS=2 MPI=openmpi JAX=0.6 API=notoken OPTIONS="-k loop"]
+one: ## Run one test: make one TEST=mpi/properties/test_order.py [RANKS=2 MPI=openmpi JAX=0.6 API=notoken OPTIONS="-k loop"]
 	$(PYTHON) tools/run.py --test "$(TEST)" $(ONE)
 
 check: lint ## What to run before each commit, in under three minutes

@@ -1,7 +1,7 @@
 """Runs the tests in every environment, under mpiexec where they want it.
 
     python tools/run.py [--only rust|own|range|package|conformance|check|hosts ...]
-    python tools/run.py --test mpi/test_order.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
+    python tools/run.py --test mpi/test_operations.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
 
 The first form prints one line for each run, and the whole output of one that fails. The
 second one is for a single test, or a file or folder of them, and shows its output.
@@ -49,9 +49,12 @@ TIMEOUT = 2700
 
 
 def under(folder: str, *names: str) -> tuple[str, ...]:
-    """Files of tests, or tests in them ("order::test_loops")."""
-    parts = [name.partition("::") for name in names]
-    return tuple(f"{folder}/test_{file}.py{colons}{test}" for file, colons, test in parts)
+    """The files of tests in a folder, or tests in them ("order::test_loops")."""
+    paths = []
+    for file, colons, test in (name.partition("::") for name in names):
+        (path,) = (TESTS / folder).rglob(f"test_{file}.py")
+        paths.append(f"{path.relative_to(TESTS)}{colons}{test}")
+    return tuple(paths)
 
 
 #: What is run on more ranks than two, and with other settings and JAXs than the main ones.

@@ -319,14 +319,14 @@ own() { # NAME SECONDS RANKS SETTING FILE...
 # after 4 minutes is taken for a deadlock.
 halves() { # RANKS
     local file rest=()
-    for file in "$root"/tests/mpi/test_*.py; do
-        [[ $file == */test_autodiff.py ]] || rest+=("$(basename "$file")")
+    for file in "$root"/tests/mpi/{,*/}test_*.py; do
+        [[ $file == */test_autodiff.py ]] || rest+=("${file#"$root/tests/mpi/"}")
     done
-    own "own-autodiff-$1" 235 "$1" "JAX_PLATFORMS=$JAX_PLATFORMS" test_autodiff.py
+    own "own-autodiff-$1" 235 "$1" "JAX_PLATFORMS=$JAX_PLATFORMS" properties/test_autodiff.py
     own "own-rest-$1" 235 "$1" "JAX_PLATFORMS=$JAX_PLATFORMS" "${rest[@]}"
 }
 
-core=(test_operations.py test_order.py)
+core=(test_operations.py properties/test_order.py)
 ranks_of_suites=(2 1)
 if [ -n "$quick" ]; then
     core=(test_operations.py)

@@ -13,28 +13,33 @@ from mpi4jax._testing.cases import OPERATIONS, Case
 
 #: The files that test every operation, with those that they leave out, and why.
 FILES = {
-    "test_arguments": {},
-    "test_autodiff": {
+    "properties/test_arguments": {},
+    "properties/test_autodiff": {
         "send": "has no derivative, which is tested there",
         "recv": "has no derivative, which is tested there",
     },
-    "test_check": {},
-    "test_counts": {},
-    "test_growth": {},
-    "test_logging": {},
+    "features/test_check": {},
+    "properties/test_counts": {},
+    "properties/test_growth": {},
+    "properties/test_logging": {},
     "test_operations": {},
-    "test_order": {},
-    "test_tree": dict.fromkeys(
+    "properties/test_order": {},
+    "features/test_tree": dict.fromkeys(
         set(mpi.__all__) - set(mpi.tree.__all__), "has no form for trees"
     ),
-    "test_types": {"barrier": "moves nothing of any type"},
-    "test_vmap": {},
+    "properties/test_types": {"barrier": "moves nothing of any type"},
+    "properties/test_vmap": {},
 }
+
+
+FOLDER = Path(__file__).parent
 
 
 def operations_of(file):
     """The operations that the tests of a file run with, as cases or by their names."""
-    module = importlib.import_module(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend((FOLDER / file).parent)
+        module = importlib.import_module(Path(file).name)
     marks = [m for f in vars(module).values() for m in getattr(f, "pytestmark", ())]
     values = [v for m in marks if m.name == "parametrize" for v in m.args[1]]
     # pytest.param() gives a tuple with a tuple of the values.
@@ -51,10 +56,9 @@ def test_files_have_every_operation(file):
 
 
 def test_no_other_file_takes_its_cases_from_the_table():
-    others = {path.stem for path in Path(__file__).parent.glob("test_*.py")} - FILES.keys()
-    for file in sorted(others - {__name__}):
-        text = Path(__file__).with_name(f"{file}.py").read_text()
-        assert "from every import" not in text, f"{file} belongs into FILES"
+    files = {FOLDER / f"{file}.py" for file in FILES} | {Path(__file__)}
+    for other in sorted(set(FOLDER.rglob("test_*.py")) - files):
+        assert "from every import" not in other.read_text(), f"{other} belongs into FILES"
 
 
 def test_every_operation_has_a_case():

@@ -4,7 +4,7 @@ Each is one operation, run in one of the ways in which JAX runs programs, and co
 what the trees of all ranks make of it; so is its gradient. More of them, until one fails
 (its seed was printed last), with two devices:
 
-    mpiexec -n 3 python -P tests/mpi/test_random_programs.py FIRST_SEED NUMBER
+    mpiexec -n 3 python -P tests/mpi/properties/test_random_programs.py FIRST_SEED NUMBER
 """
 
 import os
