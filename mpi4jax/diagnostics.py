@@ -14,7 +14,7 @@ from mpi4jax import _core
 
 from ._internal.traces.profile import Recording
 from ._internal.traces.report import Result, Row, draw, text_of
-from ._internal.watch.meeting import connect
+from ._internal.watch.startup import connect
 
 __all__ = ["Call", "Profile", "Row", "profile", "recent", "watch"]
 

@@ -105,7 +105,7 @@ def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "
         )
 
 
-def types_of(arrays: Iterable[Any]) -> list[ShapedArray]:
+def avals_of(arrays: Iterable[Any]) -> list[ShapedArray]:
     """The types of arrays, or of what is like them."""
     return [ShapedArray(x.shape, x.dtype) for x in arrays]
 
@@ -115,7 +115,7 @@ def has_carrier(x: Any) -> bool:
     return str(x.dtype) in CARRIERS
 
 
-def carried(aval: ShapedArray) -> ShapedArray:
+def carrier_aval(aval: ShapedArray) -> ShapedArray:
     """The type of an array on its journey."""
     carrier = CARRIERS.get(str(aval.dtype))
     return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))

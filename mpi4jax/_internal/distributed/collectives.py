@@ -16,7 +16,7 @@ from mpi4jax import _core
 from ..arguments.checks import check
 from ..arguments.hashable import handle, unpack_hashable
 from ..mpi.handles import COMM, members_of
-from ..watch import meeting, whereabouts
+from ..watch import startup, whereabouts
 from ..xla.jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initialized
 from . import coordinator
 
@@ -57,7 +57,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
     _comm = comm.Dup()
     is_world = comm.Get_size() == MPI.COMM_WORLD.Get_size()
     if is_world:
-        meeting.connect()
+        startup.connect()
     serve_jax(_comm)
     connect(_comm, "mpi")
     whereabouts.note_distributed(uses_mpi=True, is_world=is_world)

@@ -545,7 +545,7 @@ def _once(function: Callable[..., T]) -> Callable[..., T]:
     """A function as one program, where it would be many."""
     if not trace_state_clean():
         return function
-    call_sites.is_eager_call(function)
+    call_sites.mark_eager(function)
     return jax.jit(function)
 
 
@@ -553,7 +553,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(leaves: list[Any], extents: Any) -> Any:
         return function(leaves, extents)
 
-    call_sites.is_eager_call(run)
+    call_sites.mark_eager(run)
     run.__name__ = f"halo{function.__name__}"
     return jax.jit(run, static_argnums=1)
 

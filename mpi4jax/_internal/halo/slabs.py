@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..arguments.dtypes import has_carrier, types_of
+from ..arguments.dtypes import avals_of, has_carrier
 from ..layout import copies
 from ..layout.concatenation import concatenate, split
 from ..layout.copies import Copy, View
@@ -327,7 +327,7 @@ def _types_to_send(
     *avals: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[ShapedArray]:
     leaves = avals[: len(extents)]
-    return [*types_of(avals), *_layouts(geometry, leaves, extents)[group].types]
+    return [*avals_of(avals), *_layouts(geometry, leaves, extents)[group].types]
 
 
 def _take_by_xla(
@@ -374,7 +374,7 @@ def _types_before_sending(
     *avals: Any, geometry: Geometry, extents: Extents, group: int
 ) -> list[ShapedArray]:
     layout = _layouts(geometry, avals[: len(extents)], extents)[group]
-    return types_of(avals[: len(avals) - len(layout.types)])
+    return avals_of(avals[: len(avals) - len(layout.types)])
 
 
 def _untake(
@@ -394,7 +394,7 @@ def _untake(
 
 
 def _types_of_fields(*avals: Any, extents: Extents, **_: Any) -> list[ShapedArray]:
-    return types_of(avals[: len(extents)])
+    return avals_of(avals[: len(extents)])
 
 
 def _put_by_xla(*operands: Any, geometry: Geometry, extents: Extents) -> list[Any]:
@@ -450,7 +450,7 @@ def _copies_to_fields(
 def _types_of_arrivals(
     *avals: Any, geometry: Geometry, extents: Extents
 ) -> list[ShapedArray]:
-    return [*types_of(avals), *_arrivals(_layouts(geometry, avals, extents))]
+    return [*avals_of(avals), *_arrivals(_layouts(geometry, avals, extents))]
 
 
 def _arrivals(layouts: Sequence[_Layout]) -> list[ShapedArray]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.dtypes import types_of
+from ..arguments.dtypes import avals_of
 from ..xla.effects import custom_call_target
 from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ffi_lowering, register_lowering
 from .concatenation import concatenate
@@ -99,7 +99,7 @@ def put(arrays: Sequence[Any], sources: Sequence[Any], copies: Sequence[Copy]) -
 
     The arrays themselves, as they are by then, are further sources, behind the others.
     """
-    return _copied(arrays, sources, types_of(arrays), copies)
+    return _copied(arrays, sources, avals_of(arrays), copies)
 
 
 def _copied(
@@ -209,7 +209,7 @@ class _Pieces:
         return concatenate([*parts, self.x[end:]])
 
 
-give_back_p.def_abstract_eval(lambda *avals, **_: types_of(avals))
+give_back_p.def_abstract_eval(lambda *avals, **_: avals_of(avals))
 
 
 def _lower_give_back(ctx: Any, *operands: Any, copies: tuple[int, ...]) -> Any:

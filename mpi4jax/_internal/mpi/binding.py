@@ -25,7 +25,7 @@ except RuntimeError as error:
 
 from mpi4jax import _core  # noqa: E402
 
-from ..watch.meeting import follow_copies  # noqa: E402
+from ..watch.startup import follow_copies  # noqa: E402
 from ..xla.effects import custom_call_target  # noqa: E402
 from ..xla.jax_compat import register_ffi_target  # noqa: E402
 

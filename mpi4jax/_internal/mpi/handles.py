@@ -22,7 +22,8 @@ from mpi4jax import _core
 from ..arguments.checks import check, reject
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.hashable import HashableMPIType, handle, unpack_hashable
-from ..watch import meeting
+from ..watch import startup
+from ..watch.late_ranks import LateRankReport
 from ..xla.flush import flush
 from . import device
 from .topology import Neighbors, neighbors_of
@@ -91,10 +92,10 @@ def default_comm(
     global _default_comm
     if _default_comm is None:
         unknown = "What the others do is not known before they do."
-        with meeting.Meeting(doing, f"{rule} {unknown}"):
+        with LateRankReport(doing, f"{rule} {unknown}"):
             _default_comm = MPI.COMM_WORLD.Clone()
         _register(_default_comm, _DEFAULT)
-        meeting.connect()
+        startup.connect()
     return _default_comm
 
 
@@ -134,7 +135,7 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
     if neighbors is not None:
         _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
     members = members_of(comm)
-    meeting.start()
+    startup.start()
     _core.describe_communicator(number, handle(comm), _name_of(comm, number), members)
     comm.Set_attr(_keyval(), communicator)
     return communicator

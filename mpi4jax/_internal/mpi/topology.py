@@ -20,7 +20,7 @@ class Neighbor(NamedTuple):
     tag: int
 
     @property
-    def is_nobody(self) -> bool:
+    def is_proc_null(self) -> bool:
         """Whether this is the edge of a grid, behind which there is no process."""
         return self.rank == MPI.PROC_NULL
 
@@ -89,10 +89,10 @@ def _numbered(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
     return tuple(found)
 
 
-def blocks_of_nobody(
+def proc_null_blocks(
     neighbors: Sequence[Neighbor], rows: Sequence[int] | None = None
 ) -> tuple[tuple[int, int], ...]:
-    """Where the rows are that no process sends: the first of them, and how many.
+    """The runs of rows that come from ``MPI.PROC_NULL``: the first row, and their count.
 
     Arguments:
         neighbors: Those that send.
@@ -103,7 +103,7 @@ def blocks_of_nobody(
     start = 0
     for number, neighbor in enumerate(neighbors):
         count = 1 if rows is None else rows[number]
-        if neighbor.is_nobody and count:
+        if neighbor.is_proc_null and count:
             if found and sum(found[-1]) == start:
                 start_of_all, count_of_all = found.pop()
                 found.append((start_of_all, count_of_all + count))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import array
-from ..arguments.dtypes import types_of
+from ..arguments.dtypes import avals_of
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -40,7 +40,7 @@ def _collective(
     name: str, x: Any, communicator: Communicator, **params: int
 ) -> Request[Array]:
     arrays = _arrays([array(name, "x", x)])
-    (aval,) = types_of(arrays)
+    (aval,) = avals_of(arrays)
     return start(collective_flight(name, aval, communicator, **params), arrays, _LEAF)
 
 
@@ -123,7 +123,7 @@ def _exchange(
     received: Messages,
 ) -> Request[Any]:
     leaves, room = _arrays(sendbuf.arrays(name)), _arrays(recvbuf.arrays(name))
-    types = tuple(types_of(leaves)), tuple(types_of(room))
+    types = tuple(avals_of(leaves)), tuple(avals_of(room))
     flight = exchange_flight(name, communicator, *types, sent, received)
     return start(flight, leaves, recvbuf.structure, room)
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import check_callable
-from ..arguments.dtypes import types_of
+from ..arguments.dtypes import avals_of
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..operations.exchange import NO_MESSAGES, Messages
@@ -30,12 +30,12 @@ from ..xla.jax_compat import (
     Primitive,
     Tracer,
     ad,
-    at_its_line,
     batching,
     def_eager,
     eval_equation,
     is_ordered,
     is_ref,
+    source_info_of,
     trace_state_clean,
     traceback_of_equation,
 )
@@ -176,7 +176,7 @@ def _read(variables: Sequence[Any], env: dict[Any, Any]) -> list[Any]:
 
 
 def _eval(equation: Any, env: dict[Any, Any]) -> None:
-    with at_its_line(equation):
+    with source_info_of(equation):
         results = eval_equation(equation, _read(equation.invars, env))
     env.update(zip(equation.outvars, results, strict=True))
 
@@ -217,7 +217,7 @@ class _Split(_Traced):
                 _eval(equation, self._env)
                 continue
             operands = _read(equation.invars, self._env)
-            with at_its_line(equation):
+            with source_info_of(equation):
                 ticket = flight.start(operands)
             if trace_state_clean():
                 # Its program may be that of another line. Nobody waits if `during` fails.
@@ -229,7 +229,7 @@ class _Split(_Traced):
     @on_own_devices
     def finish(self) -> Any:
         for equation, flight, ticket, kept in self._started:
-            with at_its_line(equation):
+            with source_info_of(equation):
                 results = flight.wait(ticket, kept, may_be_zero=False)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
@@ -253,7 +253,7 @@ def _flight_of(equation: Any) -> Flight | None:
     if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
         return None
     prepare()
-    avals = types_of(x.aval for x in equation.invars)
+    avals = avals_of(x.aval for x in equation.invars)
     flight: Flight = form(tuple(avals), **equation.params)
     return flight
 

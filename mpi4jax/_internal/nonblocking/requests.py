@@ -31,7 +31,7 @@ from mpi4py import MPI
 from mpi4jax import _core
 
 from ..arguments.checks import reject
-from ..arguments.dtypes import DATATYPES, SUM, carried, check_dtype, check_reduction
+from ..arguments.dtypes import DATATYPES, SUM, carrier_aval, check_dtype, check_reduction
 from ..arguments.types import Array
 from ..environment import settings
 from ..mpi.handles import Communicator
@@ -55,7 +55,7 @@ from ..operations.primitive import (
 )
 from ..operations.sendrecv import check_batch_of_tangents, mark_p
 from ..xla import call_sites
-from ..xla.call_sites import Halves
+from ..xla.call_sites import Envelopes
 from ..xla.effects import ordered_effect
 from ..xla.flush import flush
 from ..xla.jax_compat import (
@@ -125,20 +125,20 @@ class Kind:
         self, ctx: Any, operands: Sequence[Any], flight: Flight
     ) -> tuple[list[Any], list[ShapedArray]]:
         """What the core is given, and the types of that."""
-        avals = list(map(carried, flight.sent))
+        avals = list(map(carrier_aval, flight.sent))
         return list(map(convert, operands, avals)), avals
 
     def attributes(self, flight: Flight) -> dict[str, Any]:
         """What the core is further told."""
         return {}
 
-    def halves(self, flight: Flight) -> Halves | None:
+    def envelopes(self, flight: Flight) -> Envelopes | None:
         """The messages that are sent and received."""
         return None
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         """What the core has when it comes."""
-        return list(map(carried, flight.received))
+        return list(map(carrier_aval, flight.received))
 
     def results(
         self, ctx: Any, came: Sequence[Any], kept: Sequence[Any], flight: Flight
@@ -235,9 +235,9 @@ class _Exchange(Kind):
         found = message_attributes(flight.communicator, *self._ends(flight))
         return {**found, "arrays": np.array(arrays, np.int64)}
 
-    def halves(self, flight: Flight) -> Halves | None:
+    def envelopes(self, flight: Flight) -> Envelopes | None:
         sent, received = self._ends(flight)
-        return Halves(sent.halves(flight.sent), received.halves(flight.received))
+        return Envelopes(sent.envelopes(flight.sent), received.envelopes(flight.received))
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         _, received = self._ends(flight)
@@ -418,9 +418,9 @@ def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) ->
         "may_be_lost": np.int64(may_be_lost),
         **kind.attributes(flight),
     }
-    halves = kind.halves(flight)
+    envelopes = kind.envelopes(flight)
     # A call has each message: that which waits, if nothing comes.
-    sent = halves._replace(received=()) if halves and halves.received else None
+    sent = envelopes._replace(received=()) if envelopes and envelopes.received else None
     return call_in_program(
         ctx,
         flight.name,
@@ -486,15 +486,17 @@ def _lower_wait(
         "started": np.int64(_core.NONBLOCKING.index(flight.name)),
     }
     kind = flight.kind
-    halves = kind.halves(flight)
-    received = halves._replace(sent=()) if halves and halves.received else halves
+    envelopes = kind.envelopes(flight)
+    received = (
+        envelopes._replace(sent=()) if envelopes and envelopes.received else envelopes
+    )
     came = call_in_program(
         ctx,
         "wait",
         [ticket],
         attributes,
         received,
-        halves,
+        envelopes,
         avals_in=ctx.avals_in[:1],
         avals_out=kind.arriving(flight),
     )
@@ -630,7 +632,7 @@ def start(
 def set_line(ticket: Any, frames: Iterable[call_sites.Frame]) -> None:
     """Say which functions were under way when an eager call gave a ticket."""
     # Without a program of JAX's that takes the first element.
-    _core.set_flight_line(int(np.asarray(ticket)[0]), call_sites.described(frames))
+    _core.set_flight_line(int(np.asarray(ticket)[0]), call_sites.describe_stack(frames))
 
 
 def wait(request: Request[T]) -> T:

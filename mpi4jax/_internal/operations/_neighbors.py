@@ -12,7 +12,7 @@ from ..arguments.types import Comm
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
-from ..xla.call_sites import Half, Halves
+from ..xla.call_sites import Envelope, Envelopes
 from .primitive import fill
 
 
@@ -47,22 +47,22 @@ def neighbors_in(
     return (destinations, sources) if backwards else (sources, destinations)
 
 
-def halves(
+def envelopes(
     communicator: Communicator,
     sent: Iterable[int],
     received: Iterable[int],
     *,
     backwards: int = 0,
-) -> Halves:
+) -> Envelopes:
     """The messages of a call, from how many bytes go to each neighbor, and come from it."""
     sources, destinations = neighbors_in(communicator, backwards=backwards)
-    return Halves(_halves(destinations, sent), _halves(sources, received))
+    return Envelopes(_envelopes(destinations, sent), _envelopes(sources, received))
 
 
-def _halves(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Half, ...]:
+def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Envelope, ...]:
     # All blocks may have one size.
     return tuple(
-        Half(*neighbor, size) for neighbor, size in zip(neighbors, sizes, strict=False)
+        Envelope(*neighbor, size) for neighbor, size in zip(neighbors, sizes, strict=False)
     )
 
 

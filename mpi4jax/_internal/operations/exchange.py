@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.dtypes import carried, check_dtype
+from ..arguments.dtypes import carrier_aval, check_dtype
 from ..arguments.types import Comm
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..layout.packing import Tree, as_words, from_words, word_of
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..xla.call_sites import Half, Halves
+from ..xla.call_sites import Envelope, Envelopes
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import ShapedArray, ad, convert, lower_with
 from ._arguments import (
@@ -53,10 +53,10 @@ class Messages(NamedTuple):
         ends = itertools.accumulate(self.parts)
         return [leaves[end - n : end] for n, end in zip(self.parts, ends, strict=True)]
 
-    def halves(self, avals: Sequence[ShapedArray]) -> tuple[Half, ...]:
+    def envelopes(self, avals: Sequence[ShapedArray]) -> tuple[Envelope, ...]:
         """Our side of each, from the types of all leaves."""
         sizes = [sum(map(bytes_of, parts)) for parts in self.share(avals)]
-        return tuple(map(Half, self.ranks, self.tags, sizes))
+        return tuple(map(Envelope, self.ranks, self.tags, sizes))
 
     def those(self, is_there: Sequence[bool]) -> Messages:
         """What is left of the messages with some of the leaves only."""
@@ -112,8 +112,8 @@ class _Exchange(Operation):
             ctx,
             buffers,
             message_attributes(communicator, sent, received),
-            halves=Halves(
-                sent.halves(ctx.avals_in[:number]), received.halves(ctx.avals_out)
+            envelopes=Envelopes(
+                sent.envelopes(ctx.avals_in[:number]), received.envelopes(ctx.avals_out)
             ),
             avals_in=outgoing,
             avals_out=incoming,
@@ -194,7 +194,7 @@ def message_attributes(
 
 def parcels_of(messages: Messages, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
     """The types of the messages that have such leaves."""
-    shares = messages.share(list(map(carried, avals)))
+    shares = messages.share(list(map(carrier_aval, avals)))
     return list(map(_parcel, itertools.compress(shares, _is_real(messages))))
 
 
@@ -202,7 +202,7 @@ def pack_messages(
     ctx: Any, messages: Messages, leaves: Sequence[Any]
 ) -> tuple[list[Any], list[ShapedArray]]:
     """The first arrays of a program that is being lowered as messages, and their types."""
-    avals = list(map(carried, ctx.avals_in[: len(leaves)]))
+    avals = list(map(carrier_aval, ctx.avals_in[: len(leaves)]))
     values = list(map(convert, leaves, avals))
     packed: list[Any] = []
     shares = zip(messages.share(avals), messages.share(values), strict=True)
@@ -218,7 +218,7 @@ def unpack_messages(
 
     Nothing comes from nowhere: the array that was given for it stays (MPI-4.1 §3.10).
     """
-    avals = list(map(carried, ctx.avals_out))
+    avals = list(map(carrier_aval, ctx.avals_out))
     results: list[Any] = []
     left = zip(received, parcels_of(messages, ctx.avals_out), strict=True)
     for is_real, parts, given in zip(

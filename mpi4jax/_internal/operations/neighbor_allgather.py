@@ -11,9 +11,9 @@ import numpy as np
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
-from ..mpi.topology import blocks_of_nobody
+from ..mpi.topology import proc_null_blocks
 from ._arguments import bytes_of, like, padding
-from ._neighbors import filled, halves, neighborhood, neighbors_in
+from ._neighbors import envelopes, filled, neighborhood, neighbors_in
 from .primitive import Operation, named
 
 operation = Operation(
@@ -22,8 +22,8 @@ operation = Operation(
         x, (len(neighbors_in(communicator)[0]), *x.shape)
     ),
     batch_axes=lambda **_: (0, 1),
-    not_written=lambda *, communicator: blocks_of_nobody(neighbors_in(communicator)[0]),
-    halves=lambda x, *, communicator: halves(
+    not_written=lambda *, communicator: proc_null_blocks(neighbors_in(communicator)[0]),
+    envelopes=lambda x, *, communicator: envelopes(
         communicator, repeat(bytes_of(x)), repeat(bytes_of(x))
     ),
 )
@@ -56,7 +56,7 @@ def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) 
     communicator, neighbors = neighborhood("neighbor_allgather", comm)
     edge = padding("neighbor_allgather", "edge", edge, x, np.shape(x))
     result = operation(communicator, x)
-    return filled(result, edge, blocks_of_nobody(neighbors.sources))
+    return filled(result, edge, proc_null_blocks(neighbors.sources))
 
 
 @with_tokens(neighbor_allgather)

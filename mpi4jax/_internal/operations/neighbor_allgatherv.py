@@ -11,7 +11,7 @@ import numpy as np
 from ..arguments.types import Array, ArrayLike, Comm, Counts
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
-from ..mpi.topology import blocks_of_nobody
+from ..mpi.topology import proc_null_blocks
 from ._arguments import (
     bytes_of,
     bytes_of_a_row,
@@ -20,17 +20,17 @@ from ._arguments import (
     neighbor_row_counts,
     padding,
 )
-from ._neighbors import filled, halves, neighborhood, neighbors_in
+from ._neighbors import envelopes, filled, neighborhood, neighbors_in
 from .primitive import Operation, named
 
 operation = Operation(
     "neighbor_allgatherv",
     result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
-    not_written=lambda *, counts, communicator: blocks_of_nobody(
+    not_written=lambda *, counts, communicator: proc_null_blocks(
         neighbors_in(communicator)[0], counts
     ),
-    halves=lambda x, *, counts, communicator: halves(
+    envelopes=lambda x, *, counts, communicator: envelopes(
         communicator,
         repeat(bytes_of(x)),
         [rows * bytes_of_a_row(x) for rows in counts],
@@ -76,7 +76,7 @@ def neighbor_allgatherv(
         )
     edge = padding(name, "edge", edge, x, np.shape(x)[1:])
     result = operation(communicator, x, counts=counts)
-    return filled(result, edge, blocks_of_nobody(sources, counts))
+    return filled(result, edge, proc_null_blocks(sources, counts))
 
 
 @with_tokens(neighbor_allgatherv)

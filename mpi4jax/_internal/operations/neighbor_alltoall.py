@@ -10,10 +10,10 @@ import numpy as np
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
-from ..mpi.topology import blocks_of_nobody
+from ..mpi.topology import proc_null_blocks
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, like, padding
-from ._neighbors import filled, halves, neighborhood, neighbors_in
+from ._neighbors import envelopes, filled, neighborhood, neighbors_in
 from .primitive import Operation
 
 
@@ -23,7 +23,7 @@ def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> Sh
 
 
 def _not_written(*, communicator: Communicator, backwards: int) -> Any:
-    return blocks_of_nobody(neighbors_in(communicator, backwards=backwards)[0])
+    return proc_null_blocks(neighbors_in(communicator, backwards=backwards)[0])
 
 
 operation = Operation(
@@ -31,7 +31,7 @@ operation = Operation(
     result=_result,
     batch_axes=lambda **_: (1, 1),
     not_written=_not_written,
-    halves=lambda x, **params: halves(
+    envelopes=lambda x, **params: envelopes(
         sent=repeat(bytes_of_a_row(x)), received=repeat(bytes_of_a_row(x)), **params
     ),
 )
@@ -67,7 +67,7 @@ def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -
         )
     edge = padding("neighbor_alltoall", "edge", edge, x, np.shape(x)[1:])
     result = operation(communicator, x, backwards=0)
-    return filled(result, edge, blocks_of_nobody(neighbors.sources))
+    return filled(result, edge, proc_null_blocks(neighbors.sources))
 
 
 @with_tokens(neighbor_alltoall)

@@ -9,8 +9,8 @@ import numpy as np
 from ..arguments.types import Array, ArrayLike, Comm, Counts
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
-from ..mpi.topology import blocks_of_nobody
-from ..xla.call_sites import Halves
+from ..mpi.topology import proc_null_blocks
+from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import (
     bytes_of_a_row,
@@ -19,7 +19,7 @@ from ._arguments import (
     neighbor_row_counts,
     padding,
 )
-from ._neighbors import filled, halves, neighborhood, neighbors_in
+from ._neighbors import envelopes, filled, neighborhood, neighbors_in
 from .primitive import Operation
 
 
@@ -27,19 +27,19 @@ def _not_written(
     *, recvcounts: tuple[int, ...], backwards: int, communicator: Communicator, **_: Any
 ) -> Any:
     sources, _destinations = neighbors_in(communicator, backwards=backwards)
-    return blocks_of_nobody(sources, recvcounts)
+    return proc_null_blocks(sources, recvcounts)
 
 
-def _halves(
+def _envelopes(
     x: ShapedArray,
     *,
     sendcounts: tuple[int, ...],
     recvcounts: tuple[int, ...],
     **params: Any,
-) -> Halves:
+) -> Envelopes:
     row = bytes_of_a_row(x)
     sent, received = ([rows * row for rows in n] for n in (sendcounts, recvcounts))
-    return halves(sent=sent, received=received, **params)
+    return envelopes(sent=sent, received=received, **params)
 
 
 operation = Operation(
@@ -47,7 +47,7 @@ operation = Operation(
     result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
     batch_axes=lambda **_: (1, 1),
     not_written=_not_written,
-    halves=_halves,
+    envelopes=_envelopes,
 )
 
 
@@ -101,7 +101,7 @@ def neighbor_alltoallv(
     result = operation(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )
-    return filled(result, edge, blocks_of_nobody(sources, recvcounts))
+    return filled(result, edge, proc_null_blocks(sources, recvcounts))
 
 
 @with_tokens(neighbor_alltoallv)

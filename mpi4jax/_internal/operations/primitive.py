@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import PLAIN_TYPES, array
-from ..arguments.dtypes import carried, check_dtype, check_reduction
+from ..arguments.dtypes import carrier_aval, check_dtype, check_reduction
 from ..environment import settings
 from ..layout.packing import Tree, packed, parcels, unpacked
 from ..mpi import device, handles
@@ -33,12 +33,12 @@ from ..xla.jax_compat import (
     batching,
     calls_with,
     convert,
+    forbid_aliasing,
     has_aliases,
     has_mesh,
-    is_kept_argument,
+    is_undonated_argument,
     lower_function,
     lower_with,
-    not_in_place,
     on_lowering,
     register_lowering,
     trace_state_clean,
@@ -85,7 +85,7 @@ def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
 def makes_eager_calls(cls: type[T]) -> type[T]:
     """Say that the method `_run` of a class makes calls outside of any program."""
     maker: Any = cls
-    call_sites.is_eager_call(maker._run)
+    call_sites.mark_eager(maker._run)
     maker._run = on_own_devices(maker._run)
     for wrapper in _wrappers:
         maker._run = wrapper(maker._run)
@@ -121,7 +121,7 @@ class Operation:
             stand in the compiled program, as the others do.
         not_written: Gives, from the parameters, the parts of the result that MPI leaves
             as they are, which are zeros then: each as a first row and a number of rows.
-        halves: Gives, from the abstract values of the operands and the parameters, the
+        envelopes: Gives, from the abstract values of the operands and the parameters, the
             messages of a call that has several.
         constants: The names of the operands, behind all others, that have no derivative,
             and no batch in a message: counts.
@@ -142,7 +142,7 @@ class Operation:
         batch_axes: Callable[..., tuple[int, int]] = lambda **_: (0, 0),
         not_lowered: Sequence[str] = (),
         not_written: Callable[..., Sequence[tuple[int, int]]] = lambda **_: (),
-        halves: Callable[..., call_sites.Halves | None] = lambda *_, **__: None,
+        envelopes: Callable[..., call_sites.Envelopes | None] = lambda *_, **__: None,
         constants: Sequence[str] = (),
     ) -> None:
         self.name = name
@@ -156,7 +156,7 @@ class Operation:
         self._in_place = in_place
         self._not_lowered = not_lowered
         self._not_written = not_written
-        self._halves = halves
+        self._envelopes = envelopes
 
         self.primitive = VaryingPrimitive(f"{name}_mpi")
         self.primitive.multiple_results = True
@@ -351,7 +351,7 @@ class Operation:
             has_result = kept is None and bool(jax.tree_util.tree_leaves(result))
             return result if has_result else (jnp.zeros((), bool),)
 
-        call_sites.is_eager_call(run)
+        call_sites.mark_eager(run)
         run.__name__ = self.name  # for profiles and compilation caches
         compiled = jax.jit(run), kept
         communicator.programs[(self, frozenset(params.items()))] = compiled
@@ -377,23 +377,23 @@ class Operation:
             self._in_place
             and len(written) == 1
             # XLA would copy an argument of the program to have it overwritten.
-            and not is_kept_argument(operands[0])
+            and not is_undonated_argument(operands[0])
         )
-        carriers = list(map(carried, read))
+        carriers = list(map(carrier_aval, read))
         results = self._call(
             ctx,
             list(map(convert, operands, carriers)),
             self._attributes(**params),
-            halves=self._halves(*carriers, **params),
+            envelopes=self._envelopes(*carriers, **params),
             avals_in=carriers,
-            avals_out=list(map(carried, written)),
+            avals_out=list(map(carrier_aval, written)),
             aliases={0: 0} if in_place else None,
         )
         parts = self._not_written(**params)
         if parts:
             cleared = functools.partial(fill, value=0, parts=parts)
             results = lower_with(
-                ctx, lambda x: [cleared(x)], results, [carried(written[0])]
+                ctx, lambda x: [cleared(x)], results, [carrier_aval(written[0])]
             )
         kept = self._kept(**params)
         return list(map(convert, results, written)) if kept is None else [operands[kept]]
@@ -403,10 +403,10 @@ class Operation:
         ctx: Any,
         operands: Sequence[Any],
         attributes: dict[str, Any],
-        halves: call_sites.Halves | None = None,
+        envelopes: call_sites.Envelopes | None = None,
         **types: Any,
     ) -> list[Any]:
-        return call_in_program(ctx, self.name, operands, attributes, halves, **types)
+        return call_in_program(ctx, self.name, operands, attributes, envelopes, **types)
 
     def _attributes(self, communicator: Communicator, **params: Any) -> dict[str, Any]:
         """The parameters as the handler gets them."""
@@ -456,18 +456,18 @@ def call_in_program(
     handler: str,
     operands: Sequence[Any],
     attributes: dict[str, Any],
-    halves: call_sites.Halves | None = None,
-    awaited: call_sites.Halves | None = None,
+    envelopes: call_sites.Envelopes | None = None,
+    awaited: call_sites.Envelopes | None = None,
     **types: Any,
 ) -> list[Any]:
     """Call a handler, in order with all other calls, and have its line noted.
 
-    `halves` are the messages that it sends and receives, and `awaited` those that it waits
-    for, if these are others.
+    `envelopes` are the messages that it sends and receives, and `awaited` those that it
+    waits for, if these are others.
     """
     if handler in MESSAGES:
-        awaited = awaited or halves
-    place = call_sites.note(ctx, halves, awaited)
+        awaited = awaited or envelopes
+    place = call_sites.note(ctx, envelopes, awaited)
     attributes = {call_sites.CALL_SITE: np.int64(place), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 
@@ -537,7 +537,7 @@ def _finish(program: LoweredProgram) -> None:
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
         if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
-            not_in_place(call)
+            forbid_aliasing(call)
     call_sites.tell(program, calls)
 
 

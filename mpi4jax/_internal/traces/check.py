@@ -16,13 +16,13 @@ import jax
 from mpi4jax import _core
 
 from ..operations.primitive import wrap_eager_calls
-from ..xla.call_sites import described, frames_of
+from ..xla.call_sites import describe_stack, frames_of
 
 
 def _with_line(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def checked(*args: Any, **params: Any) -> Any:
-        _core.set_eager_line(described(frames_of(sys._getframe())))
+        _core.set_eager_line(describe_stack(frames_of(sys._getframe())))
         # The next call has another line, so this one has to be over by then.
         return jax.block_until_ready(run(*args, **params))
 
@@ -34,7 +34,7 @@ def _naming_line(run: Callable[..., Any]) -> Callable[..., Any]:
     def named(*args: Any, **params: Any) -> Any:
         # A call that XLA is still to make then has the line of the one after it, which is
         # close, and not worth waiting for.
-        _core.set_eager_line(described(frames_of(sys._getframe())))
+        _core.set_eager_line(describe_stack(frames_of(sys._getframe())))
         return run(*args, **params)
 
     return named

@@ -20,9 +20,9 @@ from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
 from ..mpi import binding, handles
-from ..watch import meeting
+from ..watch.late_ranks import collective_section
 from ..xla import call_sites
-from ..xla.call_sites import Halves
+from ..xla.call_sites import Envelopes
 from ..xla.flush import flush
 from . import writer
 from .matching import FROM_ROOT, TO_ROOT, first_messages
@@ -59,7 +59,7 @@ class Recording:
         if not is_first:
             flush()
         comm = handles.default_comm()
-        with meeting.meeting("profile"):
+        with collective_section("profile"):
             self._begin_together(comm)
 
     def _begin_together(self, comm: MPI.Intracomm) -> None:
@@ -91,7 +91,7 @@ class Recording:
     def finish(self) -> Result:
         """End it, and give what all processes did."""
         flush()
-        with meeting.meeting("profile"):
+        with collective_section("profile"):
             return self._finish_together()
 
     def _finish_together(self) -> Result:
@@ -154,14 +154,14 @@ class Recording:
 
     def _bytes_of(self, calls: Array) -> Array:
         """What each call was given to send, or, where this is nothing, what it got."""
-        sent, received = (_size(calls, way) for way in Halves._fields)
+        sent, received = (_size(calls, way) for way in Envelopes._fields)
         sizes = np.where(calls["sent_type"] != 0, sent, received)
         # The record of an exchange has the first array only.
         exchange = self._operations.index("exchange")
-        for site, halves in _several(calls):
+        for site, envelopes in _several(calls):
             of_all = [
-                sum(half.size for half in way if half.rank != MPI.PROC_NULL)
-                for way in halves
+                sum(envelope.size for envelope in way if envelope.rank != MPI.PROC_NULL)
+                for way in envelopes
             ]
             is_this = (calls["call_site"] == site) & (calls["operation"] == exchange)
             sizes[is_this] = of_all[0] or of_all[1]
@@ -219,13 +219,13 @@ class Recording:
         begin = calls["begin"].astype(np.int64)
         duration = calls["end"].astype(np.int64) - begin
         sent: list[dict[Any, Array]] = [{} for _ in range(world.Get_size())]
-        halves = _halves(calls, "sent", "dest", "send_tag", neighbors)
-        for (key, receiver), these in _channels(halves, communicators):
+        envelopes = _envelopes(calls, "sent", "dest", "send_tag", neighbors)
+        for (key, receiver), these in _channels(envelopes, communicators):
             traffic[receiver] += these["size"].sum()
             sent[receiver][key] = np.stack([these["tag"], begin[these["call"]]])
         received = world.alltoall(sent)
-        halves = _halves(calls, "received", "source", "recv_tag", neighbors)
-        for (key, sender), these in _channels(halves, communicators):
+        envelopes = _envelopes(calls, "received", "source", "recv_tag", neighbors)
+        for (key, sender), these in _channels(envelopes, communicators):
             tags, began = received[sender].get(key, np.zeros((2, 0), np.int64))
             found = first_messages(tags, these["tag"])
             is_found = found >= 0
@@ -250,16 +250,16 @@ def _size(calls: Array, way: str) -> Array:
     return sizes
 
 
-def _several(calls: Array) -> Iterator[tuple[int, Halves]]:
+def _several(calls: Array) -> Iterator[tuple[int, Envelopes]]:
     """The messages of calls that may have several, by the calls' attribute."""
     for site in np.unique(calls["call_site"]).tolist():
-        halves = call_sites.halves_of(site)
-        if halves is not None:
-            yield site, halves
+        envelopes = call_sites.envelopes_of(site)
+        if envelopes is not None:
+            yield site, envelopes
 
 
 #: A side of a message, with the place of its call.
-_HALF = np.dtype(
+_ENVELOPE = np.dtype(
     [
         ("call", "i8"),
         ("communicator", "i8"),
@@ -272,41 +272,41 @@ _HALF = np.dtype(
 )
 
 
-def _halves(calls: Array, way: str, peer: str, tag: str, neighbors: list[int]) -> Array:
+def _envelopes(calls: Array, way: str, peer: str, tag: str, neighbors: list[int]) -> Array:
     """Our sides of all messages that are sent, or received, in their order."""
     is_single = np.ones(len(calls), bool)
     parts: list[tuple[Array, Any, Any, Any]] = []
-    for site, halves in _several(calls):
+    for site, envelopes in _several(calls):
         (places,) = np.nonzero(calls["call_site"] == site)
         is_single[places] = False
-        parts += ((places, *half) for half in getattr(halves, way))
+        parts += ((places, *envelope) for envelope in getattr(envelopes, way))
     (places,) = np.nonzero(is_single)
     these = calls[places]
     parts.append((places, these[peer], these[tag], _size(these, way)))
-    found = np.zeros(sum(len(places) for places, *_ in parts), _HALF)
+    found = np.zeros(sum(len(places) for places, *_ in parts), _ENVELOPE)
     start = 0
-    for places, *half in parts:
+    for places, *envelope in parts:
         part = found[start : start + len(places)]
         start += len(places)
         part["call"], part["communicator"] = places, calls["communicator"][places]
         part["is_between_neighbors"] = np.isin(calls["operation"][places], neighbors)
-        part["rank"], part["tag"], part["size"] = half
+        part["rank"], part["tag"], part["size"] = envelope
     # A receive from anyone, and nobody, are negative.
     found = found[found["rank"] >= 0]
     return found[np.argsort(found["call"], kind="stable")]
 
 
 def _channels(
-    halves: Array, communicators: dict[int, Communicator]
+    envelopes: Array, communicators: dict[int, Communicator]
 ) -> Iterator[tuple[tuple[Any, int], Array]]:
     """The messages with the same communicator and peer."""
-    channels = halves[["communicator", "is_between_neighbors", "rank"]]
+    channels = envelopes[["communicator", "is_between_neighbors", "rank"]]
     for channel in np.unique(channels):
         number, is_between_neighbors, rank = channel.tolist()
         communicator = communicators.get(number)
         if communicator is not None:
             key = communicator.key, is_between_neighbors
-            yield (key, communicator.members[rank]), halves[channels == channel]
+            yield (key, communicator.members[rank]), envelopes[channels == channel]
 
 
 def _rows(sums: list[list[tuple[str, str, list[float]]]]) -> tuple[Row, ...]:

@@ -31,7 +31,7 @@ from .. import versions
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..mpi import binding, handles
 from ..operations.primitive import wrap_eager_calls
-from ..watch import meeting
+from ..watch.late_ranks import collective_section
 from ..xla import call_sites
 
 #: How many calls may wait to be written before they keep the next one waiting.
@@ -136,8 +136,8 @@ class Trace:
         """Write what calls may refer to, and was not known when this was done last."""
         for site, line in _core.call_sites(self._sites):
             self._sites += 1
-            halves = call_sites.halves_of(site)
-            messages = {} if halves is None else halves._asdict()
+            envelopes = call_sites.envelopes_of(site)
+            messages = {} if envelopes is None else envelopes._asdict()
             self._write(kind="site", number=site, line=line, **messages)
         for number, name, members, copies in _core.communicators():
             # Those of other threads may become known in another order than that of numbers.
@@ -188,7 +188,7 @@ class Trace:
         summary = _core.stop_trace()
         self._write_tables()
         if not is_alone:
-            with meeting.meeting("trace"):
+            with collective_section("trace"):
                 # Another process may have much to do yet.
                 everybody = self._comm.Ibarrier()
                 while not everybody.Test():

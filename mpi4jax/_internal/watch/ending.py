@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mpi4jax import _core
 
-from ..xla.call_sites import Frame, described, frames_of
+from ..xla.call_sites import Frame, describe_stack, frames_of
 
 #: Reasons are cut here.
 _LONGEST = 200
@@ -48,7 +48,7 @@ class _Ending:
 
     def _note_exit(self, status: Any, name: str) -> None:
         argument = "" if status is None else _shortened(repr(status))
-        line = described(frames_of(sys._getframe()))
+        line = describe_stack(frames_of(sys._getframe()))
         self._exit = status, f"{name}({argument})", line
 
     def reason(self) -> tuple[int, str, str] | None:
@@ -66,7 +66,7 @@ class _Ending:
             return _exit_code(status), call, line
         # One that is raised by itself tells nobody its exit code.
         last = Frame(self._main.f_code, self._main.f_lasti)
-        return 0, "SystemExit", described([last])
+        return 0, "SystemExit", describe_stack([last])
 
 
 def _is_from(frame: FrameType, trace: TracebackType | None) -> bool:
@@ -76,7 +76,7 @@ def _is_from(frame: FrameType, trace: TracebackType | None) -> bool:
 
 def _lines_of(trace: TracebackType | None) -> str:
     frames = [Frame(frame.f_code, frame.f_lasti) for frame, _ in traceback.walk_tb(trace)]
-    return described(reversed(frames))
+    return describe_stack(reversed(frames))
 
 
 def _shortened(text: str) -> str:

@@ -24,13 +24,13 @@ import numpy as np
 
 import mpi4jax
 
-from ..xla.call_sites import described, eager, frames_of
+from ..xla.call_sites import describe_stack, eager, frames_of
 from ..xla.jax_compat import (
     devices_in_use,
     is_compiling,
     is_jitted,
-    waits_for_arrays,
-    waits_for_processes,
+    is_shutting_down,
+    is_waiting_for_arrays,
 )
 
 _PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
@@ -83,13 +83,13 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         number = (thread and thread.native_id) or 0
         stack = list(frames_of(frame))
         if 0 not in lines and any(each.code in eager for each in stack):
-            lines[0] = described(stack)
+            lines[0] = describe_stack(stack)
         if number in in_calls:
-            lines[number] = described(stack)
+            lines[number] = describe_stack(stack)
             continue
         if _is_idle(frame):
             continue
-        if thread is main and _world_is_jax and waits_for_processes(frame.f_code):
+        if thread is main and _world_is_jax and is_shutting_down(frame.f_code):
             is_in_shutdown = True
             continue
         is_waiting = _waits_for_thread(frame)
@@ -100,7 +100,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
             is_interruptible |= thread is main
             continue
         name = "" if thread is main else "of a library" if thread is None else thread.name
-        elsewhere.append((name, _activity(frame), described(stack)))
+        elsewhere.append((name, _activity(frame), describe_stack(stack)))
     return Threads(
         lines,
         elsewhere,
@@ -148,7 +148,7 @@ def _waits_for_thread(frame: FrameType) -> bool:
 
 def _waits_for_jax(frame: FrameType) -> bool:
     """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
-    if waits_for_arrays(frame.f_code.co_filename):
+    if is_waiting_for_arrays(frame.f_code.co_filename):
         return True
     path = _callee(frame.f_code, frame.f_lasti)
     function = _found(frame, path)

@@ -117,7 +117,7 @@ def is_installed(file: str) -> bool:
     return any(part in file for part in _INSTALLED)
 
 
-def described(stack: Iterable[Frame], scope: str = "") -> str:
+def describe_stack(stack: Iterable[Frame], scope: str = "") -> str:
     """The line of a user's in a stack, the innermost first, and the one that called it."""
     frames = iter(stack)
     frame = next((frame for frame in frames if is_users(frame.file)), None)
@@ -153,13 +153,13 @@ def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
 eager: set[CodeType] = set()
 
 
-def is_eager_call(function: Callable[..., Any]) -> None:
-    """Say that a call under this function is an eager one."""
+def mark_eager(function: Callable[..., Any]) -> None:
+    """Mark a function under which every call is an eager one."""
     eager.add(cast(FunctionType, function).__code__)
 
 
-class Half(NamedTuple):
-    """One side of a message."""
+class Envelope(NamedTuple):
+    """A message as one of its two processes knows it (MPI-4.1 §3.2.3), and its size."""
 
     #: The process on the other side, in the communicator.
     rank: int
@@ -168,11 +168,11 @@ class Half(NamedTuple):
     size: int
 
 
-class Halves(NamedTuple):
-    """The messages of a call."""
+class Envelopes(NamedTuple):
+    """The messages of a call, in the order in which it posts them."""
 
-    sent: tuple[Half, ...]
-    received: tuple[Half, ...]
+    sent: tuple[Envelope, ...]
+    received: tuple[Envelope, ...]
 
 
 class Note(NamedTuple):
@@ -181,9 +181,9 @@ class Note(NamedTuple):
     #: Its line, or nothing for an eager call.
     line: str
     #: Its messages, if its attributes do not say so.
-    halves: Halves | None
+    envelopes: Envelopes | None
     #: Those that reports name: what it waits for.
-    awaited: Halves | None
+    awaited: Envelopes | None
 
 
 #: The calls that were lowered so far, by the program that is being lowered.
@@ -193,22 +193,24 @@ _MOST_UNFINISHED = 16
 
 
 #: The messages of calls, by the attribute of the call.
-_halves: dict[int, Halves] = {}
+_envelopes: dict[int, Envelopes] = {}
 
 
-def halves_of(site: int) -> Halves | None:
+def envelopes_of(site: int) -> Envelopes | None:
     """The messages of a call, if its attributes do not say so."""
-    return _halves.get(site)
+    return _envelopes.get(site)
 
 
-def note(ctx: Any, halves: Halves | None = None, awaited: Halves | None = None) -> int:
+def note(
+    ctx: Any, envelopes: Envelopes | None = None, awaited: Envelopes | None = None
+) -> int:
     """Note which line the call comes from that is being lowered, and give its place."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(program_of(ctx), [])
-    calls.append(Note("" if iseager else described(frames, scope), halves, awaited))
+    calls.append(Note("" if iseager else describe_stack(frames, scope), envelopes, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
@@ -223,11 +225,11 @@ def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
     digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
     sites = []
-    for line, halves, awaited in _unfinished.pop(program.module.operation):
+    for line, envelopes, awaited in _unfinished.pop(program.module.operation):
         digest.update(b".")
         site = int.from_bytes(digest.digest(), "little", signed=True)
-        if halves is not None:
-            _halves[site] = halves
+        if envelopes is not None:
+            _envelopes[site] = envelopes
         if awaited is not None:
             _core.set_messages(site, *map(list, awaited))
         _core.set_call_site(site, line)

@@ -72,7 +72,6 @@ __all__ = [
     "abstract_token",
     "ad",
     "apply_primitive",
-    "at_its_line",
     "avoid_broken_cache",
     "backends_are_initialized",
     "barrier",
@@ -85,6 +84,7 @@ __all__ = [
     "devices_in_use",
     "eval_equation",
     "ffi_lowering",
+    "forbid_aliasing",
     "forget_runtime_tokens",
     "get_token",
     "gpu_in_use",
@@ -95,15 +95,16 @@ __all__ = [
     "is_compiling",
     "is_for_gpus",
     "is_jitted",
-    "is_kept_argument",
     "is_ordered",
     "is_ref",
+    "is_shutting_down",
+    "is_undonated_argument",
     "is_user_file",
+    "is_waiting_for_arrays",
     "local_rank",
     "lower_function",
     "map_call_attribute",
     "may_use_cuda",
-    "not_in_place",
     "on_compilation",
     "on_lowering",
     "operand_of_call",
@@ -112,13 +113,12 @@ __all__ = [
     "register_ffi_target",
     "register_lowering",
     "set_token",
+    "source_info_of",
     "text_of",
     "token_type",
     "trace_state_clean",
     "traceback_of",
     "visible_gpus",
-    "waits_for_arrays",
-    "waits_for_processes",
     "without_mesh",
 ]
 
@@ -276,7 +276,7 @@ def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 @contextlib.contextmanager
-def at_its_line(equation: Any) -> Iterator[None]:
+def source_info_of(equation: Any) -> Iterator[None]:
     """Have what is traced come from where an equation comes from."""
     stack = source_info_util.current_name_stack() + equation.source_info.name_stack
     traceback = equation.source_info.traceback
@@ -450,12 +450,12 @@ def is_compiling(file: str) -> bool:
     return file == _COMPILER
 
 
-def waits_for_arrays(file: str) -> bool:
+def is_waiting_for_arrays(file: str) -> bool:
     """Whether a thread that is asleep in this file waits for an array."""
     return file in _WAITING
 
 
-def waits_for_processes(code: CodeType) -> bool:
+def is_shutting_down(code: CodeType) -> bool:
     """Whether a thread that is asleep in a function waits for the JAX of all processes."""
     return code.co_name == "shutdown" and code.co_filename == _DISTRIBUTED
 
@@ -470,7 +470,7 @@ def is_jitted(function: Any) -> bool:
 ALIAS = "tf.aliasing_output"
 
 
-def is_kept_argument(value: Any) -> bool:
+def is_undonated_argument(value: Any) -> bool:
     """Whether a value is an argument of the program that its caller has not donated."""
     try:
         argument: Any = ir.BlockArgument(value)
@@ -575,7 +575,7 @@ def has_aliases(call: Any) -> bool:
     return _CALL_ALIASES in attributes and len(ir.ArrayAttr(attributes[_CALL_ALIASES])) > 0
 
 
-def not_in_place(call: Any) -> None:
+def forbid_aliasing(call: Any) -> None:
     """Have the results of a custom call take no memory of its operands."""
     with call.context:
         call.attributes[_CALL_ALIASES] = ir.ArrayAttr.get([])

@@ -13,7 +13,7 @@ from mpi4jax._internal.traces.matching import first_messages
 from mpi4jax._internal.traces.profile import Recording
 from mpi4jax._internal.traces.reader import ENTRY, NONE, Communicator
 from mpi4jax._internal.xla import call_sites
-from mpi4jax._internal.xla.call_sites import Half, Halves, shortened
+from mpi4jax._internal.xla.call_sites import Envelope, Envelopes, shortened
 
 X = jnp.ones(3)
 BYTES = 12
@@ -262,11 +262,19 @@ def ring_of(rank, size, monkeypatch):
     """The site of a call that swaps two messages with both neighbors."""
     left, right = (rank - 1) % size, (rank + 1) % size
     monkeypatch.setitem(
-        call_sites._halves,
+        call_sites._envelopes,
         SITE,
-        Halves(
-            (Half(left, 1, 100), Half(right, 2, 200), Half(MPI.PROC_NULL, 2, 999)),
-            (Half(right, 1, 100), Half(left, 2, 200), Half(MPI.PROC_NULL, 2, 999)),
+        Envelopes(
+            (
+                Envelope(left, 1, 100),
+                Envelope(right, 2, 200),
+                Envelope(MPI.PROC_NULL, 2, 999),
+            ),
+            (
+                Envelope(right, 1, 100),
+                Envelope(left, 2, 200),
+                Envelope(MPI.PROC_NULL, 2, 999),
+            ),
         ),
     )
     return left, right

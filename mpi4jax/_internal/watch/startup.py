@@ -1,0 +1,89 @@
+"""Starting the core's watching thread (rust/src/watch), and connecting those of all ranks.
+
+The thread looks at the calls of this process, asks the other ranks when one takes long, and
+prints a report.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from mpi4py import MPI
+
+from mpi4jax import _core
+
+from ..arguments.hashable import handle
+from ..environment import settings
+from .late_ranks import LateRankReport
+from .whereabouts import whereabouts
+
+
+@functools.cache
+def follow_copies() -> None:
+    """Count the copies of COMM_WORLD, so that processes know which one each other means."""
+    _core.follow_copies(handle(MPI.COMM_WORLD))
+
+
+@functools.cache
+def start() -> None:
+    """Start to watch. MPI is initialised by now."""
+    comm = MPI.COMM_WORLD
+    follow_copies()
+    _core.set_world(handle(comm))
+    _core.start_watching(
+        comm.Get_rank(),
+        comm.Get_size(),
+        handle(MPI.COMM_SELF),
+        whereabouts,
+        report_after=settings.hang_report or math.inf,
+        timeout=settings.timeout,
+        end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,
+    )
+
+
+@functools.cache
+def connect() -> bool:
+    """Have the ranks ask each other from now on. Says whether MPI allows it.
+
+    All of them call this, as it makes a communicator for them to talk on.
+    """
+    with LateRankReport(
+        "in mpi4jax.diagnostics.watch()",
+        "all ranks of MPI.COMM_WORLD have to call it. What the others do is not known "
+        "before they do.",
+    ):
+        return _connect()
+
+
+#: What has to be set alike in all processes, and whether it is in this one.
+_ALIKE = {
+    "MPI4JAX_CHECK": settings.check,
+    "MPI4JAX_PROFILE": settings.profile,
+    "MPI4JAX_TRACE": settings.trace is not None,
+}
+
+
+def _connect() -> bool:
+    start()
+    world = MPI.COMM_WORLD
+    flags = np.array(list(_ALIKE.values()))
+    own = np.concatenate([[MPI.Query_thread()], flags, ~flags]).astype(np.int64)
+    least = np.empty_like(own)
+    world.Allreduce(own, least, MPI.MIN)
+    thread_level, *in_all = least.tolist()
+    for name, is_set, is_unset in zip(
+        _ALIKE, in_all[: len(_ALIKE)], in_all[len(_ALIKE) :], strict=True
+    ):
+        if is_set == is_unset:
+            raise RuntimeError(
+                f"the environment variable {name} is set in some processes only, "
+                "expected it in all of them or in none"
+            )
+    if thread_level < MPI.THREAD_MULTIPLE:
+        return False
+    hosts = world.gather(MPI.Get_processor_name()) or []
+    comm = world.Dup()
+    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts)
+    return True
