@@ -6,37 +6,7 @@ from collections.abc import Callable, Sequence
 from ._internal.traces.reader import Described
 from ._internal.watch.whereabouts import Threads
 
-DEADLOCK: int
-"""The exit code where no rank's own says more."""
-
-OPERATORS: tuple[str, ...]
-"""The names of MPI's own reduction operators, in the order of their numbers."""
-
-NONBLOCKING: tuple[str, ...]
-"""The operations that begin something, by what the attribute `started` of a wait says."""
-
-JAX_HANDLES: tuple[str, ...]
-"""The names of the handles that JAX's collectives may use, without the prefix `MPI_`."""
-
-def serve_jax(
-    handles: list[int],
-    members: list[int],
-    rank: int,
-    device_bytes: int,
-    owners: Callable[[], dict[int, int]],
-) -> None:
-    """Have the MPI that is bound answer JAX's collectives.
-
-    `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
-    `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
-    """
-
-def start_trampoline(path: str) -> None:
-    """Have jaxlib look for the library that `MPITRAMPOLINE_LIB` names now.
-
-    `path` is the shared library with its MPItrampoline. Raises RuntimeError if that is not
-    found there.
-    """
+# The MPI that is loaded, and the handlers that call it.
 
 def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
     """Bind the MPI found through the loaded shared library at `path`.
@@ -48,127 +18,115 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
 def status_ignore(abi: str) -> int:
     """`MPI_STATUS_IGNORE` in an ABI, as a number."""
 
-def set_communicator(number: int, handle: int, rank: int, size: int, chunk: int) -> None:
-    """Make `number` stand for the communicator with this handle.
+def registry() -> object:
+    """The registry for XLA handlers of other packages, in a capsule "mpi4jax.registry".
 
-    What has more than `chunk` bytes travels in pieces, unless that is 0.
+    It points to a struct of functions that say which MPI handles the numbers in a compiled
+    program stand for; `rust/src/c_interface.rs` declares it in C.
     """
 
-def finish_flights(at_most: float) -> list[tuple[str, bool]]:
-    """Wait for all that is in flight, but no longer than so many seconds.
+# The objects that numbers in compiled programs stand for.
 
-    Gives what there was, and whether it is done. Nothing can be waited for after that.
+def set_communicator(
+    comm_number: int, handle: int, rank: int, size: int, chunk: int
+) -> None:
+    """Make `comm_number` stand for the communicator with this handle.
+
+    Arrays of more than `chunk` bytes travel on it in pieces, unless that is 0.
     """
-
-def in_flight() -> int:
-    """How many operations are in flight."""
-
-def set_flight_line(number: int, line: str) -> None:
-    """Say which line an eager call has that has begun the operation with this number."""
-
-def set_pushing(is_pushed: bool) -> None:
-    """Have a thread see to what is in flight, or not."""
 
 def set_neighbors(
-    number: int,
+    comm_number: int,
     sources: Sequence[tuple[int, int]],
     destinations: Sequence[tuple[int, int]],
 ) -> None:
-    """Say which neighbors a process has in the topology of a communicator.
+    """Say which neighbors this process has in the topology of a communicator.
 
     The ranks and tags of those that send to it, and of those that it sends to.
     """
 
-def describe_communicator(number: int, handle: int, name: str, members: list[int]) -> None:
+def describe_communicator(
+    comm_number: int, handle: int, name: str, members: list[int]
+) -> None:
     """Say what users call a communicator, and which ranks it has in `MPI_COMM_WORLD`."""
+
+def free_communicator(comm_number: int) -> None:
+    """Make calls on a communicator an error, and free the communicators made of it."""
 
 def follow_copies(world: int) -> None:
     """Count the copies of `MPI_COMM_WORLD`, by its handle, and theirs.
 
-    Processes know by that which copy each other means.
+    By that, processes know which copy each other means.
     """
 
 def share_default() -> None:
     """Say that others than mpi4jax may communicate on the default communicator."""
 
-def begin_meeting(name: str) -> int:
-    """Record that this rank waits for all others, in a "profile" or a "trace".
-
-    Gives a number for :func:`end_meeting`.
-    """
-
-def end_meeting(number: int) -> None:
-    """Record that it does not wait any more."""
-
 def set_world(comm: int) -> None:
     """Say what the handle of `MPI_COMM_WORLD` is, by which all ranks are ended."""
 
-def start_watching(
-    rank: int,
-    size: int,
-    own: int,
-    whereabouts: Callable[[Sequence[int]], Threads],
-    *,
-    report_after: float,
-    timeout: float | None,
-    end_deadlocks: bool,
-) -> None:
-    """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
+OPERATORS: tuple[str, ...]
+"""The names of MPI's own reduction operators, in the order of their numbers."""
 
-    `own` is the handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads are:
-    it gets the system's numbers of those that are in calls.
-    """
-
-def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:
-    """Give the watchers of all processes a communicator to talk on, by its handle.
-
-    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on
-    rank 0.
-    """
-
-def end_with(code: int, reason: str) -> None:
-    """Say how this process ends: its exit code, and the reason in words."""
-
-def set_call_site(site: int, line: str) -> None:
-    """Say which line calls with this `call_site` come from: none if they are eager."""
-
-def set_messages(
-    site: int,
-    sent: Sequence[tuple[int, int, int]],
-    received: Sequence[tuple[int, int, int]],
-) -> None:
-    """Say which messages calls with this `call_site` have: their ranks, tags and bytes."""
-
-def recent_calls() -> list[
-    tuple[str, int, str, list[str], str | None, float, float | None]
-]:
-    """The last calls of this process, the oldest first.
-
-    The operation of each, its place among the collective calls on the communicator
-    (or 0), the name of that, its arguments, its line, the seconds since it began, and those
-    that it took if it is over.
-    """
-
-def free_communicator(number: int) -> None:
-    """Make calls on the communicator at `number` an error, and free what was made of it."""
-
-def set_operator(number: int, handle: int) -> None:
-    """Make `number` stand for the reduction operator with this handle."""
+def set_operator(op_number: int, handle: int) -> None:
+    """Make `op_number` stand for the reduction operator with this handle."""
 
 def set_datatype(dtype: int, handle: int, size: int) -> None:
     """Make the MPI data type with this handle hold elements of XLA's type `dtype`."""
 
-def set_status(number: int, address: int) -> None:
-    """Make `number` stand for the MPI_Status at this address."""
+def set_status(status_number: int, address: int) -> None:
+    """Make `status_number` stand for the MPI_Status at this address."""
+
+# Settings of all calls, and operations in flight.
+
+def set_logging(enable: bool) -> None:
+    """Turn the debug lines on or off."""
+
+def get_logging() -> bool:
+    """Whether the debug lines are on."""
+
+def set_raise_on_error(raise_: bool) -> None:
+    """Make an error of MPI's raise (True) or end all ranks (False)."""
+
+def set_check(enable: bool) -> None:
+    """Have calls compared between processes before MPI is called, or not."""
+
+def set_count_limit(limit: int, use_large: bool) -> None:
+    """Have tests of large counts do with small arrays.
+
+    Calls with more than `limit` elements go the ways that are meant for counts beyond an
+    int: by MPI's functions for large counts, or without them.
+    """
+
+NONBLOCKING: tuple[str, ...]
+"""The operations that begin something, by what the attribute `started` of a wait says."""
+
+def in_flight() -> int:
+    """The number of operations in flight."""
+
+def set_flight_line(flight: int, line: str) -> None:
+    """Say which line an eager call has that has begun the operation with this number."""
+
+def set_pushing(is_pushed: bool) -> None:
+    """Have a thread push on operations in flight, or not."""
+
+def finish_flights(at_most: float) -> list[tuple[str, bool]]:
+    """Wait for all operations in flight, but no longer than so many seconds.
+
+    Gives their descriptions, each with whether it is done. None can be waited for after
+    that.
+    """
+
+# Device memory, and whether MPI takes it.
 
 def device() -> str | None:
     """The platform whose driver was found and has a device: "cuda" or "rocm"."""
 
 def device_count() -> int:
-    """How many devices it has."""
+    """The number of its devices."""
 
 def why_no_device() -> str | None:
-    """Why there is none."""
+    """The reason why there is none."""
 
 def mpi_takes_device_memory() -> bool | None:
     """Whether MPI says that it takes addresses of device memory, if it can be asked."""
@@ -180,7 +138,7 @@ def set_direct(direct: bool | None) -> None:
     """Have MPI get addresses of device memory, of copies, or as it says (None)."""
 
 def set_mpi_release(text: str) -> None:
-    """Say what MPI_Get_library_version gives."""
+    """Tell the core the text of MPI_Get_library_version."""
 
 def prepare_context(ordinal: int) -> None:
     """Make the context of a device current, before MPI is initialised.
@@ -208,32 +166,61 @@ def memory_kind(address: int) -> str | None:
     """
 
 def memory_kinds() -> list[tuple[str, bool | None]]:
-    """The kinds of device memory, and whether this MPI takes each, if that is known.
+    """The kinds of device memory, each with whether this MPI takes it, if that is known.
 
-    Provided that it is CUDA-aware.
+    Provided that MPI is CUDA-aware.
     """
 
 def set_staging_limit(bytes: int) -> None:
-    """Say how many bytes of page-locked memory there may be for copies."""
+    """Limit the bytes of page-locked memory for copies."""
 
 def free_staging() -> None:
-    """Free the memory for copies, so far as no call uses it."""
+    """Free the staging buffers that no call uses."""
 
-def registry() -> object:
-    """The registry for XLA handlers of other packages, in a capsule "mpi4jax.registry".
+# What is recorded of calls.
 
-    It points to a struct of functions that say which MPI handles the numbers in a compiled
-    program stand for; `rust/src/c_interface.rs` declares it in C.
+def set_call_site(site: int, line: str) -> None:
+    """Say which line calls with this `call_site` come from: an empty one if eager."""
+
+def set_eager_line(line: str) -> None:
+    """Say which Python line the eager call that begins now comes from."""
+
+def set_messages(
+    site: int,
+    sent: Sequence[tuple[int, int, int]],
+    received: Sequence[tuple[int, int, int]],
+) -> None:
+    """Say which messages calls with this `call_site` have: their ranks, tags and bytes."""
+
+def recent_calls() -> list[
+    tuple[str, int, str, list[str], str | None, float, float | None]
+]:
+    """The last calls of this process, the oldest first.
+
+    The operation of each, its sequence number among the collective calls on the
+    communicator (or 0), the name of that, its arguments, its line, the seconds since it
+    began, and those that it took if it is over.
     """
 
 def call_sites(count: int) -> list[tuple[int, str]]:
     """The call sites that have become known after the first `count`, with their lines."""
 
 def communicators() -> list[Described]:
-    """All communicators."""
+    """All communicators of this process."""
 
 def identify_communicators(tables: list[list[Described]]) -> list[list[int]]:
     """Give the communicators of several processes numbers that are the same in all."""
+
+def begin_meeting(name: str) -> int:
+    """Record that this rank waits for all others, in a "profile" or a "trace".
+
+    Gives the number of the call, for :func:`end_meeting`.
+    """
+
+def end_meeting(call: int) -> None:
+    """Record that it does not wait any more."""
+
+# Calls in files, and the timeline drawn from them.
 
 def start_trace(path: str | os.PathLike[str], operations: list[str], capacity: int) -> None:
     """Write all calls from now on into a file.
@@ -252,7 +239,7 @@ def give_up_trace(reason: str) -> None:
     """Have no more calls be written, for this reason."""
 
 def stop_trace() -> tuple[int, int] | None:
-    """End that. Give how many calls are in the file, and how many are missing."""
+    """End the trace. Give how many calls are in the file, and how many are missing."""
 
 def write_timeline(
     folder: str | os.PathLike[str], output: str | os.PathLike[str], begin: float, end: float
@@ -260,31 +247,65 @@ def write_timeline(
     """Write the traces of all processes, in a folder, into one file for Perfetto.
 
     `begin` and `end` are the part to show, in seconds from the beginning of the run. Give
-    what there is to say of it, line by line.
+    a summary, line by line.
 
     Raises:
         ValueError: If the traces can't be read, or the file can't be written.
 
     """
 
-def set_logging(enable: bool) -> None:
-    """Turn the debug lines on or off."""
+# The thread that explains a hang.
 
-def get_logging() -> bool:
-    """Whether the debug lines are on."""
+DEADLOCK: int
+"""The exit code where no rank's own says more."""
 
-def set_check(enable: bool) -> None:
-    """Have calls compared between processes before MPI is called, or not."""
+def start_watching(
+    rank: int,
+    size: int,
+    comm_self: int,
+    whereabouts: Callable[[Sequence[int]], Threads],
+    *,
+    report_after: float,
+    timeout: float | None,
+    end_deadlocks: bool,
+) -> None:
+    """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-def set_eager_line(line: str) -> None:
-    """Say which Python line the eager call that begins now comes from."""
+    `comm_self` is the handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads
+    are: it gets the system's numbers of those that are in calls.
+    """
 
-def set_raise_on_error(raise_: bool) -> None:
-    """Make an error of MPI's raise (True) or end all ranks (False)."""
+def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:
+    """Give the watchers of all processes a communicator to talk on, by its handle.
 
-def set_count_limit(limit: int, use_large: bool) -> None:
-    """Have tests of large counts do with small arrays.
+    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on
+    rank 0.
+    """
 
-    Calls with more than `limit` elements go the ways that are meant for counts beyond an
-    int: by MPI's functions for large counts, or without them.
+def end_with(code: int, reason: str) -> None:
+    """Say how this process ends: its exit code, and the reason in words."""
+
+# JAX's own collectives.
+
+JAX_HANDLES: tuple[str, ...]
+"""The names of the handles that JAX's collectives may use, without the prefix `MPI_`."""
+
+def serve_jax(
+    handles: list[int],
+    members: list[int],
+    rank: int,
+    device_bytes: int,
+    owners: Callable[[], dict[int, int]],
+) -> None:
+    """Have the MPI that is bound answer JAX's collectives.
+
+    `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
+    `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
+    """
+
+def start_trampoline(path: str) -> None:
+    """Have jaxlib look for the library that `MPITRAMPOLINE_LIB` names now.
+
+    `path` is the shared library with its MPItrampoline. Raises RuntimeError if that is not
+    found there.
     """

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::mpi::{self, PredefinedOp, REGISTRY};
+use crate::mpi::{self, CopyPath, PredefinedOp, REGISTRY};
 use crate::recorder::{self, Array, Awaited, CommunicatorFacts, Group, Identity, Record, Scope};
 use crate::xla;
 
@@ -56,41 +56,35 @@ pub enum Kind {
     Default,
     /// `MPI_COMM_WORLD`.
     World,
-    /// A copy of it, or of such a copy: the place among the copies, and their number, at each step.
-    Copy(Vec<(u32, u32)>),
-    /// One that XLA has made, by its place among those.
+    /// A copy of it, or of such a copy.
+    Copy(CopyPath),
+    /// One that XLA has made, by its index among those of the same processes.
     Jax(usize),
-    /// Nothing.
+    /// Not known.
     Unknown,
 }
 
 impl CommunicatorId {
     /// What is known of a communicator of this process.
     pub fn of(facts: &CommunicatorFacts) -> Self {
-        let step = |copy: mpi::Copy| (copy.place, copy.of);
         Self {
             group: facts.group.hash(),
             kind: match facts.identity {
                 Identity::Default => Kind::Default,
                 Identity::World => Kind::World,
-                Identity::Copy(lineage) => {
-                    Kind::Copy(mpi::path(lineage).into_iter().map(step).collect())
-                }
-                Identity::Jax(place) => Kind::Jax(place),
+                Identity::Copy(lineage) => Kind::Copy(mpi::path(lineage)),
+                Identity::Jax(index) => Kind::Jax(index),
                 Identity::Unknown => Kind::Unknown,
             },
         }
     }
-}
 
-impl CommunicatorId {
     /// Whether another process means this communicator by that, as far as can be known.
     fn resembles(&self, other: &Self) -> bool {
-        let places = |path: &[(u32, u32)]| path.iter().map(|(place, _)| *place).collect::<Vec<_>>();
         self.group == other.group
             && match (&self.kind, &other.kind) {
-                (Kind::Copy(one), Kind::Copy(other)) => places(one) == places(other),
-                (one, other) => one == other,
+                (Kind::Copy(path), Kind::Copy(other)) => mpi::indices(path) == mpi::indices(other),
+                (kind, other) => kind == other,
             }
     }
 }

@@ -8,6 +8,7 @@ use super::note::{
 };
 use super::notes::Notes;
 use super::ranks::Ranks;
+use crate::mpi::CopyCounts;
 use crate::recorder::Group;
 
 /// What makes two collective calls fit: the operation, and what all ranks have to agree about.
@@ -220,8 +221,8 @@ impl<'a> Scene<'a> {
             if self.ambiguous.contains(&id.group) {
                 id.kind = Kind::Unknown;
             } else {
-                for (_, of) in path {
-                    *of = 0;
+                for (_, count) in path {
+                    *count = 0;
                 }
             }
         }
@@ -368,7 +369,7 @@ impl<'a> Scene<'a> {
 /// The groups in which copies can't be told from other communicators: a rank has a communicator of
 /// which it does not know whether it is a copy, or ranks know different numbers of copies.
 fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
-    let mut copies: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+    let mut counts = CopyCounts::default();
     let mut kinds: BTreeMap<u64, BTreeSet<bool>> = BTreeMap::new();
     let mut has_conflict = false;
     for id in notes.iter().flat_map(|(_, note)| communicators_of(note)) {
@@ -376,11 +377,7 @@ fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
         match &id.kind {
             Kind::Copy(path) => {
                 kinds.insert(true);
-                let mut parent = Vec::new();
-                for (place, of) in path {
-                    has_conflict |= copies.entry(parent.clone()).or_insert(*of) != of;
-                    parent.push(*place);
-                }
+                has_conflict |= !counts.add(path);
             }
             Kind::Unknown => drop(kinds.insert(false)),
             Kind::Default | Kind::World | Kind::Jax(_) => {}

@@ -5,6 +5,7 @@
 //! ranks. An attribute of `MPI_COMM_WORLD`, which MPI passes on to copies (MPI-4.1 §7.7.2), counts
 //! them.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,22 +13,38 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::abi::Abi;
 use super::functions::Functions;
 
-/// A place among the copies of a communicator, and how many of them this process knows. Processes
-/// that do not know the same number may have begun to count at different times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copy {
-    /// The place, from 1.
-    pub place: u32,
-    /// The number of copies.
-    pub of: u32,
+/// The copies that lead from `MPI_COMM_WORLD` to a communicator: at each step the index among the
+/// copies, from 1, and how many of them this process knows.
+pub type CopyPath = Vec<(u32, u32)>;
+
+/// The indices of the copies on a path.
+pub fn indices(path: &[(u32, u32)]) -> Vec<u32> {
+    path.iter().map(|(index, _)| *index).collect()
+}
+
+/// How many copies of each communicator processes know. Those that do not know the same number may
+/// have begun to count at different times, so that their indices mean different copies.
+#[derive(Default)]
+pub struct CopyCounts(HashMap<Vec<u32>, u32>);
+
+impl CopyCounts {
+    /// Adds the counts on a path. Gives whether they are those of the paths before.
+    pub fn add(&mut self, path: &[(u32, u32)]) -> bool {
+        path.iter().enumerate().all(|(length, (_, count))| {
+            let original = indices(&path[..length]);
+            self.0.entry(original).or_insert(*count) == count
+        })
+    }
 }
 
 /// The number of the lineage of a communicator. `MPI_COMM_WORLD` has the first one.
 pub type Lineage = usize;
 
+/// A communicator: the one that it is a copy of, its index among those copies, and how many copies
+/// there are of itself.
 struct Entry {
     parent: Lineage,
-    place: u32,
+    index: u32,
     copies: u32,
 }
 
@@ -42,10 +59,10 @@ fn entries() -> MutexGuard<'static, Vec<Entry>> {
 fn add_copy(entries: &mut Vec<Entry>, parent: Lineage) -> Option<Lineage> {
     let original = entries.get_mut(parent)?;
     original.copies += 1;
-    let place = original.copies;
+    let index = original.copies;
     entries.push(Entry {
         parent,
-        place,
+        index,
         copies: 0,
     });
     Some(entries.len() - 1)
@@ -82,7 +99,7 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
     KEYVAL.get_or_init(|| {
         entries().push(Entry {
             parent: 0,
-            place: 0,
+            index: 0,
             copies: 0,
         });
         let mut keyval = 0;
@@ -113,15 +130,12 @@ pub fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lin
 }
 
 /// The copies that lead from `MPI_COMM_WORLD` to a communicator.
-pub fn path(lineage: Lineage) -> Vec<Copy> {
+pub fn path(lineage: Lineage) -> CopyPath {
     let entries = entries();
     let mut path = Vec::new();
     let mut at = lineage;
     while let Some(entry) = entries.get(at).filter(|_| at != 0) {
-        path.push(Copy {
-            place: entry.place,
-            of: entries[entry.parent].copies,
-        });
+        path.push((entry.index, entries[entry.parent].copies));
         at = entry.parent;
     }
     path.reverse();
@@ -133,10 +147,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn processes_that_began_to_count_later_are_found_out() {
+        let mut counts = CopyCounts::default();
+        assert!(counts.add(&[(1, 2), (1, 1)]));
+        assert!(counts.add(&[(2, 2)]));
+        assert!(!counts.add(&[(1, 2), (2, 3)]));
+    }
+
+    #[test]
     fn copies_of_copies_have_a_path() {
         let world = Entry {
             parent: 0,
-            place: 0,
+            index: 0,
             copies: 0,
         };
         let first = {
@@ -148,9 +170,8 @@ mod tests {
             assert_eq!(add_copy(&mut entries, 99), None);
             first
         };
-        let copy = |place, of| Copy { place, of };
         assert_eq!(path(0), []);
-        assert_eq!(path(first), [copy(1, 2)]);
-        assert_eq!(path(first + 2), [copy(1, 2), copy(1, 1)]);
+        assert_eq!(path(first), [(1, 2)]);
+        assert_eq!(path(first + 2), [(1, 2), (1, 1)]);
     }
 }

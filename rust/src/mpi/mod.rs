@@ -19,7 +19,7 @@ pub use functions::{
 };
 pub use growing_list::GrowingList;
 pub use library::{Library, RTLD_NOLOAD};
-pub use lineage::{Copy, Lineage, follow_copies, lineage_of, path};
+pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of, path};
 pub use operators::PredefinedOp;
 pub use registry::{
     Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,

@@ -23,7 +23,7 @@ mod tables;
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{NONBLOCKING, communicator_name, operator_name};
 pub use group::{Group, Run};
-pub use identify::{Entry as CommunicatorEntry, identify};
+pub use identify::{CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting};
 pub use reader::Reader;
 pub use ring::{

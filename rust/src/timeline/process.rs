@@ -228,7 +228,7 @@ impl Reading {
                     let members = runs(&members)
                         .ok_or_else(|| Error::at(path, offset, "ranks that can't be"))?;
                     communicators.push(CommunicatorEntry {
-                        number: number.into(),
+                        comm_number: number.into(),
                         name,
                         members,
                         copies,
@@ -445,7 +445,7 @@ fn communicators(table: Vec<CommunicatorEntry>, keys: Vec<usize>) -> HashMap<i32
                 key,
                 members: entry.members.into(),
             };
-            (entry.number as i32, communicator)
+            (entry.comm_number as i32, communicator)
         })
         .collect()
 }

@@ -1,0 +1,78 @@
+//! The extension module `mpi4jax._core`: what Python sees of the core.
+//!
+//! The functions stand in a file for each subject, and convert only: what they do is done by the
+//! modules of the core. `mpi4jax/_core.pyi` declares them for Python, in the order of [`_core`].
+//!
+//! - `binding`: the MPI that is loaded, and the handlers for XLA.
+//! - `objects`: the objects that numbers in programs stand for.
+//! - `calls`: settings of all calls, and operations in flight.
+//! - `devices`: device memory, and whether MPI takes it.
+//! - `records`: what is recorded of calls.
+//! - `traces`: calls in files, and the timeline that is drawn from them.
+//! - `watching`: the thread that explains a hang.
+//! - `distributed`: JAX's own collectives.
+
+mod binding;
+mod calls;
+mod devices;
+mod distributed;
+mod objects;
+mod records;
+mod traces;
+mod watching;
+
+#[pyo3::pymodule]
+mod _core {
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+
+    use crate::mpi::PredefinedOp;
+    use crate::{diagnosis, recorder, trampoline};
+
+    #[pymodule_export]
+    use super::binding::{load, registry, status_ignore};
+
+    #[pymodule_export]
+    use super::objects::{
+        describe_communicator, follow_copies, free_communicator, set_communicator, set_datatype,
+        set_neighbors, set_operator, set_status, set_world, share_default,
+    };
+
+    #[pymodule_export]
+    use super::calls::{
+        finish_flights, get_logging, in_flight, set_check, set_count_limit, set_flight_line,
+        set_logging, set_pushing, set_raise_on_error,
+    };
+
+    #[pymodule_export]
+    use super::devices::{
+        device, device_count, free_staging, has_start_context, is_direct, memory_kind,
+        memory_kinds, mpi_takes_device_memory, note_start_context, prepare_context, set_direct,
+        set_mpi_release, set_staging_limit, why_no_device,
+    };
+
+    #[pymodule_export]
+    use super::records::{
+        begin_meeting, call_sites, communicators, end_meeting, identify_communicators,
+        recent_calls, set_call_site, set_eager_line, set_messages,
+    };
+
+    #[pymodule_export]
+    use super::traces::{flush_trace, give_up_trace, start_trace, stop_trace, write_timeline};
+
+    #[pymodule_export]
+    use super::watching::{connect_watchers, end_with, start_watching};
+
+    #[pymodule_export]
+    use super::distributed::{serve_jax, start_trampoline};
+
+    #[pymodule_init]
+    fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        let operators = PredefinedOp::ALL.iter().map(|op| op.name());
+        module.add("OPERATORS", PyTuple::new(py, operators)?)?;
+        module.add("NONBLOCKING", PyTuple::new(py, recorder::NONBLOCKING)?)?;
+        module.add("DEADLOCK", diagnosis::DEADLOCK)?;
+        module.add("JAX_HANDLES", PyTuple::new(py, trampoline::HANDLES)?)
+    }
+}

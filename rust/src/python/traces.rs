@@ -1,0 +1,53 @@
+//! Calls in files, and the timeline that is drawn from them.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::{recorder, timeline, trace};
+
+/// Writes all calls from now on into a file. `operations` are the names of all of them. If there
+/// were no calls yet, `capacity` is how many may wait to be written.
+#[pyfunction]
+pub fn start_trace(path: PathBuf, operations: Vec<String>, capacity: usize) -> PyResult<()> {
+    recorder::set_capacity(capacity);
+    Ok(trace::start(&path, operations)?)
+}
+
+/// Writes the calls that are over into the file at once. Gives how many calls are in it so far, and
+/// how many are missing.
+#[pyfunction]
+pub fn flush_trace(py: Python<'_>) -> Option<(u64, u64)> {
+    py.detach(trace::flush).map(counts)
+}
+
+/// Has no more calls be written, for this reason.
+#[pyfunction]
+pub fn give_up_trace(py: Python<'_>, reason: &str) {
+    py.detach(|| trace::give_up(reason));
+}
+
+/// Ends the trace. Gives how many calls are in the file, and how many are missing.
+#[pyfunction]
+pub fn stop_trace(py: Python<'_>) -> Option<(u64, u64)> {
+    py.detach(trace::stop).map(counts)
+}
+
+fn counts(summary: trace::Summary) -> (u64, u64) {
+    (summary.count, summary.lost)
+}
+
+/// Writes the traces in a folder into one file, from `begin` to `end`, in seconds. Gives a summary,
+/// line by line.
+#[pyfunction]
+pub fn write_timeline(
+    py: Python<'_>,
+    folder: PathBuf,
+    output: PathBuf,
+    begin: f64,
+    end: f64,
+) -> PyResult<Vec<String>> {
+    py.detach(|| timeline::merge(&folder, &output, begin..end))
+        .map_err(|error| PyValueError::new_err(error.to_string()))
+}
