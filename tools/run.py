@@ -1,7 +1,7 @@
 """Runs the tests in every environment, under mpiexec where they want it.
 
     python tools/run.py [--only rust|own|range|package|conformance|check|hosts ...]
-    python tools/run.py --test mpi/test_operations.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
+    python tools/run.py --test mpi/test_docs.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
 
 The first form prints one line for each run, and the whole output of one that fails. The
 second one is for a single test, or a file or folder of them, and shows its output.

@@ -100,7 +100,7 @@ def checks_of(cases: Sequence[Case]) -> Iterator[Check]:
     """What is to be checked of an operation."""
     for case in cases:
         for root in case.roots:
-            one = case.but(root=root)
+            one = case.replace(root=root)
             label = one.name if root is None else f"{one.name}, root {root}"
             # An operator is a number to all that follows: one mode shows if it is right.
             for mode in ("eager", "jit", "loop") if case.is_linear else ("jit",):

@@ -1,7 +1,7 @@
 """The calls of every operation, and how to make them on the host and on the device.
 
 What a handler gets is what it gets from the program of the operation's case in the table
-(mpi4jax/_testing/cases.py), apart from the number of the communicator.
+(mpi4jax/_testing/cases), apart from the number of the communicator.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Commun
         made = Communicator(comm, chunk, next(_numbers), rank, size)
         _core.set_communicator(made.number, handle(comm), rank, size, chunk)
         # Those of the cases: messages travel on a communicator that the core makes.
-        case = OPERATIONS["neighbor_alltoall"].but(comm=comm)
+        case = OPERATIONS["neighbor_alltoall"].replace(comm=comm)
         sources, destinations, _ = topology.neighbors_of(case.neighborhood)
         _core.set_neighbors(made.number, sources, destinations)
         _communicators[key] = made
@@ -147,12 +147,14 @@ def calls(name: str, c: Communicator, dtype: Any, count: int) -> list[Call]:
 
     All ranks make theirs, in this order.
     """
-    case = OPERATIONS[name].but(comm=c.comm)
+    case = OPERATIONS[name].replace(comm=c.comm)
     if case.size < case.least_size:
         return []
     dtype = np.dtype(dtype)
     made = [
-        call for root in case.roots for call in _calls(case.but(root=root), dtype, count)
+        call
+        for root in case.roots
+        for call in _calls(case.replace(root=root), dtype, count)
     ]
     return made + [_from_the_end(case, call, count) for call in made if _is_scan(call)]
 

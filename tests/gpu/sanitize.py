@@ -3,7 +3,7 @@
     mpiexec -n 1 compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
 
 The calls and their results are those of the table of operations in
-mpi4jax/_testing/cases.py.
+mpi4jax/_testing/cases.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> None:
     assert missing == HALVES, f"{sorted(missing)} have no call, expected {sorted(HALVES)}"
     for name, comm in COMMUNICATORS.items():
         for size in SIZES:
-            pairs = call_all([case.but(comm=comm) for case in whole], size)
+            pairs = call_all([case.replace(comm=comm) for case in whole], size)
             if comm is not None:
                 # In pieces, they would have to be in pieces at mpi4py's end as well.
                 pairs |= call_halves(comm, size)

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import pytest
 
 from mpi4jax import notoken as mpi
-from mpi4jax._testing import cases
 from mpi4jax._testing.cases import CASES, OPERATIONS, Case
 
 
@@ -61,7 +60,8 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
         return call
 
     functions = SimpleNamespace(**{name: recorded(name) for name in case.operations})
-    with unittest.mock.patch.object(cases, "mpi", functions):
+    # Where the call of the case looks `mpi` up.
+    with unittest.mock.patch.dict(type(case).call.__globals__, mpi=functions):
         case.call(x)
     return given
 

@@ -91,7 +91,7 @@ def test_who_gets_the_same(case):
 def test_who_is_read(case):
     """Nobody's result depends on an array that is not."""
     for root in case.roots:
-        one = case.but(root=root)
+        one = case.replace(root=root)
         xs = one.arrays(random, (50,))
         changed = [x if one.of(rank).is_read else -x for rank, x in enumerate(xs)]
         for rank in range(case.size):

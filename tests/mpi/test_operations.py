@@ -32,7 +32,7 @@ def check(actual, expected):
 @over(case for case in CASES.values() if case.is_linear)
 def test_results(case, mode):
     for root in case.roots:
-        one = case.but(root=root)
+        one = case.replace(root=root)
         xs = one.arrays(mine, (3, 2))
         check(mode(one.call)(jnp.asarray(xs[one.rank])), one.result(xs))
 
@@ -58,7 +58,7 @@ def together(mode, cases, make, block):
 
 def cases_on(comm):
     """A case for each operation, on another communicator."""
-    cases = [case.but(comm=comm) for case in OPERATIONS.values()]
+    cases = [case.replace(comm=comm) for case in OPERATIONS.values()]
     return [case for case in cases if case.size >= case.least_size]
 
 

@@ -83,7 +83,7 @@ def test_tracer_where_a_number_is_needed():
 @pytest.mark.parametrize("root", [-1, 100])
 @every_root
 def test_root_out_of_range(case, root, size):
-    wrong = case.but(root=root)
+    wrong = case.replace(root=root)
     with pytest.raises(
         ValueError,
         match=f"{case.name} got {root} for argument `root`, expected a rank of the "

@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 from mpi4jax import halo
 from mpi4jax import notoken as mpi
-from mpi4jax._testing.cases import CASES, OPERATIONS, OPERATORS, Exscan
+from mpi4jax._testing.cases import CASES, OPERATIONS, OPERATORS
+from mpi4jax._testing.cases.collectives import Exscan
 from mpi4jax.experimental import auto_tokenize
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
@@ -355,7 +356,7 @@ def test_operators_without_derivatives(case, op, text):
         with pytest.raises(
             NotImplementedError, match=f"^{case.name} can't be .* with {text}"
         ):
-            transform(case.but(operator=OPERATORS[op]).call)(x)
+            transform(case.replace(operator=OPERATORS[op]).call)(x)
 
 
 def test_operators_of_users_have_no_derivative():

@@ -47,7 +47,7 @@ def test_eager_calls_do_not_grow(case, size):
             if number % 100 == 0:
                 # The messages of a process that is far ahead pile up at the others.
                 MPI.COMM_WORLD.Barrier()
-            new = case.but(
+            new = case.replace(
                 comm=fresh_world(),
                 operator=SUM._replace(op=fresh_sum()),
                 status=MPI.Status(),

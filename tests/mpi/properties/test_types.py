@@ -126,7 +126,7 @@ def check_reductions(*reductions, transform=jax.jit):
     for operator, everyones in reductions:
         for case in REDUCTIONS:
             key = case.operations[0], operator.name
-            cases[key] = case.but(operator=operator)
+            cases[key] = case.replace(operator=operator)
             xs[key] = [operand(case, x) for x in everyones]
 
     @transform
@@ -271,7 +271,7 @@ def test_reductions_without_a_meaning(case, transform, calls_of):
             text = rf"^{case.name} got {given}, which is for {allowed}(\n|$)"
             operator = Operator(op, getattr(MPI, op), None)
             with pytest.raises(TypeError, match=text):
-                transform(case.but(operator=operator).call)(
+                transform(case.replace(operator=operator).call)(
                     jnp.zeros(case.shape((2,)), dtype)
                 )
 

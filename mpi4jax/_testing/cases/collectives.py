@@ -1,0 +1,216 @@
+"""Cases of the collectives with blocks of one size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpi4jax import notoken as mpi
+
+from .case import Array, Arrays, Case, Shape
+
+
+class Allgather(Case):
+    """All processes get the arrays of all, stacked."""
+
+    operations = ("allgather",)
+    is_shared = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.allgather(x, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.stack(xs)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Allgather": f"({sent} items)"}
+
+
+class Allreduce(Case):
+    """All processes get the reduction of all arrays."""
+
+    operations = ("allreduce",)
+    is_reduction = True
+    is_shared = True
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.allreduce(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return self.operator.reduce(xs)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Allreduce": f"with {sent} items"}
+
+
+class Alltoall(Case):
+    """Each process has a block for each, and gets one from each."""
+
+    operations = ("alltoall",)
+
+    def call(self, x: Any) -> Any:
+        return mpi.alltoall(x, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (self.size, *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.stack([x[self.rank] for x in xs])
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Alltoall": f"({sent // self.size} items)"}
+
+
+class Barrier(Case):
+    """No data moves; the result is the argument."""
+
+    operations = ("barrier",)
+
+    def call(self, x: Any) -> Any:
+        mpi.barrier(comm=self.comm)
+        return x
+
+    def result(self, xs: Arrays) -> Array:
+        return xs[self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Barrier": ""}
+
+
+class Bcast(Case):
+    """All processes get root's array."""
+
+    operations = ("bcast",)
+    usual_root = -1
+    is_shared = True
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.bcast(x, self.root, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return xs[self.root]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Bcast": f"({sent} items, root={self.root})"}
+
+    @property
+    def is_read(self) -> bool:
+        return self.is_root
+
+
+class Exscan(Case):
+    """Each process gets the reduction of the arrays of lower ranks."""
+
+    operations = ("exscan",)
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.exscan(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        if self.rank == 0:
+            return np.full_like(xs[0], self.operator.identity(xs[0].dtype))
+        return self.operator.reduce(xs[: self.rank])
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Exscan": f"({sent} items)"}
+
+
+class Gather(Case):
+    """Root gets the arrays of all, stacked. The others keep theirs."""
+
+    operations = ("gather",)
+    usual_root = -1
+
+    def call(self, x: Any) -> Any:
+        return mpi.gather(x, self.root, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.stack(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Gather": f"({sent} items, root={self.root})"}
+
+
+class Reduce(Case):
+    """Root gets the reduction of all arrays; the others keep theirs."""
+
+    operations = ("reduce",)
+    usual_root = -1
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.reduce(x, self.operator.op, self.root, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return self.operator.reduce(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Reduce": f"({sent} items, root={self.root})"}
+
+
+class ReduceScatter(Case):
+    """Each process has a block for each, and gets the reduction of those meant for it."""
+
+    operations = ("reduce_scatter",)
+    is_reduction = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.reduce_scatter(x, self.operator.op, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (self.size, *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return self.operator.reduce([x[self.rank] for x in xs])
+
+    def parts(self, length: int) -> list[int] | None:
+        return [length] * self.size
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Reduce_scatter_block": f"({received} items)"}
+
+
+class Scan(Case):
+    """Each process gets the reduction of the arrays up to its own rank."""
+
+    operations = ("scan",)
+    is_reduction = True
+    goes_in_pieces = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.scan(x, self.operator.op, comm=self.comm)
+
+    def result(self, xs: Arrays) -> Array:
+        return self.operator.reduce(xs[: self.rank + 1])
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Scan": f"({sent} items)"}
+
+
+class Scatter(Case):
+    """Root has a block for each process. The arrays of the others have a block's shape."""
+
+    operations = ("scatter",)
+    usual_root = 0
+
+    def call(self, x: Any) -> Any:
+        return mpi.scatter(x, self.root, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (self.size, *block) if self.is_root else block
+
+    def result(self, xs: Arrays) -> Array:
+        return xs[self.root][self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Scatter": f"({received} items, root={self.root})"}
+
+    @property
+    def is_read(self) -> bool:
+        return self.is_root

@@ -1,0 +1,160 @@
+"""Cases of the collectives whose blocks differ in their numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from mpi4jax import notoken as mpi
+
+from .case import Array, Arrays, Case, Shape
+
+
+def split(x: Array, counts: Sequence[int]) -> list[Array]:
+    """Split an array into blocks of `counts` rows."""
+    return np.split(x, np.cumsum(counts)[:-1])
+
+
+def _first_rows(x: Any, counts: Any, rows: int) -> Any:
+    """The first `rows` rows of a result with a capacity, zeroed if `counts` are wrong."""
+    return jnp.where(counts.sum() == rows, x[:rows], jnp.zeros((), x.dtype))
+
+
+class Allgatherv(Case):
+    """All processes get the rows of all, concatenated."""
+
+    operations = ("allgatherv",)
+    is_shared = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.allgatherv(x, self.counts, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (self.counts[self.rank], *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.concatenate(xs)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Allgatherv": f"({sent} items)"}
+
+
+class AllgathervWithCapacity(Allgatherv):
+    """The counts are arrays, and a capacity bounds the rows of the result."""
+
+    operations = ("allgatherv",)
+    variant = "capacity"
+
+    def call(self, x: Any) -> Any:
+        own, rows = jnp.asarray(self.counts[self.rank]), sum(self.counts)
+        result, counts = mpi.allgatherv(x, own, capacity=rows + 2, comm=self.comm)
+        return _first_rows(result, counts, rows)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Allgather": "(3 items)", **super().log(sent, received)}
+
+
+class Alltoallv(Case):
+    """Each process has some rows for each, and gets some from each."""
+
+    operations = ("alltoallv",)
+
+    def call(self, x: Any) -> Any:
+        received = [self.rows_to_each(sender)[self.rank] for sender in range(self.size)]
+        return mpi.alltoallv(x, self.rows_to_each(self.rank), received, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (sum(self.rows_to_each(self.rank)), *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.concatenate(
+            [split(x, self.rows_to_each(sender))[self.rank] for sender, x in enumerate(xs)]
+        )
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Alltoallv": f"({sent} items sent, {received} items received)"}
+
+
+class AlltoallvWithCapacity(Alltoallv):
+    """The counts are arrays, and a capacity bounds the rows of the result."""
+
+    operations = ("alltoallv",)
+    variant = "capacity"
+
+    def call(self, x: Any) -> Any:
+        sent = jnp.asarray(self.rows_to_each(self.rank))
+        rows = sum(self.rows_to_each(sender)[self.rank] for sender in range(self.size))
+        result, counts = mpi.alltoallv(x, sent, capacity=rows + 1, comm=self.comm)
+        return _first_rows(result, counts, rows)
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        counts = {"Alltoall": "(1 items)", "Allreduce": "with 1 items"}
+        return {**counts, **super().log(sent, received)}
+
+
+class Gatherv(Case):
+    """Root gets the rows of all, concatenated; the others keep theirs."""
+
+    operations = ("gatherv",)
+    usual_root = 0
+
+    def call(self, x: Any) -> Any:
+        return mpi.gatherv(x, self.counts, self.root, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (self.counts[self.rank], *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return np.concatenate(xs) if self.is_root else xs[self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Gatherv": f"({sent} items, root={self.root})"}
+
+
+class ReduceScatterv(Case):
+    """Each process has some rows for each, and gets the reduction of those meant for it."""
+
+    operations = ("reduce_scatterv",)
+    is_reduction = True
+
+    def call(self, x: Any) -> Any:
+        return mpi.reduce_scatterv(x, self.operator.op, self.counts, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        return (sum(self.counts), *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return self.operator.reduce([split(x, self.counts)[self.rank] for x in xs])
+
+    def parts(self, length: int) -> list[int] | None:
+        return [length * rows for rows in self.counts]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Reduce_scatter": f"({received} items)"}
+
+
+class Scatterv(Case):
+    """Root has some rows for each process. The arrays of the others have as many."""
+
+    operations = ("scatterv",)
+    usual_root = -1
+
+    def call(self, x: Any) -> Any:
+        return mpi.scatterv(x, self.counts, self.root, comm=self.comm)
+
+    def shape(self, block: Shape) -> Shape:
+        rows = sum(self.counts) if self.is_root else self.counts[self.rank]
+        return (rows, *block)
+
+    def result(self, xs: Arrays) -> Array:
+        return split(xs[self.root], self.counts)[self.rank]
+
+    def log(self, sent: int, received: int) -> dict[str, str]:
+        return {"Scatterv": f"({received} items, root={self.root})"}
+
+    @property
+    def is_read(self) -> bool:
+        return self.is_root
