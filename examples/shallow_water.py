@@ -57,8 +57,8 @@ class Grid:
         self.rows = size // self.columns
         processes = comm.Create_cart((self.rows, self.columns), periods=(False, True))
         self.plan = Plan(processes, shape=(ny, nx))
-        first = self.plan.start[0]
-        self.at_south, self.at_north = first == 0, first + self.plan.size[0] == ny
+        first = self.plan.offset[0]
+        self.at_south, self.at_north = first == 0, first + self.plan.shape[0] == ny
 
         # The fastest waves of the grid have the frequency 2 / (time to cross a cell),
         # and the scheme is stable up to a frequency of 0.72 / dt.
@@ -120,7 +120,7 @@ def tendencies(grid: Grid, fields: jax.Array, first_row: int = 0) -> list[jax.Ar
     flux_x = u[:, :-1] * (h[:, :-1] + h[:, 1:]) / 2
     flux_y = v[:-1, :] * (h[:-1, :] + h[1:, :]) / 2
 
-    corner_y = (grid.plan.start[0] + first_row + np.arange(rows + 1)) * dy - WIDTH / 2
+    corner_y = (grid.plan.offset[0] + first_row + np.arange(rows + 1)) * dy - WIDTH / 2
     coriolis = jnp.asarray(CORIOLIS + BETA * corner_y[:, None], jnp.float32)
     h_corner = (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:]) / 4
     q = (coriolis + vorticity(grid, u, v)) / h_corner
@@ -144,7 +144,7 @@ def tendencies(grid: Grid, fields: jax.Array, first_row: int = 0) -> list[jax.Ar
         - (bernoulli[1:, :-1] - bernoulli[:-1, :-1]) / dy
         + grid.viscosity * laplacian(grid, v)
     )
-    if grid.at_north and first_row + rows == grid.plan.size[0]:
+    if grid.at_north and first_row + rows == grid.plan.shape[0]:
         # The last faces are in the wall.
         d_v = d_v.at[-1, :].set(0.0)
     return [d_eta, d_u, d_v]
@@ -270,7 +270,7 @@ def main() -> int:
     args = parse_arguments()
     grid = Grid(args.nx, args.ny)
     fields = initial_state(grid)
-    nothing = jnp.zeros((3, *grid.plan.size), jnp.float32)
+    nothing = jnp.zeros((3, *grid.plan.shape), jnp.float32)
     state = fields, nothing, nothing
     mass = mass_anomaly(fields)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import check_callable, integer, reject
+from ..arguments.checks import check_callable, integer, reject, renamed_argument
 from ..arguments.types import Integer
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -189,18 +189,23 @@ class Plan:
         return self._on_leaves("accumulate", self._accumulate, fields)
 
     @on_own_devices
-    def inner(self, fields: T) -> T:
+    def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
 
         names, leaves, structure = _flat(fields)
         found = []
         for name, leaf in zip(names, leaves, strict=True):
-            extents, x = self._extents("inner", name, leaf), jnp.asarray(leaf)
+            extents, x = self._extents("strip_ghosts", name, leaf), jnp.asarray(leaf)
             found.append(self._own(x, extents))
         return _unflat(structure, found)
 
+    def inner(self, fields: T) -> T:
+        """Remove the ghost cells: an older name of :meth:`strip_ghosts`."""
+        return self.strip_ghosts(fields)
+
+    @renamed_argument("halo.Plan.scatter", "edge", "fill_value")
     @on_own_devices
-    def scatter(self, fields: T, *, root: Integer | None = None, edge: Any = 0) -> T:
+    def scatter(self, fields: T, *, root: Integer | None = None, fill_value: Any = 0) -> T:
         """Divide whole fields into parts with ghost cells, and return that of this process.
 
         Arguments:
@@ -209,7 +214,8 @@ class Plan:
                 shapes and dtypes are used, so they may pass
                 :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,
                 all processes pass arrays that are differentiated or mapped over.
-            edge: The value of ghost cells at a non-periodic edge of the grid.
+            fill_value: The value of ghost cells at a non-periodic edge of the grid.
+                ``edge`` is its older name.
 
         """
         self._check_communicator("scatter")
@@ -228,7 +234,7 @@ class Plan:
         def scattered(arrays: list[Any]) -> list[Any]:
             given = iter(arrays)
             return [
-                self._scatter_one(next(given) if is_array else x, root, edge, cells)
+                self._scatter_one(next(given) if is_array else x, root, fill_value, cells)
                 for x, cells, is_array in zip(leaves, whole, is_given, strict=True)
             ]
 
@@ -272,14 +278,24 @@ class Plan:
         return _unflat(structure, found)
 
     @property
-    def start(self) -> tuple[int, ...]:
+    def offset(self) -> tuple[int, ...]:
         """The index of the first own cell of this process in the whole grid."""
-        return tuple(part.start for part in self._parts("start"))
+        return tuple(part.start for part in self._parts("offset"))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of own cells of this process along each axis."""
+        return tuple(map(len, self._parts("shape")))
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """An older name of :attr:`offset`."""
+        return self.offset
 
     @property
     def size(self) -> tuple[int, ...]:
-        """The number of own cells of this process along each axis."""
-        return tuple(map(len, self._parts("size")))
+        """An older name of :attr:`shape`."""
+        return self.shape
 
     def _parts(self, name: str) -> list[range]:
         if any(axis.cells is None for axis in self.axes):
@@ -420,7 +436,11 @@ class Plan:
         return found
 
     def _scatter_one(
-        self, x: Any, root: int | None, edge: Any, whole: Sequence[tuple[int, int]]
+        self,
+        x: Any,
+        root: int | None,
+        fill_value: Any,
+        whole: Sequence[tuple[int, int]],
     ) -> Any:
         shape = list(x.shape)
         places = self._places(x.ndim)
@@ -434,7 +454,7 @@ class Plan:
             return np.where((points >= 0) & (points < cells + more), points, cells + more)
 
         def taken(x: Any, points: Any, place: int) -> Any:
-            return jnp.take(x, points, place, mode="fill", fill_value=edge)
+            return jnp.take(x, points, place, mode="fill", fill_value=fill_value)
 
         described = list(zip(self.axes, whole, places, strict=True))
         if root is None:

@@ -66,9 +66,11 @@ def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Env
     )
 
 
-def filled(result: Any, edge: Any, parts: tuple[tuple[int, int], ...]) -> Any:
-    """The result with the value at the edge in the parts that nobody has sent."""
-    return result if edge is None or not parts else _fill(result, edge, parts)
+def filled(result: Any, fill_value: Any, parts: tuple[tuple[int, int], ...]) -> Any:
+    """The result with the fill value in the parts that no process sends."""
+    if fill_value is None or not parts:
+        return result
+    return _fill(result, fill_value, parts)
 
 
 _fill = functools.partial(jax.jit, static_argnums=2)(fill)

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
@@ -30,7 +31,10 @@ operation = Operation(
 
 
 @without_tokens
-def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
+@renamed_argument("neighbor_allgather", "edge", "fill_value")
+def neighbor_allgather(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array:
     """Send an array to every neighbor, and receive those of the neighbors.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -43,8 +47,8 @@ def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) 
 
     Arguments:
         x: Array or scalar input to send.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like ``x``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like ``x``. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -54,16 +58,16 @@ def neighbor_allgather(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) 
 
     """
     communicator, neighbors = neighborhood("neighbor_allgather", comm)
-    edge = padding("neighbor_allgather", "edge", edge, x, np.shape(x))
+    fill_value = padding("neighbor_allgather", "fill_value", fill_value, x, np.shape(x))
     result = operation(communicator, x)
-    return filled(result, edge, proc_null_blocks(neighbors.sources))
+    return filled(result, fill_value, proc_null_blocks(neighbors.sources))
 
 
 @with_tokens(neighbor_allgather)
 def neighbor_allgather_with_token(
     x: ArrayLike,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]: ...

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
@@ -39,8 +40,9 @@ operation = Operation(
 
 
 @without_tokens
+@renamed_argument("neighbor_allgatherv", "edge", "fill_value")
 def neighbor_allgatherv(
-    x: ArrayLike, counts: Counts, *, edge: ArrayLike = 0, comm: Comm = None
+    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Array:
     """Send an array to every neighbor, and receive theirs, which may differ in size.
 
@@ -53,9 +55,9 @@ def neighbor_allgatherv(
             axis.
         counts (Sequence[int]): The size of the first axis on each neighbor that sends to
             this process. Where there is no process, as many rows are filled with
-            ``edge``.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a row.
+            ``fill_value``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -74,9 +76,9 @@ def neighbor_allgatherv(
         raise ValueError(
             f"{name} got an array of shape () for argument `x`, expected one with rows"
         )
-    edge = padding(name, "edge", edge, x, np.shape(x)[1:])
+    fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, counts=counts)
-    return filled(result, edge, proc_null_blocks(sources, counts))
+    return filled(result, fill_value, proc_null_blocks(sources, counts))
 
 
 @with_tokens(neighbor_allgatherv)
@@ -84,7 +86,7 @@ def neighbor_allgatherv_with_token(
     x: ArrayLike,
     counts: Counts,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]: ...

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
@@ -38,7 +39,10 @@ operation = Operation(
 
 
 @without_tokens
-def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -> Array:
+@renamed_argument("neighbor_alltoall", "edge", "fill_value")
+def neighbor_alltoall(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array:
     """Send a slice of an array to every neighbor, and receive one from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -48,8 +52,8 @@ def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -
     Arguments:
         x: Array input to send: a slice for each neighbor that this process sends to, with
             shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a slice.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a slice. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -65,16 +69,16 @@ def neighbor_alltoall(x: ArrayLike, *, edge: ArrayLike = 0, comm: Comm = None) -
             f"neighbor_alltoall got an array of shape {np.shape(x)} for argument `x`, "
             f"expected ({number}, ...), as this process sends to {number} neighbors"
         )
-    edge = padding("neighbor_alltoall", "edge", edge, x, np.shape(x)[1:])
+    fill_value = padding("neighbor_alltoall", "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, backwards=0)
-    return filled(result, edge, proc_null_blocks(neighbors.sources))
+    return filled(result, fill_value, proc_null_blocks(neighbors.sources))
 
 
 @with_tokens(neighbor_alltoall)
 def neighbor_alltoall_with_token(
     x: ArrayLike,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]: ...

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
 from ..forms.token import AnyToken, with_tokens, without_tokens
 from ..mpi.handles import Communicator
@@ -52,12 +53,13 @@ operation = Operation(
 
 
 @without_tokens
+@renamed_argument("neighbor_alltoallv", "edge", "fill_value")
 def neighbor_alltoallv(
     x: ArrayLike,
     sendcounts: Counts,
     recvcounts: Counts,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
 ) -> Array:
     """Send a part of an array to every neighbor, and receive one from each.
@@ -73,9 +75,9 @@ def neighbor_alltoallv(
             axis.
         recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
             sends to this process. It must match what that neighbor sends. Where there is no
-            process, as many rows are filled with ``edge``.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a row.
+            process, as many rows are filled with ``fill_value``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -97,11 +99,11 @@ def neighbor_alltoallv(
                 f"{communicator.rank}), expected the same number"
             )
     check_rows(name, "x", x, sum(sendcounts))
-    edge = padding(name, "edge", edge, x, np.shape(x)[1:])
+    fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )
-    return filled(result, edge, proc_null_blocks(sources, recvcounts))
+    return filled(result, fill_value, proc_null_blocks(sources, recvcounts))
 
 
 @with_tokens(neighbor_alltoallv)
@@ -110,7 +112,7 @@ def neighbor_alltoallv_with_token(
     sendcounts: Counts,
     recvcounts: Counts,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]: ...

@@ -97,9 +97,26 @@ def test_parts_are_cut_and_put_together(periods, width):
         else:
             assert found is None
     assert_equal(plan.gather(parts), whole)
-    assert plan.inner(parts)["cells"].shape == plan.size
-    own = tuple(slice(s, s + n) for s, n in zip(plan.start, plan.size, strict=True))
-    assert_equal(plan.inner(parts)["layers"], whole["layers"][(slice(None), *own)])
+    assert plan.strip_ghosts(parts)["cells"].shape == plan.shape
+    own = tuple(slice(s, s + n) for s, n in zip(plan.offset, plan.shape, strict=True))
+    assert_equal(plan.strip_ghosts(parts)["layers"], whole["layers"][(slice(None), *own)])
+
+
+def test_older_names():
+    plan = Plan(grid((False, False)), shape=SHAPE)
+    whole = whole_fields((False, False))
+    parts = plan.scatter(whole, fill_value=7)
+    assert_equal(plan.scatter(whole, edge=7), parts)
+    assert_equal(plan.inner(parts), plan.strip_ghosts(parts))
+    assert (plan.start, plan.size) == (plan.offset, plan.shape)
+    with pytest.raises(
+        TypeError,
+        match="halo.Plan.scatter got both `fill_value` and `edge`, which is its older "
+        "name, expected `fill_value` alone",
+    ):
+        plan.scatter(whole, fill_value=7, edge=7)
+    with pytest.raises(ValueError, match=r"halo.Plan.shape has to know how many cells"):
+        _ = Plan(grid((False, False))).shape
 
 
 @on_every_grid
@@ -118,7 +135,7 @@ def test_both_ways_give_the_same(periods, width, corners):
     """The core's copies, and XLA's: on other platforms, in maps and in derivatives."""
     plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
     # Ghost cells at the edges are passed on along the other axes.
-    fields = plan.scatter(whole_fields(periods), edge=3)
+    fields = plan.scatter(whole_fields(periods), fill_value=3)
     fields["z"] = 2 * fields["cells"] + RANK  # behind arrays of other types
 
     def by_xla(function, fields):
@@ -191,7 +208,7 @@ def test_some_fields_are_linear():
 
 def test_edges_that_are_not_periodic_stay():
     plan = Plan(grid((False, False)), shape=SHAPE)
-    parts = plan.scatter(whole_fields((False, False))["cells"], edge=7.0)
+    parts = plan.scatter(whole_fields((False, False))["cells"], fill_value=7.0)
     found = plan.exchange(jnp.where(parts == 7.0, -1.0, parts))
     assert_equal(found, jnp.where(parts == 7.0, -1.0, parts))
 
@@ -302,7 +319,9 @@ def test_gradients_through_time():
         plan = Plan(comm, shape=SHAPE)
 
         def loss(u):
-            return jnp.sum(plan.inner(diffuse(plan, u, 5)) ** 2 * plan.inner(parts))
+            return jnp.sum(
+                plan.strip_ghosts(diffuse(plan, u, 5)) ** 2 * plan.strip_ghosts(parts)
+            )
 
         parts = plan.scatter(weights)
         # What ghost cells contribute is their owners'.
@@ -434,7 +453,7 @@ def test_during_is_no_function():
 
 def test_errors_of_fields():
     plan = Plan(grid((True, True)), shape=SHAPE)
-    least = plan.size[0] + 2
+    least = plan.shape[0] + 2
     with pytest.raises(
         ValueError, match=rf"`fields\['u'\]`, expected at least {least} points"
     ):

@@ -4,6 +4,7 @@ The graphs have loops and several edges between two processes, and the grids per
 of one and two. There, neighbors are one process.
 """
 
+import functools
 import itertools
 from collections import Counter
 
@@ -141,14 +142,18 @@ class Expected:
             mine(sum(self.sent), width),
         )
 
-    def call(self, block, own_rows, blocks, rows, edge):
+    def call(self, block, own_rows, blocks, rows, fill_value):
         """All four, of these arrays."""
         comm = self.comm
         return (
-            mpi.neighbor_allgather(block, edge=edge, comm=comm),
-            mpi.neighbor_allgatherv(own_rows, self.counts, edge=edge, comm=comm),
-            mpi.neighbor_alltoall(blocks, edge=edge, comm=comm),
-            mpi.neighbor_alltoallv(rows, self.sent, self.received, edge=edge, comm=comm),
+            mpi.neighbor_allgather(block, fill_value=fill_value, comm=comm),
+            mpi.neighbor_allgatherv(
+                own_rows, self.counts, fill_value=fill_value, comm=comm
+            ),
+            mpi.neighbor_alltoall(blocks, fill_value=fill_value, comm=comm),
+            mpi.neighbor_alltoallv(
+                rows, self.sent, self.received, fill_value=fill_value, comm=comm
+            ),
         )
 
     @property
@@ -159,8 +164,8 @@ class Expected:
         everyones = self.comm.allgather((*self.arrays[:3], parts))
         nothing = np.full((2, width), EDGE)
 
-        def received(find, edge):
-            return [edge if o is None else find(*o) for o in self.origins]
+        def received(find, fill_value):
+            return [fill_value if o is None else find(*o) for o in self.origins]
 
         none = [np.zeros((0, width))]
         return (
@@ -174,7 +179,7 @@ class Expected:
 
     @property
     def results_of_mpi(self):
-        """What mpi4py gives, into arrays in which there is the value at the edge before."""
+        """What mpi4py gives, into arrays in which the fill value stands before."""
         width = self.width
 
         def empty(rows):
@@ -238,8 +243,8 @@ def test_values(comm, width):
 def test_derivatives(comm):
     case = Expected(comm)
 
-    def function(arrays, edge):
-        return case.call(*arrays, edge)
+    def function(arrays, fill_value):
+        return case.call(*arrays, fill_value)
 
     given = case.arrays, np.float64(EDGE)
     tangents = jax.tree.map(lambda x: mine(*np.shape(x), 1)[..., 0], given)
@@ -250,7 +255,7 @@ def test_derivatives(comm):
     def derivatives(given, tangents, cotangents):
         _, pushed = jax.jvp(function, given, tangents)
         _, pull = jax.vjp(function, *given)
-        # The operations and the values at the edge are linear.
+        # The operations and the fill values are linear.
         return pushed, function(*tangents), pull(cotangents)
 
     pushed, expected, gradients = derivatives(given, tangents, cotangents)
@@ -301,12 +306,18 @@ def test_edge(row):
             np.testing.assert_array_equal(found, expected)
 
     for value in (0, 1, 2.5, np.nan, np.float64(3), np.arange(2.0), jnp.arange(1.0)):
-        check(lambda edge: mpi.neighbor_alltoall(both, edge=edge, comm=row), value)
-        check(lambda edge: mpi.neighbor_allgather(x, edge=edge, comm=row), value)
+        check(
+            lambda fill_value: mpi.neighbor_alltoall(both, fill_value=fill_value, comm=row),
+            value,
+        )
+        check(
+            lambda fill_value: mpi.neighbor_allgather(x, fill_value=fill_value, comm=row),
+            value,
+        )
     np.testing.assert_array_equal(
         mpi.neighbor_allgather(x, comm=row), [np.full(2, n) for n in beyond(row, 0)]
     )
-    _, token = mpi4jax.experimental.tokens.neighbor_allgather(x, edge=1, comm=row)
+    _, token = mpi4jax.experimental.tokens.neighbor_allgather(x, fill_value=1, comm=row)
     assert token == mpi4jax.experimental.tokens.barrier()
 
 
@@ -314,7 +325,7 @@ def test_edge(row):
 def test_edge_of_each_kind(row, dtype):
     x = jnp.zeros(3, dtype)
     value = np.ones((), dtype)[()]
-    found = mpi.neighbor_allgather(x, edge=value, comm=row)
+    found = mpi.neighbor_allgather(x, fill_value=value, comm=row)
     is_edge = [rank == MPI.PROC_NULL for rank in row.Shift(0, 1)]
     assert found.dtype == dtype
     expected = np.broadcast_to(np.array(is_edge)[:, None], (2, 3))
@@ -325,8 +336,8 @@ def test_edge_under_vmap(row, calls_of):
     xs = jnp.arange(3.0) + RANK
     edges = jnp.array([5.0, 6.0, 7.0])
 
-    def function(x, edge):
-        return mpi.neighbor_allgather(x, edge=edge, comm=row)
+    def function(x, fill_value):
+        return mpi.neighbor_allgather(x, fill_value=fill_value, comm=row)
 
     found, calls = calls_of(jax.vmap(function), xs, edges)
     assert calls == Counter(Neighbor_allgather=1)
@@ -338,26 +349,33 @@ def test_edge_under_vmap(row, calls_of):
 
 
 @pytest.mark.parametrize(
-    ("edge", "dtype", "error", "text"),
+    ("fill_value", "dtype", "error", "text"),
     [
         ("a", np.float32, TypeError, r"\(expected: array or number, got: .*str"),
-        (None, np.float32, TypeError, r'argument "edge" \(expected: array or number'),
-        (1.5, np.int32, TypeError, "got float.* `edge`, expected a number that is int32"),
-        (1, bool, TypeError, "got int.* `edge`, expected a number that is bool"),
-        (1j, np.float32, TypeError, "got complex.* `edge`, expected .* float32"),
+        (None, np.float32, TypeError, r'argument "fill_value" \(expected: array or number'),
+        (
+            1.5,
+            np.int32,
+            TypeError,
+            "got float.* `fill_value`, expected a number that is int32",
+        ),
+        (1, bool, TypeError, "got int.* `fill_value`, expected a number that is bool"),
+        (1j, np.float32, TypeError, "got complex.* `fill_value`, expected .* float32"),
         (np.ones(3), np.float32, ValueError, r"\(3,\) .* an array for blocks of shape"),
         (np.ones((1, 2)), np.float32, ValueError, r"blocks of shape \(2,\)"),
         (300, np.uint8, OverflowError, "300 out of bounds"),
     ],
 )
-def test_wrong_edges(ring, edge, dtype, error, text, calls_of):
+def test_wrong_edges(ring, fill_value, dtype, error, text, calls_of):
     """They are refused on all processes, also on those that have no edge."""
     x = jnp.zeros((2, 2), dtype)
 
     def refused():
         for transform in (lambda f: f, jax.jit):
             with pytest.raises(error, match=text):
-                transform(lambda x: mpi.neighbor_alltoall(x, edge=edge, comm=ring))(x)
+                transform(
+                    lambda x: mpi.neighbor_alltoall(x, fill_value=fill_value, comm=ring)
+                )(x)
 
     assert calls_of(refused) == (None, Counter())
 
@@ -370,6 +388,22 @@ OPERATIONS = {
         x, [1, 1], [1, 1], comm=comm
     ),
 }
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("api", [mpi, mpi4jax.experimental.tokens])
+def test_older_name_of_the_fill_value(row, name, api):
+    x = jnp.ones((2, 3)) + RANK
+    counts = {"neighbor_allgatherv": ([2, 2],), "neighbor_alltoallv": ([1, 1], [1, 1])}
+    call = functools.partial(getattr(api, name), x, *counts.get(name, ()), comm=row)
+    expected, found = call(fill_value=7), call(edge=7)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    with pytest.raises(
+        TypeError,
+        match=f"{name} got both `fill_value` and `edge`, which is its older name, "
+        "expected `fill_value` alone",
+    ):
+        call(fill_value=7, edge=7)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -448,7 +482,7 @@ def test_programs_have_nothing_more_without_an_edge(ring, row):
     x = jnp.ones((2, 3))
 
     def text(comm):
-        function = jax.jit(lambda x: mpi.neighbor_alltoall(x, edge=1, comm=comm))
+        function = jax.jit(lambda x: mpi.neighbor_alltoall(x, fill_value=1, comm=comm))
         return function.lower(x).as_text()
 
     assert "update_slice" not in text(ring)

@@ -32,7 +32,7 @@ reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int))[0])  # Array
 counts = jnp.ones(size, int)
 reveal_type(mpi4jax.alltoallv(x, counts, capacity=9)[0])  # tuple[Array, Array]
 grid = MPI.COMM_WORLD.Create_cart([size], [True])
-reveal_type(mpi4jax.neighbor_alltoall(x[:2], edge=1.5, comm=grid)[0])  # Array
+reveal_type(mpi4jax.neighbor_alltoall(x[:2], fill_value=1.5, comm=grid)[0])  # Array
 reveal_type(mpi4jax.sendrecv(1.0, 2, 0, 0, token=None)[0])  # Array
 reveal_type(mpi4jax.reduce(x, MPI.SUM, 0, token=None)[0])  # Array
 reveal_type(mpi4jax.has_cuda_support())  # bool
