@@ -8,7 +8,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust own range package conformance hosts bench \
-	bench-quick lint format wheel portable audit release versions docs site-check pictures clean
+	bench-quick lint words format wheel portable audit release versions docs site-check pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,10 @@ hosts: ## Run tests on several virtual hosts, with mpiexec and srun, as root (10
 bench: ## Measure against the original mpi4jax and others (half an hour), into build/bench
 	$(PYTHON) benchmarks/run.py
 
-bench-quick: ## The same with few and small samples, to see that it works
+bench-quick: ## Run the benchmarks with few and small samples, to see that they work
 	$(PYTHON) benchmarks/run.py --quick --output build/bench-quick
 
-lint: ## Check formatting, clippy, ruff and mypy
+lint: ## Check formatting, clippy, ruff, mypy and words
 	$(PYTHON) tools/lint.py
 
 format: ## Format the sources
@@ -67,6 +67,9 @@ portable: ## Check that the core compiles for other systems and runs on older pr
 
 audit: ## Look for known holes in the crates, and at their licenses (with cargo-deny)
 	cargo deny --locked check
+
+words: ## Count vague names and doc comments to reword, by folder
+	$(PYTHON) tools/words.py --count
 
 release: ## Build a release into dist/: wheels for old and new Linux, and check them
 	$(PYTHON) tools/release.py

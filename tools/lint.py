@@ -1,4 +1,4 @@
-"""Checks the form of the sources: rustfmt, clippy, ruff, mypy.
+"""Checks the form of the sources: rustfmt, clippy, ruff, mypy, and words (tools/words.py).
 
 With --fix, formats them instead.
 """
@@ -10,49 +10,47 @@ import sys
 
 from environments import ROOT, Environment, prepare, tools
 
-#: Crates apart from the core's workspace.
-REFEREE = ("--manifest-path", "tests/referee/Cargo.toml")
-DRIVER = ("--manifest-path", "tests/driver/Cargo.toml")
-AWARE_MPI = ("--manifest-path", "tests/aware_mpi/Cargo.toml")
+#: The core's workspace, and the crates apart from it: all, and those that clippy looks at.
+CORE = ()
+REFEREE, DRIVER, AWARE_MPI = (
+    ("--manifest-path", f"tests/{crate}/Cargo.toml")
+    for crate in ("referee", "driver", "aware_mpi")
+)
+CRATES = (CORE, REFEREE, DRIVER, AWARE_MPI)
+CLIPPY = (CORE, DRIVER, AWARE_MPI, ("--features", "mpi4jax/python"))
+
+#: Where words are checked.
+WORDS = ("mpi4jax/_testing", "tools/words.py")
+
+
+def fixes() -> list[list[str]]:
+    ruff = str(tools() / "bin" / "ruff")
+    cargo = [["cargo", "fmt", *crate] for crate in CRATES]
+    return [*cargo, [ruff, "check", "--fix", "."], [ruff, "format", "."]]
+
+
+def checks() -> list[list[str]]:
+    bin_ = tools() / "bin"
+    clippy = ["cargo", "clippy", "--quiet", "--locked", "--all-targets"]
+    # In an environment with the wheel, so that mpi4py and JAX are known.
+    python = str(prepare(Environment()) / "bin" / "python")
+    return [
+        *(["cargo", "fmt", "--check", *crate] for crate in CRATES),
+        *([*clippy, *crate, "--", "-D", "warnings"] for crate in CLIPPY),
+        [str(bin_ / "ruff"), "check", "."],
+        [str(bin_ / "ruff"), "format", "--check", "."],
+        [str(bin_ / "mypy"), "--python-executable", python],
+        [sys.executable, "tools/words.py", *WORDS],
+    ]
 
 
 def main() -> int:
-    bin_ = tools() / "bin"
-    ruff = str(bin_ / "ruff")
-    if sys.argv[1:] == ["--fix"]:
-        checks = [
-            ["cargo", "fmt"],
-            ["cargo", "fmt", *REFEREE],
-            ["cargo", "fmt", *DRIVER],
-            ["cargo", "fmt", *AWARE_MPI],
-            [ruff, "check", "--fix", "."],
-            [ruff, "format", "."],
-        ]
-    else:
-        clippy = ["cargo", "clippy", "--quiet", "--locked", "--all-targets"]
-        checks = [
-            ["cargo", "fmt", "--check"],
-            ["cargo", "fmt", "--check", *REFEREE],
-            ["cargo", "fmt", "--check", *DRIVER],
-            ["cargo", "fmt", "--check", *AWARE_MPI],
-            [*clippy, "--", "-D", "warnings"],
-            [*clippy, *DRIVER, "--", "-D", "warnings"],
-            [*clippy, *AWARE_MPI, "--", "-D", "warnings"],
-            [*clippy, "--features", "mpi4jax/python", "--", "-D", "warnings"],
-            [ruff, "check", "."],
-            [ruff, "format", "--check", "."],
-            # In an environment with the wheel, so that mpi4py and JAX are known.
-            [
-                str(bin_ / "mypy"),
-                "--python-executable",
-                str(prepare(Environment()) / "bin/python"),
-            ],
-        ]
-    failed = [c for c in checks if subprocess.run(c, cwd=ROOT).returncode != 0]
+    commands = fixes() if sys.argv[1:] == ["--fix"] else checks()
+    failed = [c for c in commands if subprocess.run(c, cwd=ROOT).returncode != 0]
     for command in failed:
         print("FAILED", *command)
     if not failed:
-        print(f"ok lint: {len(checks)} checks")
+        print(f"ok lint: {len(commands)} checks")
     return 1 if failed else 0
 
 
