@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Whose fault it is that a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The call itself is wrong: its buffers or attributes are not what the operation takes.
     Invalid,
     /// The call is right, but what it refers to is gone or was never there.
@@ -18,28 +18,28 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     /// What XLA has a code for.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// What the user reads.
     pub message: String,
 }
 
 impl Error {
-    /// An error of [`Kind::Invalid`].
+    /// An error of [`ErrorKind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(Kind::Invalid, message)
+        Self::new(ErrorKind::Invalid, message)
     }
 
-    /// An error of [`Kind::Precondition`].
+    /// An error of [`ErrorKind::Precondition`].
     pub fn precondition(message: impl Into<String>) -> Self {
-        Self::new(Kind::Precondition, message)
+        Self::new(ErrorKind::Precondition, message)
     }
 
-    /// An error of [`Kind::Internal`].
+    /// An error of [`ErrorKind::Internal`].
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(Kind::Internal, message)
+        Self::new(ErrorKind::Internal, message)
     }
 
-    fn new(kind: Kind, message: impl Into<String>) -> Self {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { kind, message }
     }

@@ -35,12 +35,12 @@ pub fn print_error(text: &str) {
 }
 
 /// The log of one call, between its two lines.
-pub struct Entry {
+pub struct LoggedCall {
     prefix: String,
     start: Instant,
 }
 
-impl Entry {
+impl LoggedCall {
     /// Prints the first line: who calls what, on which peers and how much.
     pub fn begin(rank: i32, function: &str, details: &str) -> Self {
         let prefix = format!("r{rank} | {} | {function}", random_id());

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use _core::diagnosis::{
-    Attendance, Call, Collective, Diagnosis, End, Kind, Note, Notes, Peer, Posted, State, report,
+    Attendance, CallNote, Collective, CommunicatorKind, Diagnosis, End, Note, Notes, Peer, Posted,
+    State, report,
 };
 
 #[path = "common/notes.rs"]
@@ -144,7 +145,7 @@ fn first_call(size: i32) -> Collective {
 fn a_rank_that_made_another_call_and_left_it() {
     let mut notes = [
         waiting(collective(3, "allreduce")),
-        waiting(Call {
+        waiting(CallNote {
             sequence: 2,
             ..collective(3, "barrier")
         }),
@@ -351,7 +352,7 @@ rank 1 may still act beside the call: a thread (server) at serve.py:3 in serve.
 /// With two threads that wait, a rank goes on if either call returns.
 #[test]
 fn a_rank_with_two_calls_waits_for_either() {
-    let call = |number, from| Call {
+    let call = |number, from| CallNote {
         number,
         ..receive(3, from)
     };
@@ -363,7 +364,7 @@ fn a_rank_with_two_calls_waits_for_either() {
 }
 
 fn world(size: i32) -> _core::diagnosis::CommunicatorId {
-    communicator(Kind::World, &group(0..size))
+    communicator(CommunicatorKind::World, &group(0..size))
 }
 
 /// mpi4py may have made the calls that a rank has not made by mpi4jax.
@@ -394,7 +395,7 @@ fn where_mpi4py_communicates_counts_prove_nothing() {
 /// A message of mpi4py's may be on its way, for as long as its size allows.
 #[test]
 fn a_large_message_of_mpi4py_is_given_time() {
-    let receive = |bytes| Call {
+    let receive = |bytes| CallNote {
         bytes,
         ..on(world(2), "MPI.COMM_WORLD", receive(2, 1))
     };
@@ -409,11 +410,11 @@ fn a_large_message_of_mpi4py_is_given_time() {
 #[test]
 fn the_default_communicator_may_be_shared() {
     let mut notes = [
-        waiting(Call {
+        waiting(CallNote {
             sequence: 2,
             ..collective(2, "allreduce")
         }),
-        waiting(Call {
+        waiting(CallNote {
             sequence: 3,
             ..collective(2, "allreduce")
         }),
@@ -432,7 +433,7 @@ fn communicators_of_the_same_ranks() {
         let id = communicator(kind, &group(0..2));
         waiting(on(id, name, collective(2, "barrier")))
     };
-    let copy = |place, of| Kind::Copy(vec![(place, of)]);
+    let copy = |place, of| CommunicatorKind::Copy(vec![(place, of)]);
     // Both know the same two copies, so these surely differ.
     let notes = [on_kind(copy(1, 2), "rows"), on_kind(copy(2, 2), "columns")];
     let texts = [
@@ -441,28 +442,31 @@ fn communicators_of_the_same_ranks() {
     ];
     assert_found(&notes, &texts, "ranks 0, 1", 86);
     // One of them has begun to count late, or knows nothing of copies.
-    for other in [copy(2, 3), Kind::Unknown] {
+    for other in [copy(2, 3), CommunicatorKind::Unknown] {
         let notes = [on_kind(copy(1, 2), "rows"), on_kind(other, "columns")];
         assert_eq!(found(&notes).1, "nobody");
     }
     // Names prove nothing: each rank may have given its own.
     let notes = [
-        on_kind(Kind::Unknown, "solver of rank 0"),
-        on_kind(Kind::Unknown, "solver of rank 1"),
+        on_kind(CommunicatorKind::Unknown, "solver of rank 0"),
+        on_kind(CommunicatorKind::Unknown, "solver of rank 1"),
     ];
     let perhaps = "no two ranks disagree, and none is missing, unless they mean different \
                    communicators: those of the same ranks that Split or Create made can't be told \
                    apart.";
     assert_found(&notes, &[perhaps], "nobody", 86);
     // No copy is the default communicator, or MPI_COMM_WORLD.
-    let notes = [on_kind(Kind::World, "w"), on_kind(Kind::Default, "d")];
+    let notes = [
+        on_kind(CommunicatorKind::World, "w"),
+        on_kind(CommunicatorKind::Default, "d"),
+    ];
     assert_eq!(found(&notes).1, "ranks 0, 1");
 }
 
 #[test]
 fn processes_outside_of_the_world_may_act() {
     let merged = group([0, 1, -1]);
-    let id = communicator(Kind::Unknown, &merged);
+    let id = communicator(CommunicatorKind::Unknown, &merged);
     let call = on(id, "merged", collective(2, "barrier"));
     let mut notes = Notes::default();
     for rank in 0..2 {
@@ -501,7 +505,7 @@ fn several_messages_at_once() {
 fn the_message_that_is_missing() {
     // Rank 0 has got what rank 1 sent, and rank 1 has gone on.
     let all = [to(1, 0), to(2, 0), from(1, 0), from(2, 0)];
-    let call = Call {
+    let call = CallNote {
         awaited: Some(from(2, 0)),
         ..messages(3, &all)
     };
@@ -520,8 +524,8 @@ fn the_message_that_is_missing() {
 /// A call between the processes of a line, of which each knows those beside it.
 fn in_a_line(size: i32, rank: i32) -> Note {
     let beside = [rank - 1, rank + 1].into_iter();
-    let id = communicator(Kind::Unknown, &group(0..size));
-    waiting(Call {
+    let id = communicator(CommunicatorKind::Unknown, &group(0..size));
+    waiting(CallNote {
         neighbors: Some(beside.filter(|n| (0..size).contains(n)).collect()),
         ..on(id, "line", collective(size, "neighbor_alltoall"))
     })
@@ -634,7 +638,7 @@ const LARGE: &[Large] = &[
         name: "each rank at another call",
         note: |size, rank| {
             let sequence = rank as u64 + 1;
-            waiting(Call {
+            waiting(CallNote {
                 sequence,
                 text: format!("barrier #{sequence} on COMM_WORLD"),
                 ..collective(size, "barrier")
@@ -650,7 +654,7 @@ const LARGE: &[Large] = &[
                 return ended(0, "", 1);
             }
             distinct(
-                waiting(Call {
+                waiting(CallNote {
                     sequence,
                     text: format!("barrier #{sequence} on COMM_WORLD"),
                     ..collective(size, "barrier")
@@ -671,7 +675,7 @@ const LARGE: &[Large] = &[
             let first = rank / 2 * 2;
             let pair = group([first, first + 1]);
             let operation = if rank % 2 == 0 { "barrier" } else { "bcast" };
-            let id = communicator(Kind::Unknown, &pair);
+            let id = communicator(CommunicatorKind::Unknown, &pair);
             waiting(on(id, "pair", collective(2, operation)))
         },
         is_stuck: true,

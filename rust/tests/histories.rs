@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use _core::diagnosis::{
-    Attendance, Call, Collective, CommunicatorId, Diagnosis, Kind, Message, Note, Notes, Posted,
-    Running, Scene, State, report,
+    Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, Diagnosis, Endpoint, Note,
+    Notes, Posted, Running, Snapshot, State, report,
 };
 use _core::recorder::Group;
 
@@ -21,7 +21,7 @@ use random::Random;
 /// A communicator, as each of its ranks knows it.
 struct Communicator {
     members: Vec<i32>,
-    kind: Kind,
+    kind: CommunicatorKind,
     name: fn(i32) -> String,
 }
 
@@ -34,16 +34,22 @@ fn communicators(size: i32, random: &mut Random) -> Vec<Communicator> {
         name,
     };
     let mut made = vec![
-        plain(&all, Kind::Default, |_| "COMM_WORLD".into()),
-        plain(&all, Kind::World, |_| "MPI.COMM_WORLD".into()),
-        plain(&all, Kind::Copy(vec![(1, 2)]), |_| "rows".into()),
-        plain(&all, Kind::Copy(vec![(2, 2)]), |_| "columns".into()),
-        plain(&all, Kind::Unknown, |rank| format!("solver of rank {rank}")),
-        plain(&all, Kind::Unknown, |_| "communicator 7".into()),
+        plain(&all, CommunicatorKind::Default, |_| "COMM_WORLD".into()),
+        plain(&all, CommunicatorKind::World, |_| "MPI.COMM_WORLD".into()),
+        plain(&all, CommunicatorKind::Copy(vec![(1, 2)]), |_| {
+            "rows".into()
+        }),
+        plain(&all, CommunicatorKind::Copy(vec![(2, 2)]), |_| {
+            "columns".into()
+        }),
+        plain(&all, CommunicatorKind::Unknown, |rank| {
+            format!("solver of rank {rank}")
+        }),
+        plain(&all, CommunicatorKind::Unknown, |_| "communicator 7".into()),
     ];
     if some.len() > 1 {
-        made.push(plain(&some, Kind::Unknown, |_| "some".into()));
-        made.push(plain(&some, Kind::Unknown, |_| "some".into()));
+        made.push(plain(&some, CommunicatorKind::Unknown, |_| "some".into()));
+        made.push(plain(&some, CommunicatorKind::Unknown, |_| "some".into()));
     }
     made
 }
@@ -67,7 +73,7 @@ struct Operation {
     event: usize,
     name: &'static str,
     communicator: usize,
-    messages: Vec<Message>,
+    messages: Vec<Endpoint>,
     bytes: u64,
     root: Option<i32>,
     /// Whether mpi4jax is called, which the recorder sees.
@@ -304,7 +310,7 @@ impl<'r> World<'r> {
         {
             operation.event += 1000;
             match operation.messages.first_mut() {
-                Some(message) => message.endpoint.tag = Some(operation.event as i64),
+                Some(message) => message.tag = Some(operation.event as i64),
                 None => operation.name = "scan",
             }
         } else if way == 1 && place + 1 < steps.len() {
@@ -349,7 +355,7 @@ impl<'r> World<'r> {
             ("send", _) if operation.is_eager => vec![],
             _ if operation.is_collective() => members.clone(),
             _ => {
-                let peer = |message: &Message| match message.endpoint.peer {
+                let peer = |endpoint: &Endpoint| match endpoint.peer {
                     _core::diagnosis::Peer::Rank(peer) => peer,
                     _ => unreachable!(),
                 };
@@ -463,9 +469,9 @@ impl<'r> World<'r> {
 
     fn id(&self, rank: usize, communicator: usize) -> CommunicatorId {
         let kind = match &self.communicators[communicator].kind {
-            Kind::Copy(path) if self.late[rank] => match path[0].0 {
-                1 => Kind::Unknown,
-                place => Kind::Copy(vec![(place - 1, 1)]),
+            CommunicatorKind::Copy(path) if self.late[rank] => match path[0].0 {
+                1 => CommunicatorKind::Unknown,
+                place => CommunicatorKind::Copy(vec![(place - 1, 1)]),
             },
             kind => kind.clone(),
         };
@@ -475,10 +481,10 @@ impl<'r> World<'r> {
         }
     }
 
-    fn call(&self, rank: usize, number: u64, operation: &Operation) -> Call {
+    fn call(&self, rank: usize, number: u64, operation: &Operation) -> CallNote {
         let name = (self.communicators[operation.communicator].name)(rank as i32);
         let is_wait = operation.name.starts_with("wait");
-        Call {
+        CallNote {
             number,
             operation: operation.name.into(),
             text: format!("{} on {name}", operation.name),
@@ -546,7 +552,7 @@ impl<'r> World<'r> {
                 }
                 Some(Step::Synchronise) | None => {}
                 Some(_) if is_xla => {}
-                Some(_) => running.elsewhere.push(_core::diagnosis::Place {
+                Some(_) => running.elsewhere.push(_core::diagnosis::ThreadActivity {
                     thread: place.to_string(),
                     activity: String::new(),
                     line: String::new(),
@@ -577,7 +583,7 @@ impl<'r> World<'r> {
     /// What is found, after ranks were asked about calls that are not complete.
     fn diagnose(&self) -> (Notes, Diagnosis) {
         let notes = self.notes(&[]);
-        let about = Scene::new(&notes, self.size, &[]).questions(8);
+        let about = Snapshot::new(&notes, self.size, &[]).questions(8);
         let notes = self.notes(&about);
         let diagnosis = diagnosis_of(&notes, self.size, &about);
         (notes, diagnosis)

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use _core::diagnosis::{Call, Collective, Note, Notes, Route, Sent, State, Traffic};
+use _core::diagnosis::{CallNote, Collective, Note, Notes, Route, Sent, State, Traffic};
 use _core::recorder::Group;
-use _core::watch::{Action, Alarm, Message, Process, Question, RoundId, Settings, Watcher};
+use _core::watch::{Action, Alarm, Process, Question, RoundId, Settings, Watcher, WatcherMessage};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "common/notes.rs"]
@@ -55,7 +55,7 @@ struct World {
     ranks: Vec<Rank>,
     /// Those that are stopped.
     stopped: Vec<i32>,
-    mail: BTreeMap<i32, VecDeque<(i32, Message)>>,
+    mail: BTreeMap<i32, VecDeque<(i32, WatcherMessage)>>,
     /// How many messages each rank has sent.
     sent: BTreeMap<i32, usize>,
     printed: Vec<(f64, i32, String)>,
@@ -522,22 +522,22 @@ fn messages_survive_their_form_on_the_wire() {
     };
     let call = collective(2, "barrier");
     let messages = [
-        Message::Alarm {
+        WatcherMessage::Alarm {
             reason: Alarm::Timeout,
             leader: 3,
         },
-        Message::Ask(Question {
+        WatcherMessage::Ask(Question {
             round,
             range: (1, 5),
             is_report: true,
             about: call.collective().into_iter().collect(),
         }),
-        Message::Heard(round),
-        Message::Answer { round, notes },
+        WatcherMessage::Heard(round),
+        WatcherMessage::Answer { round, notes },
     ];
     for message in messages {
         let bytes = serde_json::to_vec(&message).unwrap();
-        let copy = serde_json::from_slice::<Message>(&bytes).unwrap();
+        let copy = serde_json::from_slice::<WatcherMessage>(&bytes).unwrap();
         assert_eq!(copy, message);
     }
 }
@@ -546,7 +546,7 @@ fn messages_survive_their_form_on_the_wire() {
 #[test]
 fn each_call_of_a_rank_is_reported() {
     let mut world = World::new(2, SETTINGS);
-    let call = |number, from| Call {
+    let call = |number, from| CallNote {
         number,
         ..receive(2, from)
     };

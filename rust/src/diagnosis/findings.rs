@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::note::{Call, Collective, Endpoint, Kind, Message, Note, Peer, State};
+use super::note::{CallNote, Collective, CommunicatorKind, Endpoint, Note, Peer, State};
 use super::notes::Notes;
 use super::proof::{SETTLED, stuck, stuck_unless_others_act};
 use super::ranks::Ranks;
-use super::scene::Scene;
+use super::snapshot::Snapshot;
 use crate::recorder::NONBLOCKING;
 
 /// In a job that does not fail anyway: on a machine that has more to do than it can, a message may
@@ -44,30 +44,30 @@ pub const DEADLOCK: i32 = 86;
 /// That of a process that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
 
-/// The scene's ranks for which something holds of their notes.
-fn ranks_where(scene: &Scene, holds: impl Fn(&Note) -> bool) -> Ranks {
-    let ranks = 0..scene.size;
-    ranks.filter(|rank| holds(scene.note(*rank))).collect()
+/// The snapshot's ranks for which something holds of their notes.
+fn ranks_where(snapshot: &Snapshot, holds: impl Fn(&Note) -> bool) -> Ranks {
+    let ranks = 0..snapshot.size;
+    ranks.filter(|rank| holds(snapshot.note(*rank))).collect()
 }
 
 /// Says what is wrong. What has lasted for so many seconds counts.
-pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
-    let stuck: Ranks = stuck(scene, settled).into_iter().collect();
+pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
+    let stuck: Ranks = stuck(snapshot, settled).into_iter().collect();
     let mut findings = Vec::new();
-    let interrupted = ranks_where(scene, |note| note.is_interrupted);
+    let interrupted = ranks_where(snapshot, |note| note.is_interrupted);
     if !interrupted.is_empty() {
         findings.push(format!(
             "{} interrupted (Ctrl-C) in a call.",
             interrupted.with_verb("was", "were")
         ));
     }
-    findings.extend(of_collectives(scene));
-    let circles = circles(scene);
+    findings.extend(of_collectives(snapshot));
+    let circles = circles(snapshot);
     let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
     let in_words = circles.iter().map(|circle| circle_in_words(circle));
     findings.extend(shortened(in_words.collect(), "circles"));
-    findings.extend(of_messages(scene, &explained));
-    let silent = ranks_where(scene, |note| note.state == State::Silent);
+    findings.extend(of_messages(snapshot, &explained));
+    let silent = ranks_where(snapshot, |note| note.state == State::Silent);
     if !silent.is_empty() {
         findings.push(format!(
             "{} not answer: killed or stopped, or the machine is gone.",
@@ -75,14 +75,14 @@ pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
         ));
     }
     if findings.is_empty() {
-        findings.extend(nothing_found(scene));
+        findings.extend(nothing_found(snapshot));
     }
     if stuck.is_empty() {
-        findings.extend(doubts(scene));
+        findings.extend(doubts(snapshot));
     }
     let mut exit_code = DEADLOCK;
-    for rank in 0..scene.size {
-        if let Some(end) = scene.note(rank).end().filter(|end| end.code != 0)
+    for rank in 0..snapshot.size {
+        if let Some(end) = snapshot.note(rank).end().filter(|end| end.code != 0)
             && !stuck.is_empty()
         {
             exit_code = end.code;
@@ -99,10 +99,10 @@ pub fn diagnose(scene: &Scene, settled: f64) -> Diagnosis {
 }
 
 /// What to say if nothing is wrong with the calls.
-fn nothing_found(scene: &Scene) -> Option<String> {
-    let mut calls = scene.calls().peekable();
+fn nothing_found(snapshot: &Snapshot) -> Option<String> {
+    let mut calls = snapshot.calls().peekable();
     calls.peek()?;
-    let is_unknown = calls.any(|(_, call)| call.communicator.kind == Kind::Unknown);
+    let is_unknown = calls.any(|(_, call)| call.communicator.kind == CommunicatorKind::Unknown);
     let text = if is_unknown {
         "no two ranks disagree, and none is missing, unless they mean different communicators: \
          those of the same ranks that Split or Create made can't be told apart."
@@ -122,10 +122,10 @@ fn shortened(mut sentences: Vec<String>, kind: &str) -> Vec<String> {
     sentences
 }
 
-fn of_collectives(scene: &Scene) -> Vec<String> {
-    let mut all: Vec<_> = scene.collectives().collect();
+fn of_collectives(snapshot: &Snapshot) -> Vec<String> {
+    let mut all: Vec<_> = snapshot.collectives().collect();
     all.sort_by_cached_key(|(collective, ranks)| {
-        let has_disagreement = scene.disagreement(collective).is_some();
+        let has_disagreement = snapshot.disagreement(collective).is_some();
         (
             !has_disagreement,
             -(ranks.len() as i64),
@@ -135,7 +135,7 @@ fn of_collectives(scene: &Scene) -> Vec<String> {
     let mut findings = Vec::new();
     let mut all = all.into_iter();
     for (collective, ranks) in all.by_ref().take(MOST_OF_A_KIND) {
-        findings.extend(of_collective(scene, collective, ranks));
+        findings.extend(of_collective(snapshot, collective, ranks));
         if findings.len() >= MOST_OF_A_KIND {
             break;
         }
@@ -150,8 +150,8 @@ fn of_collectives(scene: &Scene) -> Vec<String> {
 }
 
 /// What all ranks that are in a collective call disagree about.
-pub fn disagreement_in_words(scene: &Scene, collective: &Collective) -> Option<String> {
-    let (about, sides) = scene.disagreement(collective)?;
+pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Option<String> {
+    let (about, sides) = snapshot.disagreement(collective)?;
     let mut who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
     let mut values: Vec<String> = sides.iter().map(|(value, _)| value.clone()).collect();
     let others = sides.len().saturating_sub(MOST_OF_A_KIND);
@@ -186,28 +186,32 @@ fn calls_on(collective: &Collective, least: u64, most: u64) -> String {
     };
     let calls = if most == 1 { "call" } else { "calls" };
     let whose = match collective.communicator.kind {
-        Kind::Default | Kind::Jax(_) => "",
-        Kind::World | Kind::Copy(_) | Kind::Unknown => " of mpi4jax",
+        CommunicatorKind::Default | CommunicatorKind::Jax(_) => "",
+        CommunicatorKind::World | CommunicatorKind::Copy(_) | CommunicatorKind::Unknown => {
+            " of mpi4jax"
+        }
     };
     format!("{count} {calls}{whose} on {}", collective.name)
 }
 
-fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<String> {
+fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) -> Vec<String> {
     let Some(first) = ranks
         .first()
-        .and_then(|rank| scene.call_in(*rank, collective))
+        .and_then(|rank| snapshot.call_in(*rank, collective))
     else {
         return Vec::new();
     };
-    let mut findings: Vec<String> = disagreement_in_words(scene, collective)
+    let mut findings: Vec<String> = disagreement_in_words(snapshot, collective)
         .into_iter()
         .collect();
     let sequence = collective.sequence;
-    let strays = scene.strays(collective);
+    let strays = snapshot.strays(collective);
     for (operation, strays) in &strays {
         let strays: Ranks = strays.iter().copied().collect();
         let name = match collective.communicator.kind {
-            Kind::Unknown => format!("{} or another communicator of its ranks", collective.name),
+            CommunicatorKind::Unknown => {
+                format!("{} or another communicator of its ranks", collective.name)
+            }
             _ => collective.name.clone(),
         };
         findings.push(if NONBLOCKING.contains(operation) {
@@ -221,18 +225,18 @@ fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<S
     let there: BTreeSet<i32> = ranks.iter().copied().collect();
     let calls = ranks
         .iter()
-        .filter_map(|rank| scene.call_in(*rank, collective));
+        .filter_map(|rank| snapshot.call_in(*rank, collective));
     let neighbors = calls.filter_map(|call| call.neighbors.as_ref()).flatten();
     let neighbors: BTreeSet<i32> = neighbors.copied().collect();
     let mut missing: BTreeMap<Option<u64>, Vec<i32>> = BTreeMap::new();
-    for member in scene.members(&collective.communicator) {
+    for member in snapshot.members(&collective.communicator) {
         let is_known =
-            (0..scene.size).contains(&member) && scene.note(member).state != State::Silent;
+            (0..snapshot.size).contains(&member) && snapshot.note(member).state != State::Silent;
         let is_needed = first.neighbors.is_none() || neighbors.contains(&member);
         if !is_known || !is_needed || there.contains(&member) || strays.contains(&member) {
             continue;
         }
-        let count = scene.count(member, collective);
+        let count = snapshot.count(member, collective);
         if count.is_none_or(|count| count < sequence) {
             missing.entry(count).or_default().push(member);
         }
@@ -250,7 +254,7 @@ fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<S
     for (least, most, absent) in groups {
         let absent: Ranks = absent.into_iter().collect();
         let waits = |rank: &&i32| {
-            let call = scene.call_in(**rank, collective);
+            let call = snapshot.call_in(**rank, collective);
             let neighbors = call.and_then(|call| call.neighbors.as_ref());
             neighbors.is_none_or(|all| all.iter().any(|neighbor| absent.contains(*neighbor)))
         };
@@ -282,16 +286,17 @@ fn of_collective(scene: &Scene, collective: &Collective, ranks: &[i32]) -> Vec<S
 }
 
 /// The first call of a rank that sends or receives messages.
-fn message_call<'a>(scene: &Scene<'a>, rank: i32) -> Option<&'a Call> {
-    let mut calls = scene.note(rank).calls().iter();
+fn message_call<'a>(snapshot: &Snapshot<'a>, rank: i32) -> Option<&'a CallNote> {
+    let mut calls = snapshot.note(rank).calls().iter();
     calls.find(|call| call.sequence == 0)
 }
 
 /// The message that is named as the one that a call waits for: if that is not known, what it receives
 /// rather than what it sends.
-fn named_messages(call: &Call) -> Vec<Message> {
+fn named_messages(call: &CallNote) -> Vec<Endpoint> {
     let awaited = call.awaited_messages();
-    let receives: Vec<Message> = awaited.iter().filter(|m| m.is_receive).copied().collect();
+    let is_receive = |endpoint: &&Endpoint| endpoint.is_receive;
+    let receives: Vec<Endpoint> = awaited.iter().filter(is_receive).copied().collect();
     if receives.is_empty() {
         awaited
     } else {
@@ -300,24 +305,26 @@ fn named_messages(call: &Call) -> Vec<Message> {
 }
 
 /// Ranks in a circle, where each waits for a message of the next.
-fn circles(scene: &Scene) -> Vec<Vec<i32>> {
+fn circles(snapshot: &Snapshot) -> Vec<Vec<i32>> {
     let next = |rank: i32| {
-        let call = message_call(scene, rank)?;
-        let [message] = named_messages(call)[..] else {
+        let call = message_call(snapshot, rank)?;
+        let [endpoint] = named_messages(call)[..] else {
             return None;
         };
-        let Peer::Rank(other) = message.endpoint.peer else {
+        let Peer::Rank(other) = endpoint.peer else {
             return None;
         };
-        let is_matched = scene.is_matched(rank, &call.communicator, message);
+        let is_matched = snapshot.is_matched(rank, &call.communicator, endpoint);
         // Two ranks that mean each other, one by a send, have the tags or communicators wrong.
-        let is_crossed = scene.counterpart(rank, other, message.is_receive).is_some();
-        let is_rank = (0..scene.size).contains(&other);
+        let is_crossed = snapshot
+            .counterpart(rank, other, endpoint.is_receive)
+            .is_some();
+        let is_rank = (0..snapshot.size).contains(&other);
         (is_rank && !is_matched && !is_crossed).then_some(other)
     };
     let mut seen = HashSet::new();
     let mut circles = Vec::new();
-    for start in 0..scene.size {
+    for start in 0..snapshot.size {
         let mut path = Vec::new();
         let mut at = Some(start);
         while let Some(rank) = at.filter(|rank| seen.insert(*rank)) {
@@ -348,22 +355,23 @@ fn circle_in_words(circle: &[i32]) -> String {
 
 /// Messages that one side waits for, and the other side does not send or receive. Those of some
 /// ranks are explained already.
-fn of_messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
+fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
     // Who waits, by what is said of them.
     let mut waiting: BTreeMap<String, Vec<i32>> = BTreeMap::new();
     let mut pairs = HashSet::new();
-    for (rank, call) in scene.calls() {
+    for (rank, call) in snapshot.calls() {
         if call.sequence > 0 || explained.contains(&rank) {
             continue;
         }
-        for message in named_messages(call) {
-            if scene.is_matched(rank, &call.communicator, message) {
+        for endpoint in named_messages(call) {
+            if snapshot.is_matched(rank, &call.communicator, endpoint) {
                 continue;
             }
-            let Message {
-                endpoint: Endpoint { peer, tag },
+            let Endpoint {
+                peer,
+                tag,
                 is_receive,
-            } = message;
+            } = endpoint;
             let (peer, they, other) = match peer {
                 Peer::Rank(other) => (
                     format!("rank {other}"),
@@ -373,7 +381,7 @@ fn of_messages(scene: &Scene, explained: &HashSet<i32>) -> Vec<String> {
                 Peer::Any => ("anyone".to_owned(), "nobody".to_owned(), None),
                 Peer::Null | Peer::Outside => continue,
             };
-            let counterpart = other.and_then(|other| scene.counterpart(rank, other, is_receive));
+            let counterpart = other.and_then(|other| snapshot.counterpart(rank, other, is_receive));
             if let (Some(other), Some(_)) = (other, counterpart)
                 && !pairs.insert((rank.min(other), rank.max(other)))
             {
@@ -429,10 +437,10 @@ fn tag_in_words(tag: Option<i64>) -> String {
 }
 
 /// Why what looks like a deadlock is not proven to be one.
-fn doubts(scene: &Scene) -> Vec<String> {
+fn doubts(snapshot: &Snapshot) -> Vec<String> {
     let mut doubts: BTreeMap<String, Vec<i32>> = BTreeMap::new();
-    for rank in stuck_unless_others_act(scene) {
-        let Some(running) = scene.note(rank).running() else {
+    for rank in stuck_unless_others_act(snapshot) {
+        let Some(running) = snapshot.note(rank).running() else {
             continue;
         };
         if let Some(place) = running.elsewhere.first() {

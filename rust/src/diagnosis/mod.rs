@@ -3,7 +3,7 @@
 //! - `ranks`: sets of ranks, in words.
 //! - `note`: what a process says about itself.
 //! - `notes`: what many of them say.
-//! - `scene`: what all of them do at one time.
+//! - `snapshot`: what all of them do at one time.
 //! - `proof`: which ranks can never continue.
 //! - `findings`: what is wrong.
 //! - `report`: the same in words.
@@ -15,19 +15,20 @@ mod notes;
 mod proof;
 mod ranks;
 mod report;
-mod scene;
+mod snapshot;
 mod traffic;
 
 pub use findings::{
     DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, listed, settled,
 };
 pub use note::{
-    Attendance, Call, Collective, CommunicatorId, End, Endpoint, Kind, Message, Note, Peer, Place,
-    Posted, Running, State, agreed, agreed_in_words, attendances, group_of, messages_of,
+    Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Note, Peer,
+    Posted, Running, State, ThreadActivity, agreed, agreed_in_words, attendances, group_of,
+    messages_of,
 };
 pub use notes::Notes;
 pub use proof::SETTLED;
 pub use ranks::Ranks;
-pub use report::{Doing, report, rows, rows_of};
-pub use scene::Scene;
+pub use report::{Activity, report, rows, rows_of};
+pub use snapshot::Snapshot;
 pub use traffic::{Route, Sent, Traffic, unreceived};

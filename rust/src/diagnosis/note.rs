@@ -21,21 +21,14 @@ pub enum Peer {
     Outside,
 }
 
-/// A message as the process at one of its ends knows it.
+/// One end of a message: a send or a receive of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// The other end.
+    /// The process at the other end.
     pub peer: Peer,
     /// The tag, or `None` for `MPI_ANY_TAG`.
     pub tag: Option<i64>,
-}
-
-/// A message that a process sends or receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// The message.
-    pub endpoint: Endpoint,
-    /// Whether the process receives it.
+    /// Whether the process receives the message.
     pub is_receive: bool,
 }
 
@@ -46,12 +39,12 @@ pub struct CommunicatorId {
     /// The hash of the group.
     pub group: u64,
     /// What tells it from others with this group.
-    pub kind: Kind,
+    pub kind: CommunicatorKind,
 }
 
 /// What tells communicators with the same group from each other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum CommunicatorKind {
     /// The default communicator, on which usually nobody but mpi4jax communicates.
     Default,
     /// `MPI_COMM_WORLD`.
@@ -70,11 +63,11 @@ impl CommunicatorId {
         Self {
             group: facts.group.hash(),
             kind: match facts.identity {
-                Identity::Default => Kind::Default,
-                Identity::World => Kind::World,
-                Identity::Copy(lineage) => Kind::Copy(mpi::path(lineage)),
-                Identity::Jax(index) => Kind::Jax(index),
-                Identity::Unknown => Kind::Unknown,
+                Identity::Default => CommunicatorKind::Default,
+                Identity::World => CommunicatorKind::World,
+                Identity::Copy(lineage) => CommunicatorKind::Copy(mpi::path(lineage)),
+                Identity::Jax(index) => CommunicatorKind::Jax(index),
+                Identity::Unknown => CommunicatorKind::Unknown,
             },
         }
     }
@@ -83,7 +76,9 @@ impl CommunicatorId {
     fn resembles(&self, other: &Self) -> bool {
         self.group == other.group
             && match (&self.kind, &other.kind) {
-                (Kind::Copy(path), Kind::Copy(other)) => mpi::indices(path) == mpi::indices(other),
+                (CommunicatorKind::Copy(path), CommunicatorKind::Copy(other)) => {
+                    mpi::indices(path) == mpi::indices(other)
+                }
                 (kind, other) => kind == other,
             }
     }
@@ -91,7 +86,7 @@ impl CommunicatorId {
 
 /// A call in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct CallNote {
     /// Its number among all calls of the process.
     pub number: u64,
     /// The name of the operation.
@@ -116,9 +111,9 @@ pub struct Call {
     /// no others.
     pub neighbors: Option<Vec<i32>>,
     /// The messages that it sends and receives.
-    pub messages: Vec<Message>,
+    pub messages: Vec<Endpoint>,
     /// Of several messages the one that it waits for, if that is known. Others may have arrived.
-    pub awaited: Option<Message>,
+    pub awaited: Option<Endpoint>,
     /// The bytes of its arrays.
     pub bytes: u64,
 }
@@ -133,12 +128,12 @@ pub struct Posted {
     /// The name of a collective operation, or nothing.
     pub operation: String,
     /// The messages of an operation that is none.
-    pub messages: Vec<Message>,
+    pub messages: Vec<Endpoint>,
 }
 
 /// Where a thread of Python's is that is not in a call of mpi4jax.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ThreadActivity {
     /// The name of the thread, or nothing for the main thread.
     pub thread: String,
     /// What it does: "compiling", "in Comm.recv of mpi4py", or nothing.
@@ -160,11 +155,11 @@ pub struct End {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Running {
     /// Its calls in progress, the oldest first.
-    pub calls: Vec<Call>,
+    pub calls: Vec<CallNote>,
     /// Its nonblocking operations.
     pub posted: Vec<Posted>,
     /// The threads that may do something before any of the calls returns.
-    pub elsewhere: Vec<Place>,
+    pub elsewhere: Vec<ThreadActivity>,
     /// Why it can't be excluded that something else in this process does, if it can't.
     pub doubt: String,
     /// Its main program is over in this way, and functions run that were registered for its exit.
@@ -245,7 +240,7 @@ impl Note {
     }
 
     /// The calls that it is in.
-    pub fn calls(&self) -> &[Call] {
+    pub fn calls(&self) -> &[CallNote] {
         self.running().map_or(&[], |running| &running.calls)
     }
 
@@ -268,7 +263,7 @@ impl Note {
 }
 
 /// The messages of a call on a communicator.
-pub fn messages_of(messages: recorder::Messages, facts: &CommunicatorFacts) -> Vec<Message> {
+pub fn messages_of(messages: recorder::Messages, facts: &CommunicatorFacts) -> Vec<Endpoint> {
     let peer = |rank: i64| {
         if recorder::is_nobody(rank) {
             return Peer::Null;
@@ -279,32 +274,33 @@ pub fn messages_of(messages: recorder::Messages, facts: &CommunicatorFacts) -> V
             None => Peer::Any,
         }
     };
-    let message = |one: recorder::Message, is_receive| Message {
-        endpoint: Endpoint {
-            peer: peer(one.rank),
-            tag: (one.tag >= 0).then_some(one.tag),
-        },
+    let endpoint = |message: recorder::Message, is_receive| Endpoint {
+        peer: peer(message.rank),
+        tag: (message.tag >= 0).then_some(message.tag),
         is_receive,
     };
-    let sent = messages.sent.into_iter().map(|one| message(one, false));
-    let received = messages.received.into_iter().map(|one| message(one, true));
-    received.chain(sent).collect()
+    let sends = messages.sent.into_iter();
+    let receives = messages.received.into_iter();
+    receives
+        .map(|message| endpoint(message, true))
+        .chain(sends.map(|message| endpoint(message, false)))
+        .collect()
 }
 
-impl Call {
+impl CallNote {
     /// A call that is in progress.
     pub fn new(record: &Record) -> Self {
         let facts = recorder::communicator_facts(record.communicator()).unwrap_or_default();
         let messages = record.messages();
         let bytes = bytes_of(record, &messages);
         let mut messages = messages_of(messages, &facts);
-        let mut real = messages
+        let mut with_process = messages
             .iter()
-            .filter(|one| one.endpoint.peer != Peer::Null);
+            .filter(|endpoint| endpoint.peer != Peer::Null);
         let awaited = match record.awaited {
-            Some(Awaited::Message(place)) => real.nth(place).copied(),
+            Some(Awaited::Message(index)) => with_process.nth(index).copied(),
             Some(Awaited::Sends) => {
-                messages.retain(|one| !one.is_receive);
+                messages.retain(|endpoint| !endpoint.is_receive);
                 None
             }
             None => None,
@@ -343,11 +339,11 @@ impl Call {
     }
 
     /// The messages of which it may be waiting for any.
-    pub fn awaited_messages(&self) -> Vec<Message> {
-        let real = |message: &&Message| message.endpoint.peer != Peer::Null;
+    pub fn awaited_messages(&self) -> Vec<Endpoint> {
+        let has_process = |endpoint: &&Endpoint| endpoint.peer != Peer::Null;
         match self.awaited {
-            Some(message) => vec![message],
-            None => self.messages.iter().filter(real).copied().collect(),
+            Some(endpoint) => vec![endpoint],
+            None => self.messages.iter().filter(has_process).copied().collect(),
         }
     }
 }
@@ -383,7 +379,7 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
     let attendance = |asked: &Collective| {
         let Some(number) = number(asked) else {
             // One that it would know has never been used here.
-            let is_known = asked.communicator.kind != Kind::Unknown;
+            let is_known = asked.communicator.kind != CommunicatorKind::Unknown;
             return is_known.then_some(Attendance {
                 count: 0,
                 call: None,

@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
-use super::note::{Call, Collective, CommunicatorId, Message, Note, Peer, State};
-use super::scene::{Attendants, Scene};
+use super::note::{CallNote, Collective, CommunicatorId, Endpoint, Note, Peer, State};
+use super::snapshot::{Attendants, Snapshot};
 
 /// What nobody has to wait for any more has lasted for so many seconds, in a job that fails anyway.
 pub const SETTLED: f64 = 1.0;
@@ -19,7 +19,7 @@ pub const SETTLED: f64 = 1.0;
 const SLOWEST_TRANSFER: f64 = 1e6;
 
 /// The ranks that can never continue. What counts has been so for `settled` seconds.
-pub fn stuck(scene: &Scene, settled: f64) -> Vec<i32> {
+pub fn stuck(snapshot: &Snapshot, settled: f64) -> Vec<i32> {
     let steady = |note: &Note| match &note.state {
         State::Running(running) if running.calls.is_empty() => 0.0,
         State::Running(running) if !running.elsewhere.is_empty() => 0.0,
@@ -27,38 +27,38 @@ pub fn stuck(scene: &Scene, settled: f64) -> Vec<i32> {
         State::Running(_) | State::Ended(_) => note.steady,
         State::Silent => 0.0,
     };
-    stuck_if(scene, settled, &steady)
+    stuck_if(snapshot, settled, &steady)
 }
 
 /// The ranks that could never continue if nothing acted in any process that is in a call.
-pub fn stuck_unless_others_act(scene: &Scene) -> Vec<i32> {
+pub fn stuck_unless_others_act(snapshot: &Snapshot) -> Vec<i32> {
     let steady = |note: &Note| match &note.state {
         State::Running(running) if running.calls.is_empty() => 0.0,
         State::Running(_) | State::Ended(_) => f64::INFINITY,
         State::Silent => 0.0,
     };
-    stuck_if(scene, SETTLED, &steady)
+    stuck_if(snapshot, SETTLED, &steady)
 }
 
 /// The same, where `steady` says for how many seconds nothing has been able to act in a process.
-fn stuck_if(scene: &Scene, settled: f64, steady: &dyn Fn(&Note) -> f64) -> Vec<i32> {
-    let attendants = Attendants::new(scene);
-    let mut graph = Graph::new(scene, settled, steady);
-    for rank in 0..scene.size {
-        let note = scene.note(rank);
+fn stuck_if(snapshot: &Snapshot, settled: f64, steady: &dyn Fn(&Note) -> f64) -> Vec<i32> {
+    let attendants = Attendants::new(snapshot);
+    let mut graph = Graph::new(snapshot, settled, steady);
+    for rank in 0..snapshot.size {
+        let note = snapshot.note(rank);
         if steady(note) < settled {
             graph.free(rank);
         } else if matches!(note.state, State::Ended(_)) {
             graph.state[rank as usize] = Outlook::Ended;
         }
     }
-    for (rank, call) in scene.calls() {
+    for (rank, call) in snapshot.calls() {
         if graph.state[rank as usize] == Outlook::Stuck {
             graph.add_call(&attendants, rank, call);
         }
     }
     graph.propagate();
-    let ranks = 0..scene.size;
+    let ranks = 0..snapshot.size;
     ranks
         .filter(|rank| graph.state[*rank as usize] == Outlook::Stuck)
         .collect()
@@ -86,7 +86,7 @@ struct Event {
 }
 
 struct Graph<'s, 'a> {
-    scene: &'s Scene<'a>,
+    snapshot: &'s Snapshot<'a>,
     settled: f64,
     steady: &'s dyn Fn(&Note) -> f64,
     state: Vec<Outlook>,
@@ -107,10 +107,10 @@ struct Graph<'s, 'a> {
 }
 
 impl<'s, 'a> Graph<'s, 'a> {
-    fn new(scene: &'s Scene<'a>, settled: f64, steady: &'s dyn Fn(&Note) -> f64) -> Self {
-        let size = scene.size as usize;
+    fn new(snapshot: &'s Snapshot<'a>, settled: f64, steady: &'s dyn Fn(&Note) -> f64) -> Self {
+        let size = snapshot.size as usize;
         Self {
-            scene,
+            snapshot,
             settled,
             steady,
             state: vec![Outlook::Stuck; size],
@@ -161,7 +161,7 @@ impl<'s, 'a> Graph<'s, 'a> {
         if let Some(event) = self.of_group.get(&id.group) {
             return *event;
         }
-        let event = self.new_event(self.scene.members(id));
+        let event = self.new_event(self.snapshot.members(id));
         self.of_group.insert(id.group, event);
         event
     }
@@ -169,8 +169,8 @@ impl<'s, 'a> Graph<'s, 'a> {
     /// The event that a rank acts that has made fewer calls on the default communicator than that.
     fn latecomer_acts(&mut self, sequence: u64) -> Option<usize> {
         if self.positions.is_empty() {
-            let mut by_count: Vec<(u64, i32)> = (0..self.scene.size)
-                .map(|rank| (self.scene.note(rank).default_calls, rank))
+            let mut by_count: Vec<(u64, i32)> = (0..self.snapshot.size)
+                .map(|rank| (self.snapshot.note(rank).default_calls, rank))
                 .collect();
             by_count.sort_unstable();
             let mut before: Option<usize> = None;
@@ -189,8 +189,8 @@ impl<'s, 'a> Graph<'s, 'a> {
     }
 
     /// Notes what could bring a call of a frozen rank to its end.
-    fn add_call(&mut self, attendants: &Attendants<'a>, rank: i32, call: &'a Call) {
-        let is_private = self.scene.is_private(&call.communicator);
+    fn add_call(&mut self, attendants: &Attendants<'a>, rank: i32, call: &'a CallNote) {
+        let is_private = self.snapshot.is_private(&call.communicator);
         match call.collective() {
             Some(collective) if is_private => self.add_private_collective(rank, call, &collective),
             Some(_) => self.add_collective(attendants, rank, call),
@@ -201,13 +201,13 @@ impl<'s, 'a> Graph<'s, 'a> {
     /// Whether data may still be on its way: what mpi4py sends or receives, or what was sent before
     /// ranks made calls that do not fit. Of the ranks that may have sent or received it, the last one
     /// has done nothing since for so many seconds.
-    fn may_be_moving(&self, call: &Call, last: f64) -> bool {
+    fn may_be_moving(&self, call: &CallNote, last: f64) -> bool {
         last < self.settled + call.bytes as f64 / SLOWEST_TRANSFER
     }
 
     /// Seconds for which a rank has done nothing.
     fn steady_of(&self, rank: i32) -> f64 {
-        self.scene.get(rank).map_or(0.0, self.steady)
+        self.snapshot.get(rank).map_or(0.0, self.steady)
     }
 
     fn least_steady(&self, ranks: impl Iterator<Item = i32>) -> f64 {
@@ -220,22 +220,22 @@ impl<'s, 'a> Graph<'s, 'a> {
         if let Some(seconds) = self.steady_on.get(&id.group) {
             return *seconds;
         }
-        let seconds = self.least_steady(self.scene.members(id));
+        let seconds = self.least_steady(self.snapshot.members(id));
         self.steady_on.insert(id.group, seconds);
         seconds
     }
 
     /// On a communicator that only mpi4jax uses, all calls are known, and their order is.
-    fn add_private_collective(&mut self, rank: i32, call: &Call, collective: &Collective) {
+    fn add_private_collective(&mut self, rank: i32, call: &CallNote, collective: &Collective) {
         if let Some(event) = self.latecomer_acts(call.sequence) {
             self.wait_for(rank, event);
             return;
         }
         // All ranks have made the call. If they agree, MPI takes its time. If they don't, one may
         // help itself out of it by a later call, as MPIs don't look at what calls they are.
-        let scene = self.scene;
+        let snapshot = self.snapshot;
         let known = self.disagreements.entry(call.sequence);
-        let has_disagreement = *known.or_insert_with(|| scene.has_disagreement(collective));
+        let has_disagreement = *known.or_insert_with(|| snapshot.has_disagreement(collective));
         let last = self.steady_on(&call.communicator);
         if has_disagreement && !self.may_be_moving(call, last) {
             let event = self.member_acts(&call.communicator);
@@ -246,12 +246,12 @@ impl<'s, 'a> Graph<'s, 'a> {
     }
 
     /// On any other, the other ranks may be in a call that is no mpi4jax's, at any position.
-    fn add_collective(&mut self, attendants: &Attendants<'a>, rank: i32, call: &'a Call) {
+    fn add_collective(&mut self, attendants: &Attendants<'a>, rank: i32, call: &'a CallNote) {
         let last = match &call.neighbors {
             Some(neighbors) => self.least_steady(neighbors.iter().copied()),
             None => self.steady_on(&call.communicator),
         };
-        if attendants.are_complete(self.scene, rank, call) || self.may_be_moving(call, last) {
+        if attendants.are_complete(self.snapshot, rank, call) || self.may_be_moving(call, last) {
             self.free(rank);
             return;
         }
@@ -262,16 +262,16 @@ impl<'s, 'a> Graph<'s, 'a> {
         self.wait_for(rank, event);
     }
 
-    fn add_messages(&mut self, rank: i32, call: &Call) {
+    fn add_messages(&mut self, rank: i32, call: &CallNote) {
         let (awaited, id) = (call.awaited_messages(), &call.communicator);
-        let is_matched = |message: &Message| self.scene.is_matched(rank, id, *message);
+        let is_matched = |endpoint: &Endpoint| self.snapshot.is_matched(rank, id, *endpoint);
         if awaited.is_empty() || awaited.iter().any(is_matched) {
             self.free(rank);
             return;
         }
         let mut last = self.steady_of(rank);
         let mut peers = Vec::new();
-        for Message { endpoint, .. } in awaited {
+        for endpoint in awaited {
             match endpoint.peer {
                 Peer::Rank(peer) => {
                     last = last.min(self.steady_of(peer));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::findings::Diagnosis;
-use super::note::{Call, Note, Place, SILENT, State};
+use super::note::{CallNote, Note, SILENT, State, ThreadActivity};
 use super::notes::Notes;
 use super::ranks::Ranks;
 
@@ -11,20 +11,20 @@ use super::ranks::Ranks;
 const MOST_LINES: usize = 18;
 
 /// What ranks do, and their Python line.
-pub type Doing = (String, String);
+pub type Activity = (String, String);
 
-fn in_call(call: &Call) -> Doing {
+fn in_call(call: &CallNote) -> Activity {
     (format!("in {}", call.text), call.line.clone())
 }
 
 /// The same, with no more than the operation of the call.
-fn in_call_in_short(call: &Call) -> Doing {
+fn in_call_in_short(call: &CallNote) -> Activity {
     let what = format!("in {} on {}", call.operation, call.communicator_name);
     (what, call.line.clone())
 }
 
 /// Where a thread is, of a process that is in a call, or not.
-fn at_place(place: &Place, is_in_call: bool) -> Doing {
+fn at_place(place: &ThreadActivity, is_in_call: bool) -> Activity {
     let activity = match place.activity.as_str() {
         "" => "not in MPI",
         activity => activity,
@@ -38,7 +38,7 @@ fn at_place(place: &Place, is_in_call: bool) -> Doing {
 }
 
 /// What a process does: several things, if it has several threads.
-fn doings(note: &Note, in_call: fn(&Call) -> Doing) -> Vec<Doing> {
+fn doings(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> {
     let ended = |how: &str, reason: &str| match reason {
         "" => how.to_owned(),
         reason => format!("{how}: {reason}"),
@@ -51,7 +51,7 @@ fn doings(note: &Note, in_call: fn(&Call) -> Doing) -> Vec<Doing> {
             let is_in_call = !running.calls.is_empty();
             let places = running.elsewhere.iter();
             let places = places.map(|place| at_place(place, is_in_call));
-            let all: Vec<Doing> = ending.chain(calls).chain(places).collect();
+            let all: Vec<Activity> = ending.chain(calls).chain(places).collect();
             if all.is_empty() {
                 vec![("not in MPI".to_owned(), String::new())]
             } else {
@@ -64,26 +64,26 @@ fn doings(note: &Note, in_call: fn(&Call) -> Doing) -> Vec<Doing> {
 }
 
 /// What ranks do, by what it is.
-fn groups(ranks: impl IntoIterator<Item = (Ranks, Doing)>) -> Vec<(Ranks, Doing)> {
-    let mut groups: BTreeMap<Doing, Ranks> = BTreeMap::new();
+fn groups(ranks: impl IntoIterator<Item = (Ranks, Activity)>) -> Vec<(Ranks, Activity)> {
+    let mut groups: BTreeMap<Activity, Ranks> = BTreeMap::new();
     for (ranks, doing) in ranks {
         groups.entry(doing).or_default().extend(ranks.iter());
     }
     let groups = groups.into_iter().map(|(doing, ranks)| (ranks, doing));
-    let mut groups: Vec<(Ranks, Doing)> = groups.collect();
+    let mut groups: Vec<(Ranks, Activity)> = groups.collect();
     groups.sort();
     groups
 }
 
 /// A line for all ranks that do the same.
-pub fn rows(ranks: impl IntoIterator<Item = (i32, Doing)>) -> Vec<String> {
+pub fn rows(ranks: impl IntoIterator<Item = (i32, Activity)>) -> Vec<String> {
     let one = |(rank, doing)| ([rank].into_iter().collect(), doing);
     table(groups(ranks.into_iter().map(one)))
 }
 
 /// The same, from their notes, of ranks below `size`.
 pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
-    let all = |in_call: fn(&Call) -> Doing| {
+    let all = |in_call: fn(&CallNote) -> Activity| {
         let known: Ranks = notes.iter().flat_map(|(ranks, _)| ranks.iter()).collect();
         let is_complete = known.len() == size as usize;
         let silent = (0..size).filter(|rank| !is_complete && !known.contains(*rank));
@@ -103,7 +103,7 @@ pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
 }
 
 /// A line for each group.
-fn table(mut groups: Vec<(Ranks, Doing)>) -> Vec<String> {
+fn table(mut groups: Vec<(Ranks, Activity)>) -> Vec<String> {
     // What most ranks do is shown, whichever ranks these are.
     if groups.len() > MOST_LINES {
         groups.sort_by_key(|(ranks, _)| std::cmp::Reverse(ranks.len()));
@@ -116,7 +116,7 @@ fn table(mut groups: Vec<(Ranks, Doing)>) -> Vec<String> {
         .collect();
     let others = groups.len().saturating_sub(MOST_LINES);
     groups.truncate(MOST_LINES);
-    let shown: Vec<(String, &Doing)> = groups
+    let shown: Vec<(String, &Activity)> = groups
         .iter()
         .map(|(ranks, doing)| (padded(&ranks.to_string()), doing))
         .collect();

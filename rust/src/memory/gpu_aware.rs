@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::driver::{Driver, InContext, Stream, Vendor, context_without_driver};
-use super::kind::{Kind, Release};
+use super::kind::{MemoryKind, Release};
 use crate::log;
 use crate::mpi::Library;
 use crate::xla::Buffer;
@@ -98,7 +98,7 @@ pub fn set_release(text: &str) {
 }
 
 /// Whether this MPI takes memory of a kind if it is CUDA-aware, if that is known.
-pub fn takes(kind: Kind) -> Option<bool> {
+pub fn takes(kind: MemoryKind) -> Option<bool> {
     RELEASE.get().and_then(|release| release.takes(kind))
 }
 
@@ -167,9 +167,9 @@ pub fn enter_direct<'a>(
     }
     let in_context = driver.enter(context).ok()?;
     for array in arrays {
-        let kind = Kind::of(driver, array.address as usize);
+        let kind = MemoryKind::of(driver, array.address as usize);
         if !is_taken(kind) {
-            say(Obstacle::Kind(kind));
+            say(Obstacle::MemoryKind(kind));
             return None;
         }
     }
@@ -179,7 +179,7 @@ pub fn enter_direct<'a>(
 
 /// Whether MPI gets memory of this kind. The user knows better than a table without an answer, but
 /// not than one that says no: the process would crash.
-fn is_taken(kind: Kind) -> bool {
+fn is_taken(kind: MemoryKind) -> bool {
     takes(kind).unwrap_or_else(is_forced)
 }
 
@@ -200,7 +200,7 @@ pub fn enter_last() -> Option<InContext> {
 /// Why MPI had better not get an array itself.
 enum Obstacle {
     OtherContext,
-    Kind(Kind),
+    MemoryKind(MemoryKind),
 }
 
 /// Which obstacles were named, a bit each.
@@ -211,7 +211,7 @@ static SAID: AtomicU8 = AtomicU8::new(0);
 fn say(obstacle: Obstacle) {
     let bit = match obstacle {
         Obstacle::OtherContext => 1,
-        Obstacle::Kind(kind) => 2 << kind as u8,
+        Obstacle::MemoryKind(kind) => 2 << kind as u8,
     };
     if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         log::print_error(&format!("mpi4jax: {}\n", in_words(obstacle)));
@@ -233,11 +233,11 @@ fn in_words(obstacle: Obstacle) -> String {
              when MPI was initialised, and MPI keeps to that (open-mpi/ompi#13836). Let each \
              process see its own GPU only (CUDA_VISIBLE_DEVICES)"
         ),
-        Obstacle::Kind(kind) if takes(kind) == Some(false) => format!(
+        Obstacle::MemoryKind(kind) if takes(kind) == Some(false) => format!(
             "{COPIED}: they are in {kind}, which {release} takes for the host's. Open MPI 4.1.7, \
              5.0.6 and later know it; XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
         ),
-        Obstacle::Kind(kind) => format!(
+        Obstacle::MemoryKind(kind) => format!(
             "{COPIED}: they are in {kind}, and it is not known whether {release} can use it. If it \
              can, set MPI4JAX_USE_CUDA_MPI=1; XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
         ),

@@ -24,7 +24,7 @@ pub const TYPE_DEVICE: c_uint = 2;
 
 /// Where memory of a device comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemoryKind {
     /// The plain allocator (`cuMemAlloc`).
     Plain,
     /// A stream-ordered pool (`cuMemAllocAsync`): XLA's allocator `cuda_async`.
@@ -35,7 +35,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl MemoryKind {
     /// Those that MPIs are known to take, or not.
     pub const NAMED: [Self; 3] = [Self::Plain, Self::Pool, Self::Mapped];
 
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
             Self::Plain => "memory of the driver's plain allocator",
@@ -129,11 +129,11 @@ impl Release {
     /// Whether it takes memory of this kind if it is CUDA-aware. `None` if that is not known.
     ///
     /// Of MPIs other than Open MPI only the plain kind is known, which "CUDA-aware" has always meant.
-    pub fn takes(&self, kind: Kind) -> Option<bool> {
+    pub fn takes(&self, kind: MemoryKind) -> Option<bool> {
         match (kind, self.open_mpi) {
-            (Kind::Plain, _) => Some(true),
-            (Kind::Unknown, _) | (_, None) => None,
-            (Kind::Pool | Kind::Mapped, Some(version)) => {
+            (MemoryKind::Plain, _) => Some(true),
+            (MemoryKind::Unknown, _) | (_, None) => None,
+            (MemoryKind::Pool | MemoryKind::Mapped, Some(version)) => {
                 let [of_4, of_5] = OPEN_MPI_TAKES_ALL;
                 let first = if version[0] < 5 { of_4 } else { of_5 };
                 Some(version >= first)
@@ -160,7 +160,12 @@ fn version(text: &str) -> [u32; 3] {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 4] = [Kind::Plain, Kind::Pool, Kind::Mapped, Kind::Unknown];
+    const KINDS: [MemoryKind; 4] = [
+        MemoryKind::Plain,
+        MemoryKind::Pool,
+        MemoryKind::Mapped,
+        MemoryKind::Unknown,
+    ];
 
     fn taken(text: &str) -> [Option<bool>; 4] {
         let release = Release::parse(text);

@@ -42,30 +42,30 @@ pub type Lineage = usize;
 
 /// A communicator: the one that it is a copy of, its index among those copies, and how many copies
 /// there are of itself.
-struct Entry {
+struct Node {
     parent: Lineage,
     index: u32,
     copies: u32,
 }
 
-static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static NODES: Mutex<Vec<Node>> = Mutex::new(Vec::new());
 static KEYVAL: OnceLock<c_int> = OnceLock::new();
 
-fn entries() -> MutexGuard<'static, Vec<Entry>> {
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+fn nodes() -> MutexGuard<'static, Vec<Node>> {
+    NODES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds a copy of a communicator, if its own lineage is known.
-fn add_copy(entries: &mut Vec<Entry>, parent: Lineage) -> Option<Lineage> {
-    let original = entries.get_mut(parent)?;
+fn add_copy(nodes: &mut Vec<Node>, parent: Lineage) -> Option<Lineage> {
+    let original = nodes.get_mut(parent)?;
     original.copies += 1;
     let index = original.copies;
-    entries.push(Entry {
+    nodes.push(Node {
         parent,
         index,
         copies: 0,
     });
-    Some(entries.len() - 1)
+    Some(nodes.len() - 1)
 }
 
 /// Follows all copies of `MPI_COMM_WORLD`, and theirs, from now on.
@@ -78,7 +78,7 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
         copied: *mut c_void,
         flag: *mut c_int,
     ) -> c_int {
-        let lineage = add_copy(&mut entries(), value.addr());
+        let lineage = add_copy(&mut nodes(), value.addr());
         // SAFETY: MPI lends both. The attribute of the copy is an address (MPI-4.1 §7.7.2).
         unsafe {
             *flag = lineage.is_some().into();
@@ -97,7 +97,7 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
         0
     }
     KEYVAL.get_or_init(|| {
-        entries().push(Entry {
+        nodes().push(Node {
             parent: 0,
             index: 0,
             copies: 0,
@@ -131,12 +131,12 @@ pub fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lin
 
 /// The copies that lead from `MPI_COMM_WORLD` to a communicator.
 pub fn path(lineage: Lineage) -> CopyPath {
-    let entries = entries();
+    let nodes = nodes();
     let mut path = Vec::new();
     let mut at = lineage;
-    while let Some(entry) = entries.get(at).filter(|_| at != 0) {
-        path.push((entry.index, entries[entry.parent].copies));
-        at = entry.parent;
+    while let Some(node) = nodes.get(at).filter(|_| at != 0) {
+        path.push((node.index, nodes[node.parent].copies));
+        at = node.parent;
     }
     path.reverse();
     path
@@ -156,18 +156,18 @@ mod tests {
 
     #[test]
     fn copies_of_copies_have_a_path() {
-        let world = Entry {
+        let world = Node {
             parent: 0,
             index: 0,
             copies: 0,
         };
         let first = {
-            let mut entries = entries();
-            entries.push(world);
-            let first = add_copy(&mut entries, 0).unwrap();
-            add_copy(&mut entries, 0).unwrap();
-            add_copy(&mut entries, first).unwrap();
-            assert_eq!(add_copy(&mut entries, 99), None);
+            let mut nodes = nodes();
+            nodes.push(world);
+            let first = add_copy(&mut nodes, 0).unwrap();
+            add_copy(&mut nodes, 0).unwrap();
+            add_copy(&mut nodes, first).unwrap();
+            assert_eq!(add_copy(&mut nodes, 99), None);
             first
         };
         assert_eq!(path(0), []);

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::memory::kind::Kind;
+use crate::memory::kind::MemoryKind;
 use crate::memory::{Driver, POOL, gpu_aware};
 
 /// The platform whose driver was found and has a device: "cuda" or "rocm".
@@ -75,13 +75,13 @@ pub fn has_start_context() -> bool {
 #[pyfunction]
 pub fn memory_kind(address: usize) -> Option<&'static str> {
     let driver = Driver::get().ok()?;
-    Some(Kind::of(driver, address).name())
+    Some(MemoryKind::of(driver, address).name())
 }
 
 /// The kinds of device memory, each with whether this MPI takes it if it is CUDA-aware.
 #[pyfunction]
 pub fn memory_kinds() -> Vec<(&'static str, Option<bool>)> {
-    Kind::NAMED
+    MemoryKind::NAMED
         .map(|kind| (kind.name(), gpu_aware::takes(kind)))
         .to_vec()
 }

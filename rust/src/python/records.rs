@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::recorder::{Identity, Run};
+use crate::recorder::{Identity, RankRun};
 use crate::{mpi, recorder};
 
 /// Says which Python line the calls with this `call_site` come from: an empty one if they are eager.
@@ -92,7 +92,7 @@ pub fn communicators() -> Vec<CommunicatorEntry> {
 /// Gives the communicators of several processes numbers that are the same in all of them.
 #[pyfunction]
 pub fn identify_communicators(tables: Vec<Vec<CommunicatorEntry>>) -> Vec<Vec<usize>> {
-    let run = |(first, stride, count)| Run {
+    let run = |(first, stride, count)| RankRun {
         first,
         stride,
         count,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 
 use super::binding::loaded;
-use crate::diagnosis::{End, Place};
+use crate::diagnosis::{End, ThreadActivity};
 use crate::watch::{self, Objects, Settings, Start};
 
 /// What Python says of its threads: the lines of those that are in calls; those that are elsewhere, by
@@ -43,7 +43,7 @@ pub fn start_watching(
         let answer: Whereabouts = answer??;
         let (lines, elsewhere, waiting, wait_for_jax, doubt, is_in_shutdown, has_default_interrupt) =
             answer;
-        let place = |(thread, activity, line)| Place {
+        let place = |(thread, activity, line)| ThreadActivity {
             thread,
             activity,
             line,

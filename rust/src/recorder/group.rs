@@ -6,7 +6,7 @@ use crate::xla::hash;
 
 /// Ranks that follow each other at equal distances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Run {
+pub struct RankRun {
     /// The first rank.
     pub first: i32,
     /// The distance from each to the next.
@@ -15,7 +15,7 @@ pub struct Run {
     pub count: i32,
 }
 
-impl Run {
+impl RankRun {
     fn get(&self, index: i32) -> i32 {
         self.first + index * self.stride
     }
@@ -24,11 +24,11 @@ impl Run {
 /// Ranks in `MPI_COMM_WORLD`, in the order of their ranks in a communicator. There may be thousands,
 /// so they are kept as runs. A process that does not belong to `MPI_COMM_WORLD` has a negative rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group(Vec<Run>);
+pub struct Group(Vec<RankRun>);
 
 impl FromIterator<i32> for Group {
     fn from_iter<I: IntoIterator<Item = i32>>(ranks: I) -> Self {
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<RankRun> = Vec::new();
         for rank in ranks {
             match runs.last_mut() {
                 Some(run) if run.count == 1 => {
@@ -36,7 +36,7 @@ impl FromIterator<i32> for Group {
                     run.count = 2;
                 }
                 Some(run) if run.get(run.count) == rank => run.count += 1,
-                _ => runs.push(Run {
+                _ => runs.push(RankRun {
                     first: rank,
                     stride: 0,
                     count: 1,
@@ -47,15 +47,15 @@ impl FromIterator<i32> for Group {
     }
 }
 
-impl From<Vec<Run>> for Group {
-    fn from(runs: Vec<Run>) -> Self {
+impl From<Vec<RankRun>> for Group {
+    fn from(runs: Vec<RankRun>) -> Self {
         Self(runs)
     }
 }
 
 impl Group {
     /// The ranks as runs.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[RankRun] {
         &self.0
     }
 
@@ -71,7 +71,7 @@ impl Group {
 
     /// All ranks.
     pub fn iter(&self) -> impl Iterator<Item = i32> {
-        let ranks = |run: &Run| {
+        let ranks = |run: &RankRun| {
             let run = *run;
             (0..run.count).map(move |index| run.get(index))
         };
@@ -93,7 +93,7 @@ impl Group {
     /// A hash, which all processes compute alike.
     pub fn hash(&self) -> u64 {
         hash(self.0.iter().flat_map(|run| {
-            let Run {
+            let RankRun {
                 first,
                 stride,
                 count,

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::group::Run;
+use super::group::RankRun;
 use crate::mpi::{CopyCounts, CopyPath, indices};
 
 /// A communicator of a process.
@@ -16,7 +16,7 @@ pub struct CommunicatorEntry {
     /// Its name.
     pub name: String,
     /// Its members.
-    pub members: Vec<Run>,
+    pub members: Vec<RankRun>,
     /// The copies that lead to it from `MPI_COMM_WORLD`, if it is one.
     pub copies: Option<CopyPath>,
 }
@@ -27,10 +27,10 @@ const FIXED: i64 = 3;
 
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
-    Fixed(&'a [Run], i64),
-    Copy(&'a [Run], Vec<u32>),
-    Name(&'a [Run], &'a str),
-    FirstUse(&'a [Run], usize),
+    Fixed(&'a [RankRun], i64),
+    Copy(&'a [RankRun], Vec<u32>),
+    Name(&'a [RankRun], &'a str),
+    FirstUse(&'a [RankRun], usize),
 }
 
 /// Gives each communicator a number that is the same in all processes, in the order of the tables.
@@ -44,9 +44,9 @@ pub fn identify(tables: &[Vec<CommunicatorEntry>]) -> Vec<Vec<usize>> {
     let is_copy = |entry: &CommunicatorEntry| by_lineage && entry.copies.is_some();
     let is_other = |entry: &&CommunicatorEntry| entry.comm_number >= FIXED && !is_copy(entry);
     // The names that each process has for other communicators of a group.
-    let mut names: BTreeMap<&[Run], BTreeSet<Vec<&str>>> = BTreeMap::new();
+    let mut names: BTreeMap<&[RankRun], BTreeSet<Vec<&str>>> = BTreeMap::new();
     for table in tables {
-        let mut names_here: BTreeMap<&[Run], Vec<&str>> = BTreeMap::new();
+        let mut names_here: BTreeMap<&[RankRun], Vec<&str>> = BTreeMap::new();
         for entry in table.iter().filter(is_other) {
             names_here
                 .entry(&entry.members)
@@ -70,7 +70,7 @@ pub fn identify(tables: &[Vec<CommunicatorEntry>]) -> Vec<Vec<usize>> {
     };
     let mut identified = Vec::new();
     for table in tables {
-        let mut used: HashMap<&[Run], usize> = HashMap::new();
+        let mut used: HashMap<&[RankRun], usize> = HashMap::new();
         let mut table_ids = Vec::new();
         for entry in table {
             let members = &entry.members[..];
@@ -94,7 +94,7 @@ pub fn identify(tables: &[Vec<CommunicatorEntry>]) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
-    const WORLD: Run = Run {
+    const WORLD: RankRun = RankRun {
         first: 0,
         stride: 1,
         count: 2,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::ring::{Call, Operation, Recording, Scope, begin};
+use super::ring::{Operation, Recordable, Recording, Scope, begin};
 use super::tables::DEFAULT_COMMUNICATOR;
 
 static PROFILE: Operation = Operation::new("profile", Scope::All);
@@ -14,7 +14,7 @@ static MEETINGS: Mutex<Option<HashMap<u64, Recording>>> = Mutex::new(None);
 
 struct Meeting;
 
-impl Call for Meeting {
+impl Recordable for Meeting {
     fn sent(&self) -> Option<(i32, i64)> {
         None
     }

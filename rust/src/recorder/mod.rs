@@ -22,12 +22,12 @@ mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{NONBLOCKING, communicator_name, operator_name};
-pub use group::{Group, Run};
+pub use group::{Group, RankRun};
 pub use identify::{CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting};
 pub use reader::Reader;
 pub use ring::{
-    Array, Awaited, Call, Operation, Progress, Record, Recording, Scope, begin, calls_on,
+    Array, Awaited, Operation, Progress, Record, Recordable, Recording, Scope, begin, calls_on,
     in_progress, recent, record, recorded, set_capacity,
 };
 pub use tables::{

@@ -1,7 +1,7 @@
 //! Reading all records, in their order, while calls go on.
 
 use super::clock::exactly_now;
-use super::ring::{Record, calls_are_read_to, capacity, is_skipped, record, recorded};
+use super::ring::{Record, capacity, is_skipped, record, recorded, set_reader_position};
 
 /// A place in the records. Only one may be in use at a time, as calls wait for it.
 pub struct Reader {
@@ -15,7 +15,7 @@ impl Reader {
     /// Reads the calls that begin from now on.
     pub fn start() -> Self {
         let next = recorded().end;
-        calls_are_read_to(Some(next));
+        set_reader_position(Some(next));
         Self {
             next,
             unfinished: Vec::new(),
@@ -63,7 +63,7 @@ impl Reader {
             }
             self.next += 1;
         }
-        calls_are_read_to(Some(self.next));
+        set_reader_position(Some(self.next));
     }
 
     /// Shows all calls that were not shown yet, also those that are in progress.
@@ -81,6 +81,6 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        calls_are_read_to(None);
+        set_reader_position(None);
     }
 }

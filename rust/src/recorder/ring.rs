@@ -184,7 +184,7 @@ pub(super) fn capacity() -> usize {
 }
 
 /// Says which call somebody who reads all of them will read next, so that it is kept.
-pub(super) fn calls_are_read_to(next: Option<u64>) {
+pub(super) fn set_reader_position(next: Option<u64>) {
     let ring = Ring::get();
     let limit = next.map_or(NO_LIMIT, |next| next + ring.slots.len() as u64);
     ring.limit.store(limit, Release);
@@ -284,7 +284,7 @@ pub struct Recording {
 }
 
 /// What there is to record of a call.
-pub trait Call {
+pub trait Recordable {
     /// The data type and the number of elements of what is sent, if something is.
     fn sent(&self) -> Option<(i32, i64)>;
     /// The same of what is received.
@@ -295,7 +295,7 @@ pub trait Call {
     fn attribute_names(&self) -> Vec<String>;
 }
 
-impl Call for Frame<'_> {
+impl Recordable for Frame<'_> {
     #[inline(always)]
     fn sent(&self) -> Option<(i32, i64)> {
         self.first_operand()
@@ -318,7 +318,11 @@ impl Call for Frame<'_> {
 
 /// Records that a call begins, on the communicator with this number.
 #[inline(always)]
-pub fn begin(operation: &'static Operation, call: &impl Call, communicator: i64) -> Recording {
+pub fn begin(
+    operation: &'static Operation,
+    call: &impl Recordable,
+    communicator: i64,
+) -> Recording {
     let (slot, number) = Ring::get().next();
     slot.number.store(0, Relaxed);
     fence(Release);
@@ -391,7 +395,7 @@ impl Recording {
 
     /// Records what the call has begun, or waits for: its number, and its place among the
     /// collective operations, if the call itself has none.
-    pub fn is_in_flight(&self, number: u32, sequence: Option<u64>) {
+    pub fn set_flight(&self, number: u32, sequence: Option<u64>) {
         if self.slot.number.load(Relaxed) == self.number {
             self.slot.in_flight.store(number, Relaxed);
             if let Some(sequence) = sequence {
@@ -454,14 +458,14 @@ impl Progress {
     /// Says which message the call waits for: its place among those that it receives, and then
     /// those that it sends.
     #[inline(always)]
-    pub fn waits_for(&self, place: usize) {
+    pub fn set_awaited_message(&self, place: usize) {
         if self.slot.number.load(Relaxed) == self.number {
             self.slot.awaited.store(place as u32 + 1, Relaxed);
         }
     }
 
     /// Says that all messages have come, and that the call waits for those that it sends.
-    pub fn waits_for_sends(&self) {
+    pub fn set_awaited_sends(&self) {
         if self.slot.number.load(Relaxed) == self.number {
             self.slot.awaited.store(SENDS, Relaxed);
         }

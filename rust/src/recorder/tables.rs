@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use serde::Deserialize;
+
 use super::group::Group;
 use crate::mpi::Lineage;
 
@@ -76,7 +78,7 @@ pub fn is_nobody(rank: i64) -> bool {
 }
 
 /// A message of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Message {
     /// The rank of the process at the other end.
     pub rank: i64,

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::Range;
 
-use super::calls::Call;
-use super::matching::{CollectiveKey, Collectives, Messages, Participant, Receive, Sent, needed};
-use super::perfetto::{Annotations, Place, Track, Value, Writer};
-use super::process::{Communicator, Facts, Message, Process, Run, Span};
+use super::call_reader::TimedCall;
+use super::matching::{
+    CollectiveKey, CollectiveMatcher, MessageMatcher, Participant, Receive, Sent, needed,
+};
+use super::perfetto::{Annotations, Row, Track, Value, Writer};
+use super::run::{Facts, IdentifiedCommunicator, Process, Run, Span};
 use super::slots::{NestingSlots, Slots};
+use crate::recorder::Message;
 use crate::trace::{Entry, NONE};
 
 /// The first tracks of what JAX and Python do, and of calls. Viewers show them in this order.
@@ -30,7 +33,7 @@ const MOST_PENDING: usize = 1 << 20;
 /// A call that is drawn when it is known whom it waited for.
 struct Pending<'a> {
     process: &'a Process,
-    call: Call,
+    call: TimedCall,
     /// None if it is not drawn.
     track: Option<Track>,
     /// The arrows that begin at it.
@@ -70,8 +73,8 @@ pub(super) struct Drawing<'a, W> {
     /// The communicators all of whose members are known, or not.
     is_whole: HashMap<usize, bool>,
     largest_error: i64,
-    collectives: Collectives,
-    messages: Messages,
+    collectives: CollectiveMatcher,
+    messages: MessageMatcher,
     pending: BTreeMap<u64, Pending<'a>>,
     call_count: u64,
     drawn_count: u64,
@@ -92,8 +95,8 @@ impl<'a, W: Write> Drawing<'a, W> {
             details: HashMap::new(),
             is_whole: HashMap::new(),
             largest_error: 0,
-            collectives: Collectives::default(),
-            messages: Messages::default(),
+            collectives: CollectiveMatcher::default(),
+            messages: MessageMatcher::default(),
             pending: BTreeMap::new(),
             call_count: 0,
             drawn_count: 0,
@@ -124,9 +127,9 @@ impl<'a, W: Write> Drawing<'a, W> {
         self.tracks.entry(process.rank).or_default()
     }
 
-    fn track(&mut self, process: &Process, place: Place, name: &str) -> io::Result<Track> {
+    fn track(&mut self, process: &Process, row: Row, name: &str) -> io::Result<Track> {
         let rank = process.rank;
-        let track = Track { rank, place };
+        let track = Track { rank, row };
         if self.tracks(process).named.insert(track) {
             self.writer.track(track, name)?;
         }
@@ -146,7 +149,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             0 => name.into(),
             _ => format!("{name} ({})", slot + 1),
         };
-        self.track(process, Place::Thread(first + slot), &name)
+        self.track(process, Row::Thread(first + slot), &name)
     }
 
     fn time(&self, time: i64) -> u64 {
@@ -186,7 +189,7 @@ impl<'a, W: Write> Drawing<'a, W> {
     pub(super) fn add_call(
         &mut self,
         process: &'a Process,
-        call: Call,
+        call: TimedCall,
         is_drawn: bool,
     ) -> io::Result<()> {
         self.find_messages(call.begin)?;
@@ -239,7 +242,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         &mut self,
         number: u64,
         mut pending: Pending<'a>,
-        communicator: &Communicator,
+        communicator: &IdentifiedCommunicator,
     ) -> io::Result<()> {
         let (process, call) = (pending.process, pending.call);
         let members = &communicator.members;
@@ -275,7 +278,12 @@ impl<'a, W: Write> Drawing<'a, W> {
         Ok(())
     }
 
-    fn add_messages(&mut self, number: u64, pending: &mut Pending, communicator: &Communicator) {
+    fn add_messages(
+        &mut self,
+        number: u64,
+        pending: &mut Pending,
+        communicator: &IdentifiedCommunicator,
+    ) {
         let (process, call) = (pending.process, pending.call);
         let facts = &self.run.facts;
         let is_between_neighbors = facts.is_between_neighbors(&call.entry);
@@ -344,13 +352,13 @@ impl<'a, W: Write> Drawing<'a, W> {
     }
 
     /// The track of a call: beside those that are in progress when it begins.
-    fn track_of(&mut self, process: &Process, call: &Call) -> io::Result<Track> {
+    fn track_of(&mut self, process: &Process, call: &TimedCall) -> io::Result<Track> {
         let slot = self.tracks(process).calls.take(call.begin, call.end);
         self.thread(process, CALLS, slot, "MPI")
     }
 
     /// The number of the name of a call.
-    fn name_of(&mut self, process: &Process, call: &Call) -> u64 {
+    fn name_of(&mut self, process: &Process, call: &TimedCall) -> u64 {
         let key = (process.rank, call.entry.operation, call.entry.call_site);
         if let Some(name) = self.names.get(&key) {
             return *name;
@@ -364,7 +372,7 @@ impl<'a, W: Write> Drawing<'a, W> {
     }
 
     /// Draws a bar from the start of an operation to the end of the wait for it.
-    fn draw_flight(&mut self, process: &Process, call: &Call) -> io::Result<()> {
+    fn draw_flight(&mut self, process: &Process, call: &TimedCall) -> io::Result<()> {
         let flight = call.entry.in_flight;
         if flight == 0 {
             return Ok(());
@@ -379,14 +387,14 @@ impl<'a, W: Write> Drawing<'a, W> {
             tracks.flights.end(slot.into(), end);
             let track = Track {
                 rank: process.rank,
-                place: Place::Flight(slot),
+                row: Row::Flight(slot),
             };
             let end = self.time(end);
             return self.writer.end(track, end, &[]);
         }
         let slot = tracks.flights.take(call.begin, None) as u16;
         tracks.flying.insert(flight, slot);
-        let track = self.track(process, Place::Flight(slot), "in flight")?;
+        let track = self.track(process, Row::Flight(slot), "in flight")?;
         let name = self.name_of(process, call);
         let begin = self.time(call.begin);
         self.writer.begin(track, begin, name, &[], [])
@@ -445,7 +453,7 @@ impl<'a, W: Write> Drawing<'a, W> {
     }
 
     /// The arguments of a call, in words.
-    fn details_of(&mut self, process: &Process, call: &Call) -> Annotations {
+    fn details_of(&mut self, process: &Process, call: &TimedCall) -> Annotations {
         // Nearly all calls are equal to others but for these.
         let entry = Entry {
             begin: 0,
@@ -515,7 +523,7 @@ fn arguments(facts: &Facts, process: &Process, entry: &Entry) -> Vec<(&'static s
                 // Along the edges of a topology, tags are ours.
                 arguments.push((names[1], list(messages, &|each| tag(each.tag))));
                 let real = messages.iter().filter(|each| each.rank != facts.nobody);
-                let bytes = real.fold(0, |sum: i64, each| sum.saturating_add(each.bytes));
+                let bytes = real.fold(0, |sum: i64, each| sum.saturating_add_unsigned(each.bytes));
                 arguments.push((names[2], Value::Number(bytes)));
             }
         }

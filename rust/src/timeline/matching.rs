@@ -1,6 +1,6 @@
 //! Which calls of several processes belong together.
 //!
-//! Calls come in the order in which they began, on whichever process.
+//! CallReader come in the order in which they began, on whichever process.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -21,11 +21,11 @@ pub(super) type CollectiveKey = (usize, u64, u16);
 
 /// Finds the calls by which all processes of a communicator do one thing.
 #[derive(Default)]
-pub(super) struct Collectives {
+pub(super) struct CollectiveMatcher {
     waiting: HashMap<CollectiveKey, Vec<Participant>>,
 }
 
-impl Collectives {
+impl CollectiveMatcher {
     /// Adds a call. Gives those of all processes if this was the last.
     pub(super) fn add(
         &mut self,
@@ -114,11 +114,11 @@ struct Queues {
 
 /// Finds the message that a call received, by MPI's rule (MPI-4.1 §3.5).
 ///
-/// Messages from one process to another do not overtake each other: a receive gets the first one with
+/// MessageMatcher from one process to another do not overtake each other: a receive gets the first one with
 /// its tag. One from any process is taken to get the one that was sent first. Of receives by several
 /// threads, the one that ended first got the first message.
 #[derive(Default)]
-pub(super) struct Messages {
+pub(super) struct MessageMatcher {
     channels: HashMap<Channel, Queues>,
     /// When all messages are known that a receive on a channel can have got.
     settled: BinaryHeap<Reverse<(i64, Channel)>>,
@@ -129,7 +129,7 @@ pub(super) struct Messages {
 /// After so many messages that nobody has received, the oldest to a process is forgotten.
 const MOST_WAITING: usize = 1 << 22;
 
-impl Messages {
+impl MessageMatcher {
     /// Adds a message.
     pub(super) fn send(&mut self, channel: Channel, message: Sent) {
         let queues = self.channels.entry(channel).or_default();

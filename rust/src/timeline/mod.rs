@@ -4,13 +4,13 @@
 //! is in memory is what the processes wrote besides their calls, a part of each file, and the calls
 //! that others have yet to be found for. Files are open only while a part of them is read.
 
-mod calls;
+mod call_reader;
 mod clocks;
 mod drawing;
 mod error;
 mod matching;
 mod perfetto;
-mod process;
+mod run;
 mod slots;
 
 use std::cmp::Reverse;
@@ -20,10 +20,10 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use calls::{Call, Calls};
+use call_reader::{CallReader, TimedCall};
 use drawing::Drawing;
 pub use error::Error;
-use process::Run;
+use run::Run;
 
 /// Writes the timeline of the traces in a folder into a file. `seconds` is the part to show, from
 /// the beginning of the run. Gives what there is to say of it, line by line.
@@ -123,10 +123,10 @@ fn draw(run: &Run, file: File, output: &Path, seconds: &Range<f64>) -> Result<St
 
 /// The calls of all processes, in the order in which they began.
 struct Merged<'a> {
-    calls: Vec<Calls<'a>>,
+    calls: Vec<CallReader<'a>>,
     /// The next call of each process, by its beginning.
     next: BinaryHeap<Reverse<(i64, usize)>>,
-    heads: Vec<Option<Call>>,
+    heads: Vec<Option<TimedCall>>,
 }
 
 /// How many bytes of all files are in memory.
@@ -138,7 +138,7 @@ impl<'a> Merged<'a> {
         let calls: Vec<_> = run
             .processes
             .iter()
-            .map(|process| Calls::new(process, &run.facts, part.clone(), capacity))
+            .map(|process| CallReader::new(process, &run.facts, part.clone(), capacity))
             .collect();
         let mut merged = Self {
             heads: vec![None; calls.len()],
@@ -160,7 +160,7 @@ impl<'a> Merged<'a> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<(usize, Call)>, Error> {
+    fn next(&mut self) -> Result<Option<(usize, TimedCall)>, Error> {
         let Some(Reverse((_, process))) = self.next.pop() else {
             return Ok(None);
         };

@@ -67,9 +67,9 @@ const SEQUENCE: u64 = 1;
 
 /// A message that is being written.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Message(Vec<u8>);
+pub(super) struct Encoder(Vec<u8>);
 
-impl Message {
+impl Encoder {
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -103,12 +103,12 @@ impl Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) rank: i32,
-    pub(super) place: Place,
+    pub(super) row: Row,
 }
 
 /// A track of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum Row {
     /// A row of slices, from 1.
     Thread(u16),
     /// What is in flight, from 0.
@@ -127,11 +127,11 @@ fn tid(rank: i32, thread: u16) -> u64 {
 
 impl Track {
     fn uuid(self) -> u64 {
-        let place = match self.place {
-            Place::Thread(place) => u64::from(place),
-            Place::Flight(place) => 1 << 16 | u64::from(place),
+        let row = match self.row {
+            Row::Thread(row) => u64::from(row),
+            Row::Flight(row) => 1 << 16 | u64::from(row),
         };
-        pid(self.rank) << 20 | place
+        pid(self.rank) << 20 | row
     }
 }
 
@@ -154,7 +154,7 @@ impl From<&str> for Value {
 struct Interned {
     numbers: HashMap<(u32, String), u64>,
     /// Those that have not been written yet.
-    new: Message,
+    new: Encoder,
 }
 
 impl Interned {
@@ -164,7 +164,7 @@ impl Interned {
         if let Some(number) = self.numbers.get(&key) {
             return *number;
         }
-        let mut entry = Message::default();
+        let mut entry = Encoder::default();
         entry.number(field::interned::ID, next);
         entry.bytes(field::interned::TEXT, text.as_bytes());
         self.new.message(field, &entry);
@@ -175,7 +175,7 @@ impl Interned {
 
 /// What is said of a slice besides its name. It refers to texts of one [`Writer`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Annotations(Message);
+pub(super) struct Annotations(Encoder);
 
 /// Writes packets.
 pub(super) struct Writer<W> {
@@ -183,8 +183,8 @@ pub(super) struct Writer<W> {
     interned: Interned,
     flags: u64,
     /// Kept for their memory.
-    packet: Message,
-    event: Message,
+    packet: Encoder,
+    event: Encoder,
 }
 
 impl<W: Write> Writer<W> {
@@ -193,8 +193,8 @@ impl<W: Write> Writer<W> {
             output,
             interned: Interned::default(),
             flags: STATE_CLEARED | NEEDS_STATE,
-            packet: Message::default(),
-            event: Message::default(),
+            packet: Encoder::default(),
+            event: Encoder::default(),
         }
     }
 
@@ -217,8 +217,8 @@ impl<W: Write> Writer<W> {
         annotations.0.message(field::event::ANNOTATION, &annotation);
     }
 
-    fn value(&mut self, value: &Value) -> Message {
-        let mut message = Message::default();
+    fn value(&mut self, value: &Value) -> Encoder {
+        let mut message = Encoder::default();
         match value {
             Value::Number(number) => message.number(field::annotation::INT, *number as u64),
             Value::Text(text) => {
@@ -235,7 +235,7 @@ impl<W: Write> Writer<W> {
         message
     }
 
-    fn write(&mut self, fill: impl FnOnce(&mut Message)) -> io::Result<()> {
+    fn write(&mut self, fill: impl FnOnce(&mut Encoder)) -> io::Result<()> {
         let packet = &mut self.packet;
         packet.0.clear();
         packet.number(field::packet::SEQUENCE, SEQUENCE);
@@ -246,7 +246,7 @@ impl<W: Write> Writer<W> {
             self.interned.new.0.clear();
         }
         fill(packet);
-        let mut head = Message::default();
+        let mut head = Encoder::default();
         head.varint(u64::from(field::PACKET) << 3 | 2);
         head.varint(packet.0.len() as u64);
         self.output.write_all(&head.0)?;
@@ -255,10 +255,10 @@ impl<W: Write> Writer<W> {
 
     /// Names a process.
     pub(super) fn process(&mut self, rank: i32, name: &str) -> io::Result<()> {
-        let mut process = Message::default();
+        let mut process = Encoder::default();
         process.number(field::process::PID, pid(rank));
         process.bytes(field::process::NAME, name.as_bytes());
-        let mut track = Message::default();
+        let mut track = Encoder::default();
         track.number(field::track::UUID, pid(rank) << 20);
         track.message(field::track::PROCESS, &process);
         self.write(|packet| packet.message(field::packet::TRACK_DESCRIPTOR, &track))
@@ -266,18 +266,18 @@ impl<W: Write> Writer<W> {
 
     /// Names a track of a process.
     pub(super) fn track(&mut self, track: Track, name: &str) -> io::Result<()> {
-        let mut descriptor = Message::default();
+        let mut descriptor = Encoder::default();
         descriptor.number(field::track::UUID, track.uuid());
         descriptor.number(field::track::PARENT, pid(track.rank) << 20);
-        match track.place {
-            Place::Thread(number) => {
-                let mut thread = Message::default();
+        match track.row {
+            Row::Thread(number) => {
+                let mut thread = Encoder::default();
                 thread.number(field::thread::PID, pid(track.rank));
                 thread.number(field::thread::TID, tid(track.rank, number));
                 thread.bytes(field::thread::NAME, name.as_bytes());
                 descriptor.message(field::track::THREAD, &thread);
             }
-            Place::Flight(_) => descriptor.bytes(field::track::NAME, name.as_bytes()),
+            Row::Flight(_) => descriptor.bytes(field::track::NAME, name.as_bytes()),
         }
         self.write(|packet| packet.message(field::packet::TRACK_DESCRIPTOR, &descriptor))
     }

@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
-use super::records::{self, Facts, Message};
+use super::records::{self, Facts, Request};
 use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served};
 use super::status::{TrampolineStatus, with_status};
-use super::table::{Calls, HANDLES, THREAD_MULTIPLE, set_served};
+use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::Abi;
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
@@ -19,7 +19,7 @@ pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int, devi
     }
 }
 
-impl<A: Abi> Calls for Served<A> {
+impl<A: Abi> TrampolineAbi for Served<A> {
     fn error_text(&self, code: c_int) -> String {
         let own = self.own_error_text(code);
         own.unwrap_or_else(|| self.mpi.error_text(code))
@@ -169,13 +169,13 @@ impl<A: Abi> Calls for Served<A> {
             let facts = Facts::default()
                 .receiving(datatype, count)
                 .from(source, tag);
-            let message = Message {
+            let message = Request {
                 operation: &records::RECV,
                 comm,
                 facts,
                 expected: Some((datatype, count)),
             };
-            self.messages.add(*request, message);
+            self.requests.add(*request, message);
             code
         }
     }
@@ -217,13 +217,13 @@ impl<A: Abi> Calls for Served<A> {
             );
             *request = self.request(real);
             let facts = Facts::sending(datatype, count).to(dest, tag);
-            let message = Message {
+            let message = Request {
                 operation: &records::SEND,
                 comm,
                 facts,
                 expected: None,
             };
-            self.messages.add(*request, message);
+            self.requests.add(*request, message);
             code
         }
     }
@@ -307,7 +307,7 @@ impl<A: Abi> Calls for Served<A> {
         let body = |status: *mut A::Status| unsafe { (self.mpi.wait)(&raw mut real, status) };
         // SAFETY: the caller lends room for the status unless it wants none.
         let wait = || unsafe { with_status::<A>(status, body) };
-        let code = match self.messages.take(number) {
+        let code = match self.requests.take(number) {
             Some(message) => self.call(message.operation, message.comm, message.facts, |_| {
                 let (code, mut status) = wait();
                 match message.expected {

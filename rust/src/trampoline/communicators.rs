@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::records::{Facts, OnCommunicator, Operation};
+use super::records::{Facts, JaxOperation, OnCommunicator};
 use crate::diagnosis::Ranks;
 use crate::log;
 use crate::mpi::GrowingList;
@@ -147,7 +147,7 @@ impl Communicators {
             .map_or((0, 0), |made| (made.rank, made.size))
     }
 
-    /// Calls `body` with a tag for a communicator that is being made: the same on all its members.
+    /// TrampolineAbi `body` with a tag for a communicator that is being made: the same on all its members.
     /// Communicators that threads make at the same time have different ones (MPI-4.1 §7.4.2).
     pub fn with_tag<T>(&self, place: usize, body: impl FnOnce(c_int) -> T) -> T {
         let hash = self.get(place).map_or(0, |made| made.group.hash());
@@ -176,17 +176,27 @@ impl Communicators {
     }
 
     /// Records that a call begins.
-    pub fn record(&self, operation: &'static Operation, place: usize, facts: &Facts) -> Recording {
+    pub fn record(
+        &self,
+        operation: &'static JaxOperation,
+        place: usize,
+        facts: &Facts,
+    ) -> Recording {
         let number = number(place);
         recorder::begin(&operation.recorded, &OnCommunicator(facts, number), number)
     }
 
     /// Prints the first debug line of a call, if there are some.
-    pub fn log(&self, operation: &Operation, place: usize, facts: &Facts) -> Option<log::Entry> {
+    pub fn log(
+        &self,
+        operation: &JaxOperation,
+        place: usize,
+        facts: &Facts,
+    ) -> Option<log::LoggedCall> {
         log::is_enabled().then(|| {
             let name = recorder::communicator_name(number(place));
             let details = format!("{} on {name}", facts.in_words());
-            log::Entry::begin(self.rank, operation.function, details.trim_start())
+            log::LoggedCall::begin(self.rank, operation.function, details.trim_start())
         })
     }
 }

@@ -6,29 +6,29 @@ use std::sync::{Mutex, PoisonError};
 
 use super::table::{HANDLES, place};
 use crate::mpi::PredefinedOp;
-use crate::recorder::{self, Call, Scope};
+use crate::recorder::{self, Recordable, Scope};
 use crate::xla::raw::*;
 
 /// An operation of JAX's, with the function of MPI's that it calls.
-pub struct Operation {
+pub struct JaxOperation {
     pub recorded: recorder::Operation,
     pub function: &'static str,
 }
 
-const fn operation(name: &'static str, scope: Scope, function: &'static str) -> Operation {
+const fn operation(name: &'static str, scope: Scope, function: &'static str) -> JaxOperation {
     let recorded = recorder::Operation::new(name, scope);
-    Operation { recorded, function }
+    JaxOperation { recorded, function }
 }
 
-pub static ALLGATHER: Operation = operation("allgather", Scope::All, "MPI_Allgather");
-pub static ALLREDUCE: Operation = operation("allreduce", Scope::All, "MPI_Allreduce");
-pub static COMM_CREATE_GROUP: Operation =
+pub static ALLGATHER: JaxOperation = operation("allgather", Scope::All, "MPI_Allgather");
+pub static ALLREDUCE: JaxOperation = operation("allreduce", Scope::All, "MPI_Allreduce");
+pub static COMM_CREATE_GROUP: JaxOperation =
     operation("comm_create_group", Scope::All, "MPI_Comm_create_group");
-pub static RECV: Operation = operation("recv", Scope::Message, "MPI_Irecv");
-pub static REDUCE_SCATTER: Operation =
+pub static RECV: JaxOperation = operation("recv", Scope::Message, "MPI_Irecv");
+pub static REDUCE_SCATTER: JaxOperation =
     operation("reduce_scatter", Scope::All, "MPI_Reduce_scatter");
-pub static SEND: Operation = operation("send", Scope::Message, "MPI_Isend");
-pub static SENDRECV: Operation = operation("sendrecv", Scope::Message, "MPI_Sendrecv");
+pub static SEND: JaxOperation = operation("send", Scope::Message, "MPI_Isend");
+pub static SENDRECV: JaxOperation = operation("sendrecv", Scope::Message, "MPI_Sendrecv");
 
 /// The types of MPI's that XLA sends, and what they hold.
 const DATA_TYPES: &[(usize, XLA_FFI_DataType)] = &[
@@ -142,7 +142,7 @@ impl Facts {
 /// A call on the communicator with this number.
 pub struct OnCommunicator<'a>(pub &'a Facts, pub i64);
 
-impl Call for OnCommunicator<'_> {
+impl Recordable for OnCommunicator<'_> {
     fn sent(&self) -> Option<(XLA_FFI_DataType, i64)> {
         self.0.sent
     }
@@ -169,8 +169,8 @@ impl Call for OnCommunicator<'_> {
 }
 
 /// A message under way: what is to be recorded of it when it is waited for.
-pub struct Message {
-    pub operation: &'static Operation,
+pub struct Request {
+    pub operation: &'static JaxOperation,
     pub comm: usize,
     pub facts: Facts,
     /// The type and number of the elements that are to come, if it is received.
@@ -179,16 +179,16 @@ pub struct Message {
 
 /// The messages that are under way, by their requests.
 #[derive(Default)]
-pub struct Messages(Mutex<HashMap<usize, Message>>);
+pub struct Requests(Mutex<HashMap<usize, Request>>);
 
-impl Messages {
-    pub fn add(&self, request: usize, message: Message) {
+impl Requests {
+    pub fn add(&self, request: usize, message: Request) {
         let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         messages.insert(request, message);
     }
 
     /// What there is to say of a request. MPI may give several sends that are done at once the same.
-    pub fn take(&self, request: usize) -> Option<Message> {
+    pub fn take(&self, request: usize) -> Option<Request> {
         let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         messages.remove(&request)
     }

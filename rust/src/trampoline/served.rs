@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::clique;
 use super::communicators::Communicators;
-use super::records::{self, Facts, Messages};
+use super::records::{self, Facts, Requests};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, place};
 use crate::error::Error;
 use crate::mpi::{Abi, Functions, Handle, Status};
@@ -27,7 +27,7 @@ pub(super) struct Served<A: Abi> {
     /// In the order of [`HANDLES`].
     handles: Vec<usize>,
     pub(super) communicators: Communicators,
-    pub(super) messages: Messages,
+    pub(super) requests: Requests,
     devices: Devices,
 }
 
@@ -61,7 +61,7 @@ impl<A: Abi> Served<A> {
             mpi,
             handles,
             communicators: Communicators::new(world, members, rank),
-            messages: Messages::default(),
+            requests: Requests::default(),
             devices,
         }
     }
@@ -132,7 +132,7 @@ impl<A: Abi> Served<A> {
     /// Makes a call on a communicator, after the calls of other threads, and compared if that is on.
     pub(super) fn call(
         &self,
-        operation: &'static records::Operation,
+        operation: &'static records::JaxOperation,
         comm: usize,
         facts: Facts,
         body: impl FnOnce(A::Comm) -> c_int,
@@ -192,7 +192,7 @@ impl<A: Abi> Served<A> {
     /// Makes a call: recorded, and with debug lines if they are on.
     fn recorded(
         &self,
-        operation: &'static records::Operation,
+        operation: &'static records::JaxOperation,
         place: usize,
         facts: Facts,
         body: impl FnOnce(&Recording) -> c_int,

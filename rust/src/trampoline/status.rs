@@ -20,7 +20,7 @@ pub struct TrampolineStatus {
     pub error: c_int,
 }
 
-/// Calls `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
+/// TrampolineAbi `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
 /// unless the caller wants none. Gives the error code, and the status.
 ///
 /// # Safety

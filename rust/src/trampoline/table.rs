@@ -23,7 +23,7 @@ macro_rules! table {
         addresses { $($address:ident = $where:expr,)* ; $($null:ident)* }
     ) => {
         /// What the functions that jaxlib calls do in the ABI of the MPI that is bound.
-        pub(super) trait Calls: Send + Sync {
+        pub(super) trait TrampolineAbi: Send + Sync {
             $(
                 /// # Safety
                 /// The arguments are those of MPI's function, with handles as numbers.
@@ -111,10 +111,10 @@ macro_rules! table {
 }
 
 /// The MPI that answers, once it is known.
-static SERVED: OnceLock<Box<dyn Calls>> = OnceLock::new();
+static SERVED: OnceLock<Box<dyn TrampolineAbi>> = OnceLock::new();
 
 /// Has this MPI answer from now on. Another one is there only if this is called twice.
-pub(super) fn set_served(mpi: Box<dyn Calls>) {
+pub(super) fn set_served(mpi: Box<dyn TrampolineAbi>) {
     let _ = SERVED.set(mpi);
 }
 

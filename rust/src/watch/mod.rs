@@ -4,20 +4,20 @@
 //! - `watcher`: when ranks ask each other, and what follows; also without.
 //! - `signals`, `python`, `threads`: what there is to know about this process.
 //! - `process`: what the thread makes of that.
-//! - `exchange`: the messages of the ranks.
+//! - `mailbox`: the messages of the ranks.
 //! - `thread`: the thread.
 
-mod exchange;
-mod process;
-mod python;
+mod busy_threads;
+mod mailbox;
+mod observer;
+mod python_threads;
 mod round;
 mod signals;
 mod thread;
-mod threads;
 mod watcher;
 
-pub use exchange::Objects;
-pub use python::{Ask, Python, set_ask};
+pub use mailbox::Objects;
+pub use python_threads::{Ask, Python, set_ask};
 pub use round::{Question, RoundId};
 pub use thread::{Start, connect, end_with, finish, start};
-pub use watcher::{Action, Alarm, Message, Process, Settings, Watcher};
+pub use watcher::{Action, Alarm, Process, Settings, Watcher, WatcherMessage};

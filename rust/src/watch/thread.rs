@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::exchange::{Exchange, Objects};
-use super::process::Observer;
+use super::mailbox::{Mailbox, Objects};
+use super::observer::Observer;
 use super::signals::{note_interrupts, without_signals};
 use super::watcher::{Action, Process, Settings, Watcher, alone, timed_out};
 use crate::diagnosis::{DEADLOCK, End};
@@ -148,21 +148,21 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
     let rank = start.rank;
     let mut watcher = Watcher::new(rank, start.size, start.settings);
     let mut process = Observer::new();
-    let mut exchange: Option<Exchange<A>> = None;
+    let mut mailbox: Option<Mailbox<A>> = None;
     let mut alone = Alone::default();
     let mut has_told_traffic = !ops::check_is_enabled();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
         process.look(locked(&END).clone(), is_ending);
-        if exchange.is_none() {
-            exchange = locked(&OBJECTS).map(|objects| Exchange::new(functions, objects));
+        if mailbox.is_none() {
+            mailbox = locked(&OBJECTS).map(|objects| Mailbox::new(functions, objects));
             watcher.set_hosts(std::mem::take(&mut *locked(&HOSTS)));
         }
         let mut is_busy = false;
-        if let Some(exchange) = &mut exchange {
+        if let Some(mailbox) = &mut mailbox {
             // Its messages are in host memory, but MPI may go on with any others.
             let _context = gpu_aware::enter_last();
-            let messages: Vec<_> = std::iter::from_fn(|| exchange.receive()).collect();
+            let messages: Vec<_> = std::iter::from_fn(|| mailbox.receive()).collect();
             is_busy = !messages.is_empty() || watcher.is_busy();
             let mut actions = watcher.step(process.now(), messages, &mut process);
             if is_ending && !has_told_traffic {
@@ -172,13 +172,13 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
             for action in actions {
                 is_busy = true;
                 match action {
-                    Action::Send(rank, message) => exchange.send(rank, &message),
+                    Action::Send(rank, message) => mailbox.send(rank, &message),
                     Action::Print(text) => log::print_error(&text),
-                    Action::Abort(code) => exchange.abort(code),
+                    Action::Abort(code) => mailbox.abort(code),
                 }
             }
             let is_settled = !ops::check_is_enabled() || watcher.knows_traffic();
-            if is_ending && is_settled && exchange.has_ended() {
+            if is_ending && is_settled && mailbox.has_ended() {
                 return;
             }
         } else {

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::round::{Collection, Question, RoundId, position_above, rank_at};
 use crate::diagnosis::{
-    Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Scene, State,
+    Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot, State,
     Traffic, diagnose, report, settled, unreceived,
 };
 use crate::recorder::Group;
 
 /// What ranks say to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Message {
+pub enum WatcherMessage {
     /// On the way to a rank that leads: a rank has reason to ask all others.
     Alarm {
         /// The reason.
@@ -69,7 +69,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Send a message to a rank.
-    Send(i32, Message),
+    Send(i32, WatcherMessage),
     /// Print a text.
     Print(String),
     /// End all ranks with this exit code.
@@ -179,7 +179,7 @@ impl Watcher {
     /// This rank has ended with these messages.
     pub fn end(&mut self, traffic: Option<Traffic>) -> Vec<Action> {
         if self.rank != 0 {
-            return vec![Action::Send(0, Message::Traffic(traffic))];
+            return vec![Action::Send(0, WatcherMessage::Traffic(traffic))];
         }
         let mut actions = Vec::new();
         self.note_traffic(0, traffic, &mut actions);
@@ -208,7 +208,7 @@ impl Watcher {
     pub fn step(
         &mut self,
         now: f64,
-        messages: Vec<(i32, Message)>,
+        messages: Vec<(i32, WatcherMessage)>,
         process: &mut dyn Process,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -264,31 +264,33 @@ impl Watcher {
         &mut self,
         now: f64,
         from: i32,
-        message: Message,
+        message: WatcherMessage,
         process: &mut dyn Process,
         actions: &mut Vec<Action>,
     ) {
         match message {
-            Message::Alarm { reason, leader } if leader == self.rank => self.hear(now, reason),
-            Message::Alarm { reason, leader } => self.pass_on(now, reason, leader, actions),
-            Message::Ask(question) => {
-                actions.push(Action::Send(from, Message::Heard(question.round)));
+            WatcherMessage::Alarm { reason, leader } if leader == self.rank => {
+                self.hear(now, reason);
+            }
+            WatcherMessage::Alarm { reason, leader } => self.pass_on(now, reason, leader, actions),
+            WatcherMessage::Ask(question) => {
+                actions.push(Action::Send(from, WatcherMessage::Heard(question.round)));
                 self.note_question(&question, process);
                 let mut collection = Collection::new(question, Some(from), self.size, now);
                 ask(collection.ask_others(now), actions);
                 self.collections.push(collection);
             }
-            Message::Heard(round) => {
+            WatcherMessage::Heard(round) => {
                 if let Some(collection) = self.collection_of(round) {
                     collection.hear(from);
                 }
             }
-            Message::Answer { round, notes } => {
+            WatcherMessage::Answer { round, notes } => {
                 if let Some(collection) = self.collection_of(round) {
                     collection.add(from, notes);
                 }
             }
-            Message::Traffic(traffic) => self.note_traffic(from, traffic, actions),
+            WatcherMessage::Traffic(traffic) => self.note_traffic(from, traffic, actions),
         }
     }
 
@@ -347,7 +349,10 @@ impl Watcher {
         } else if attempts == 0 {
             self.pass_on(now, reason, leader, actions);
         } else {
-            actions.push(Action::Send(leader, Message::Alarm { reason, leader }));
+            actions.push(Action::Send(
+                leader,
+                WatcherMessage::Alarm { reason, leader },
+            ));
         }
     }
 
@@ -359,7 +364,10 @@ impl Watcher {
         }
         self.passed_on.insert((leader, reason), now);
         let above = self.rank_above(leader);
-        actions.push(Action::Send(above, Message::Alarm { reason, leader }));
+        actions.push(Action::Send(
+            above,
+            WatcherMessage::Alarm { reason, leader },
+        ));
     }
 
     /// This rank is the leader, and was alarmed.
@@ -433,7 +441,7 @@ impl Watcher {
             if let Some(to) = asked_by {
                 self.collections
                     .retain(|collection| collection.question() != &question);
-                actions.push(Action::Send(to, Message::Answer { round, notes }));
+                actions.push(Action::Send(to, WatcherMessage::Answer { round, notes }));
             } else if let Some(round) = self.round.take() {
                 self.end_round(now, round.reason, &question, &notes, process, actions);
             }
@@ -451,15 +459,15 @@ impl Watcher {
         actions: &mut Vec<Action>,
     ) {
         let about = &question.about;
-        let scene = Scene::new(notes, self.size, about);
+        let snapshot = Snapshot::new(notes, self.size, about);
         if about.is_empty() {
-            let about = scene.questions(MOST_QUESTIONS);
+            let about = snapshot.questions(MOST_QUESTIONS);
             if !about.is_empty() {
                 self.begin_round(now, reason, about, process, actions);
                 return;
             }
         }
-        let diagnosis = diagnose(&scene, settled(notes, self.settings.report_after));
+        let diagnosis = diagnose(&snapshot, settled(notes, self.settings.report_after));
         let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
         if !is_over {
             // Who is awaited may come to its end later, or to a call that does not fit: the ranks
@@ -475,7 +483,7 @@ impl Watcher {
                 }
             }
             // The waiting may be over by now.
-            Alarm::Waiting if scene.calls().next().is_none() => {}
+            Alarm::Waiting if snapshot.calls().next().is_none() => {}
             _ => self.tell(reason, notes, &diagnosis, is_over, actions),
         }
     }
@@ -525,15 +533,16 @@ impl Watcher {
             calls.any(|call| self.told.contains(&(rank, call.number)))
         };
         let untold = notes.without(is_told);
-        let scene = Scene::new(&untold, self.size, about);
+        let snapshot = Snapshot::new(&untold, self.size, about);
         let settled = settled(&untold, self.settings.report_after);
-        !diagnose(&scene, settled).stuck.is_empty()
+        !diagnose(&snapshot, settled).stuck.is_empty()
     }
 }
 
 fn ask(questions: Vec<(i32, Question)>, actions: &mut Vec<Action>) {
     let messages = questions.into_iter();
-    actions.extend(messages.map(|(rank, question)| Action::Send(rank, Message::Ask(question))));
+    actions
+        .extend(messages.map(|(rank, question)| Action::Send(rank, WatcherMessage::Ask(question))));
 }
 
 /// The last line before an end.

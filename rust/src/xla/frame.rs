@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use super::raw::*;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// One array of a call: an operand that may be read, or a result that must be written.
 #[derive(Debug, Clone, Copy)]
@@ -606,11 +606,11 @@ fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
 }
 
 /// XLA's code for errors of a kind.
-fn code_of(kind: Kind) -> XLA_FFI_Error_Code {
+fn code_of(kind: ErrorKind) -> XLA_FFI_Error_Code {
     match kind {
-        Kind::Invalid => XLA_FFI_Error_Code_INVALID_ARGUMENT,
-        Kind::Precondition => XLA_FFI_Error_Code_FAILED_PRECONDITION,
-        Kind::Internal => XLA_FFI_Error_Code_INTERNAL,
+        ErrorKind::Invalid => XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        ErrorKind::Precondition => XLA_FFI_Error_Code_FAILED_PRECONDITION,
+        ErrorKind::Internal => XLA_FFI_Error_Code_INTERNAL,
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use _core::diagnosis::{
-    Call, Collective, CommunicatorId, Diagnosis, End, Endpoint, Kind, Message, Note, Notes, Peer,
-    Place, Running, Scene, State, diagnose,
+    CallNote, Collective, CommunicatorId, CommunicatorKind, Diagnosis, End, Endpoint, Note, Notes,
+    Peer, Running, Snapshot, State, ThreadActivity, diagnose,
 };
 use _core::recorder::Group;
 
@@ -19,7 +19,7 @@ pub fn group(ranks: impl IntoIterator<Item = i32>) -> Group {
 }
 
 /// A communicator of some ranks.
-pub fn communicator(kind: Kind, group: &Group) -> CommunicatorId {
+pub fn communicator(kind: CommunicatorKind, group: &Group) -> CommunicatorId {
     CommunicatorId {
         group: group.hash(),
         kind,
@@ -33,7 +33,7 @@ pub fn default(size: i32) -> CommunicatorId {
     let hash = hashes.entry(size).or_insert_with(|| group(0..size).hash());
     CommunicatorId {
         group: *hash,
-        kind: Kind::Default,
+        kind: CommunicatorKind::Default,
     }
 }
 
@@ -46,8 +46,8 @@ pub fn note(state: State, default_calls: u64) -> Note {
 }
 
 /// A rank that is in some calls.
-pub fn in_calls(calls: Vec<Call>) -> Note {
-    let on_default = |call: &&Call| call.communicator.kind == Kind::Default;
+pub fn in_calls(calls: Vec<CallNote>) -> Note {
+    let on_default = |call: &&CallNote| call.communicator.kind == CommunicatorKind::Default;
     let sequences = calls.iter().filter(on_default).map(|call| call.sequence);
     let default_calls = sequences.max().unwrap_or(0);
     let running = Running {
@@ -57,14 +57,14 @@ pub fn in_calls(calls: Vec<Call>) -> Note {
     note(State::Running(Box::new(running)), default_calls)
 }
 
-pub fn waiting(call: Call) -> Note {
+pub fn waiting(call: CallNote) -> Note {
     in_calls(vec![call])
 }
 
 /// A rank that may do something else while it is in its call.
 pub fn with_thread(mut note: Note, thread: &str) -> Note {
     if let State::Running(running) = &mut note.state {
-        running.elsewhere.push(Place {
+        running.elsewhere.push(ThreadActivity {
             thread: thread.into(),
             activity: String::new(),
             line: "serve.py:3 in serve".into(),
@@ -76,7 +76,7 @@ pub fn with_thread(mut note: Note, thread: &str) -> Note {
 /// A rank that is not in a call, and has made so many on the default communicator.
 pub fn elsewhere(count: u64) -> Note {
     let running = Running {
-        elsewhere: vec![Place {
+        elsewhere: vec![ThreadActivity {
             thread: String::new(),
             activity: String::new(),
             line: "main.py:7 in load".into(),
@@ -92,8 +92,8 @@ pub fn ended(code: i32, reason: &str, count: u64) -> Note {
 }
 
 /// The first collective call on the default communicator of so many ranks.
-pub fn collective(size: i32, operation: &str) -> Call {
-    Call {
+pub fn collective(size: i32, operation: &str) -> CallNote {
+    CallNote {
         number: 1,
         operation: operation.into(),
         text: format!("{operation} #1 on COMM_WORLD"),
@@ -111,8 +111,8 @@ pub fn collective(size: i32, operation: &str) -> Call {
 }
 
 /// The same on another communicator.
-pub fn on(communicator: CommunicatorId, name: &str, call: Call) -> Call {
-    Call {
+pub fn on(communicator: CommunicatorId, name: &str, call: CallNote) -> CallNote {
+    CallNote {
         text: call.text.replace("COMM_WORLD", name),
         communicator,
         communicator_name: name.into(),
@@ -120,31 +120,32 @@ pub fn on(communicator: CommunicatorId, name: &str, call: Call) -> Call {
     }
 }
 
-pub fn agreeing(size: i32, about: &str, value: &str) -> Call {
-    Call {
+pub fn agreeing(size: i32, about: &str, value: &str) -> CallNote {
+    CallNote {
         agreed: vec![(about.into(), value.into())],
         ..collective(size, "bcast")
     }
 }
 
-pub fn message(peer: Peer, tag: Option<i64>, is_receive: bool) -> Message {
-    Message {
-        endpoint: Endpoint { peer, tag },
+pub fn message(peer: Peer, tag: Option<i64>, is_receive: bool) -> Endpoint {
+    Endpoint {
+        peer,
+        tag,
         is_receive,
     }
 }
 
-pub fn to(rank: i32, tag: i64) -> Message {
+pub fn to(rank: i32, tag: i64) -> Endpoint {
     message(Peer::Rank(rank), Some(tag), false)
 }
 
-pub fn from(rank: i32, tag: i64) -> Message {
+pub fn from(rank: i32, tag: i64) -> Endpoint {
     message(Peer::Rank(rank), Some(tag), true)
 }
 
 /// A call that sends and receives messages.
-pub fn messages(size: i32, messages: &[Message]) -> Call {
-    Call {
+pub fn messages(size: i32, messages: &[Endpoint]) -> CallNote {
+    CallNote {
         sequence: 0,
         text: "a message".into(),
         messages: messages.to_vec(),
@@ -153,7 +154,7 @@ pub fn messages(size: i32, messages: &[Message]) -> Call {
 }
 
 /// A call that receives a message with any tag.
-pub fn receive(size: i32, from: i32) -> Call {
+pub fn receive(size: i32, from: i32) -> CallNote {
     messages(size, &[message(Peer::Rank(from), None, true)])
 }
 
@@ -167,5 +168,5 @@ pub fn notes_of(all: &[Note]) -> Notes {
 }
 
 pub fn diagnosis_of(notes: &Notes, size: i32, about: &[Collective]) -> Diagnosis {
-    diagnose(&Scene::new(notes, size, about), SETTLED)
+    diagnose(&Snapshot::new(notes, size, about), SETTLED)
 }

@@ -68,8 +68,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// Records what the call has begun, or waits for: its number, and its place among the
     /// collective operations, if the call itself has none.
-    pub fn is_in_flight(&self, number: u32, sequence: Option<u64>) {
-        self.recording.is_in_flight(number, sequence);
+    pub fn set_flight(&self, number: u32, sequence: Option<u64>) {
+        self.recording.set_flight(number, sequence);
     }
 
     #[inline(always)]
@@ -171,7 +171,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         let _guard = crash_line.as_deref().map(fault::Guard::new);
         let comm = self.communicator.handle::<A>();
         let code = if log::is_enabled() {
-            let entry = log::Entry::begin(self.communicator.rank, function, &details());
+            let entry = log::LoggedCall::begin(self.communicator.rank, function, &details());
             let code = body(self.functions, comm);
             entry.end(code);
             code

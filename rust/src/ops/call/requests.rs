@@ -160,7 +160,7 @@ impl<'c, A: Abi> Requests<'c, A> {
         let requests = self.receives.into_iter().chain(self.sends);
         for (place, mut request) in requests.enumerate() {
             if let Some(progress) = &self.progress {
-                progress.waits_for(place);
+                progress.set_awaited_message(place);
             }
             let ignore = A::STATUS_IGNORE as *mut A::Status;
             // SAFETY: MPI gave the request, and gets it back once.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{byte_type, number_type, world_rank};
 use crate::diagnosis::{
-    self, Note, Notes, Ranks, Running, Scene, State, agreed, disagreement_in_words, listed, rows_of,
+    self, Note, Notes, Ranks, Running, Snapshot, State, agreed, disagreement_in_words, listed,
+    rows_of,
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -23,7 +24,7 @@ use crate::xla::hash;
 #[derive(Serialize, Deserialize)]
 struct Statement {
     rank: i32,
-    call: diagnosis::Call,
+    call: diagnosis::CallNote,
     /// The elements in a row of its array, if it has any.
     row: Option<i64>,
     /// What others send that this rank does not expect.
@@ -131,9 +132,9 @@ impl<A: Abi> Comparison<'_, A> {
         row: Option<i64>,
         complaints: Vec<String>,
     ) -> Result<Vec<Statement>> {
-        let mut call = diagnosis::Call::new(record);
+        let mut call = diagnosis::CallNote::new(record);
         // All of them are on this communicator, whatever each of them knows of it.
-        call.communicator.kind = diagnosis::Kind::Default;
+        call.communicator.kind = diagnosis::CommunicatorKind::Default;
         let own = Statement {
             rank: world_rank(record, self.rank),
             call,
@@ -271,9 +272,9 @@ fn unreadable(error: serde_json::Error) -> Error {
 /// What does not fit, in words.
 fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
     let size = statements.iter().map(|one| one.rank + 1).max().unwrap_or(0);
-    let scene = Scene::new(notes, size, &[]);
-    let collectives = scene.collectives();
-    let disagreements = collectives.filter_map(|(one, _)| disagreement_in_words(&scene, one));
+    let snapshot = Snapshot::new(notes, size, &[]);
+    let collectives = snapshot.collectives();
+    let disagreements = collectives.filter_map(|(one, _)| disagreement_in_words(&snapshot, one));
     let mut found: Vec<String> = disagreements.collect();
     found.extend(statements.iter().flat_map(|one| one.complaints.clone()));
     if found.is_empty() {

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use super::{byte_type, world_rank};
-use crate::diagnosis::{Doing, Route, Sent, Traffic, rows};
+use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
@@ -350,7 +350,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         }))
     }
 
-    fn refuse_message(&self, sides: Vec<(i32, Doing)>, finding: String) -> Error {
+    fn refuse_message(&self, sides: Vec<(i32, Activity)>, finding: String) -> Error {
         let mut report = vec!["mpi4jax: a message that does not fit (MPI4JAX_CHECK)".to_owned()];
         report.extend(rows(sides));
         report.push(finding);

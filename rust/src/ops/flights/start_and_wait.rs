@@ -36,7 +36,7 @@ pub fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()
     check_ticket(&result)?;
     let number = table::keep(flight);
     progress::start::<A>();
-    call.is_in_flight(number, None);
+    call.set_flight(number, None);
     let ticket: Ticket = [number as f32, table::process_mark() as f32];
     let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
     call.in_memory(|memory| memory.store(&result, &bytes))
@@ -283,7 +283,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             text
         })
     })?;
-    call.is_in_flight(number, Some(flight.sequence));
+    call.set_flight(number, Some(flight.sequence));
     let given = results.iter().map(Array::from);
     if !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
         return Err(Error::invalid(format!(
@@ -303,13 +303,13 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                 return 0;
             }
             for place in 0..flight.arrivals.len() {
-                call.progress().waits_for(place);
+                call.progress().set_awaited_message(place);
                 for piece in flight.arrivals[place].pieces.clone() {
                     // The code is that of all.
                     let _ = flight.wait_for(piece, functions);
                 }
             }
-            call.progress().waits_for_sends();
+            call.progress().set_awaited_sends();
             flight.wait(functions)
         },
     )?;

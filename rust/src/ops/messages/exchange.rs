@@ -118,18 +118,18 @@ fn one_after_another<A: Abi, M: Memory>(
     call.in_memory(|memory| memory.before(&Access::WHOLE))?;
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
-        .then(|| log::Entry::begin(rank, "MPI_Waitall", &in_words(sent, received)));
+        .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &in_words(sent, received)));
     let mut requests = Requests::new(call, comm).without_progress();
     for (message, label) in &mut outgoing {
         begin_to_send(call, &mut requests, message, label.as_ref())?;
     }
     let mut outcome = Ok(());
     for (place, (message, array)) in incoming.iter_mut().enumerate() {
-        call.progress().waits_for(place);
+        call.progress().set_awaited_message(place);
         let label = call.receive_label(message.source, message.tag, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
-    call.progress().waits_for_sends();
+    call.progress().set_awaited_sends();
     let code = requests.wait();
     if let Some(entry) = entry {
         entry.end(code);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::note::{
-    Attendance, Call, Collective, CommunicatorId, Endpoint, Kind, Message, Note, Peer, Posted,
-    State,
+    Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, Endpoint, Note, Peer,
+    Posted, State,
 };
 use super::notes::Notes;
 use super::ranks::Ranks;
@@ -41,7 +41,7 @@ pub struct Envelope<'a> {
 }
 
 /// The notes of all ranks, by what they have in common.
-pub struct Scene<'a> {
+pub struct Snapshot<'a> {
     /// How many ranks there are.
     pub size: i32,
     notes: Vec<&'a Note>,
@@ -62,12 +62,12 @@ pub struct Scene<'a> {
     about: &'a [Collective],
 }
 
-impl<'a> Scene<'a> {
-    /// The scene that notes describe, of so many ranks, which were asked about collective calls.
+impl<'a> Snapshot<'a> {
+    /// The snapshot that notes describe, of so many ranks, which were asked about collective calls.
     pub fn new(notes: &'a Notes, size: i32, about: &'a [Collective]) -> Self {
         let all = notes.iter().flat_map(|(_, note)| communicators_of(note));
         let groups = all.filter_map(|id| Some((id.group, notes.group(id.group)?)));
-        let mut scene = Self {
+        let mut snapshot = Self {
             size,
             notes: notes.by_rank(size),
             groups: groups.collect(),
@@ -80,10 +80,10 @@ impl<'a> Scene<'a> {
             about,
         };
         for rank in 0..size {
-            scene.add_messages(rank);
+            snapshot.add_messages(rank);
         }
-        scene.collectives = scene.collect_collectives();
-        scene
+        snapshot.collectives = snapshot.collect_collectives();
+        snapshot
     }
 
     /// The ranks in each collective call. Communicators that can't be told apart otherwise are told
@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
             };
             collective.communicator = self.communicator(&collective.communicator);
             let id = &collective.communicator;
-            if id.kind != Kind::Unknown || !has_shared_names.contains(id) {
+            if id.kind != CommunicatorKind::Unknown || !has_shared_names.contains(id) {
                 collective.name = names[id].1.to_owned();
             }
             collectives.entry(collective).or_default().push(rank);
@@ -149,7 +149,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The call of a rank that is in a collective call.
-    pub fn call_in(&self, rank: i32, collective: &Collective) -> Option<&'a Call> {
+    pub fn call_in(&self, rank: i32, collective: &Collective) -> Option<&'a CallNote> {
         self.note(rank).calls().iter().find(|call| {
             call.sequence == collective.sequence
                 && self.communicator(&call.communicator) == collective.communicator
@@ -161,7 +161,7 @@ impl<'a> Scene<'a> {
             return;
         };
         let of_call =
-            |call: &'a Call| (&call.communicator, &call.communicator_name, &call.messages);
+            |call: &'a CallNote| (&call.communicator, &call.communicator_name, &call.messages);
         let of_posted = |posted: &'a Posted| {
             (
                 &posted.communicator,
@@ -172,19 +172,18 @@ impl<'a> Scene<'a> {
         let calls = running.calls.iter().map(of_call);
         for (id, name, messages) in calls.chain(running.posted.iter().map(of_posted)) {
             let communicator = self.communicator(id);
-            for message in messages {
-                let Endpoint { peer, tag } = message.endpoint;
+            for endpoint in messages {
                 let envelope = Envelope {
                     communicator: communicator.clone(),
                     name,
-                    tag,
+                    tag: endpoint.tag,
                 };
-                let other = match peer {
+                let other = match endpoint.peer {
                     Peer::Rank(other) => Some(other),
                     Peer::Any => None,
                     Peer::Null | Peer::Outside => continue,
                 };
-                let list = match (message.is_receive, other) {
+                let list = match (endpoint.is_receive, other) {
                     (true, other) => self.received.entry((rank, other)).or_default(),
                     (false, Some(other)) => {
                         self.senders.entry(other).or_default().push(rank);
@@ -209,7 +208,7 @@ impl<'a> Scene<'a> {
     }
 
     /// All calls in progress, with their ranks.
-    pub fn calls(&self) -> impl Iterator<Item = (i32, &'a Call)> {
+    pub fn calls(&self) -> impl Iterator<Item = (i32, &'a CallNote)> {
         let notes = self.notes.iter().enumerate();
         notes.flat_map(|(rank, note)| note.calls().iter().map(move |call| (rank as i32, call)))
     }
@@ -217,9 +216,9 @@ impl<'a> Scene<'a> {
     /// What can be known of a communicator: two that have the same may be one.
     pub fn communicator(&self, id: &CommunicatorId) -> CommunicatorId {
         let mut id = id.clone();
-        if let Kind::Copy(path) = &mut id.kind {
+        if let CommunicatorKind::Copy(path) = &mut id.kind {
             if self.ambiguous.contains(&id.group) {
-                id.kind = Kind::Unknown;
+                id.kind = CommunicatorKind::Unknown;
             } else {
                 for (_, count) in path {
                     *count = 0;
@@ -231,7 +230,7 @@ impl<'a> Scene<'a> {
 
     /// Whether all calls on a communicator are mpi4jax's.
     pub fn is_private(&self, id: &CommunicatorId) -> bool {
-        id.kind == Kind::Default && self.default_is_private
+        id.kind == CommunicatorKind::Default && self.default_is_private
     }
 
     /// The members of a communicator. Those that are not in `MPI_COMM_WORLD` are negative.
@@ -250,7 +249,7 @@ impl<'a> Scene<'a> {
         let is_same = |asked: &&Collective| {
             asked.sequence == of.sequence
                 && self.communicator(&asked.communicator) == of.communicator
-                && (of.communicator.kind != Kind::Unknown || asked.name == of.name)
+                && (of.communicator.kind != CommunicatorKind::Unknown || asked.name == of.name)
         };
         let place = self.about.iter().position(|asked| is_same(&asked))?;
         self.note(rank).attendances.get(place)?.as_ref()
@@ -260,7 +259,9 @@ impl<'a> Scene<'a> {
     pub fn count(&self, rank: i32, of: &Collective) -> Option<u64> {
         let note = self.note(rank);
         match of.communicator.kind {
-            Kind::Default => (note.state != State::Silent).then_some(note.default_calls),
+            CommunicatorKind::Default => {
+                (note.state != State::Silent).then_some(note.default_calls)
+            }
             _ => self.attendance(rank, of).map(|attendance| attendance.count),
         }
     }
@@ -323,16 +324,12 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether a message of a rank may match one that another rank receives or sends.
-    pub fn is_matched(&self, rank: i32, id: &CommunicatorId, message: Message) -> bool {
+    pub fn is_matched(&self, rank: i32, id: &CommunicatorId, endpoint: Endpoint) -> bool {
         let communicator = self.communicator(id);
-        let Message {
-            endpoint,
-            is_receive,
-        } = message;
         let fits = |envelopes: Option<&Vec<Envelope>>| {
             envelopes.is_some_and(|envelopes| {
                 envelopes.iter().any(|other| {
-                    let (sent, wanted) = if is_receive {
+                    let (sent, wanted) = if endpoint.is_receive {
                         (other.tag, endpoint.tag)
                     } else {
                         (endpoint.tag, other.tag)
@@ -341,7 +338,7 @@ impl<'a> Scene<'a> {
                 })
             })
         };
-        match (endpoint.peer, is_receive) {
+        match (endpoint.peer, endpoint.is_receive) {
             (Peer::Rank(sender), true) => fits(self.sent.get(&(sender, rank))),
             (Peer::Any, true) => self.senders.get(&rank).is_some_and(|senders| {
                 let mut senders = senders.iter();
@@ -375,12 +372,12 @@ fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
     for id in notes.iter().flat_map(|(_, note)| communicators_of(note)) {
         let kinds = kinds.entry(id.group).or_default();
         match &id.kind {
-            Kind::Copy(path) => {
+            CommunicatorKind::Copy(path) => {
                 kinds.insert(true);
                 has_conflict |= !counts.add(path);
             }
-            Kind::Unknown => drop(kinds.insert(false)),
-            Kind::Default | Kind::World | Kind::Jax(_) => {}
+            CommunicatorKind::Unknown => drop(kinds.insert(false)),
+            CommunicatorKind::Default | CommunicatorKind::World | CommunicatorKind::Jax(_) => {}
         }
     }
     let is_ambiguous = |kinds: &BTreeSet<bool>| has_conflict || kinds.len() > 1;
@@ -403,11 +400,11 @@ pub struct Attendants<'a> {
 }
 
 impl<'a> Attendants<'a> {
-    /// Those of a scene. Who has started a nonblocking operation attends it.
-    pub fn new(scene: &Scene<'a>) -> Self {
+    /// Those of a snapshot. Who has started a nonblocking operation attends it.
+    pub fn new(snapshot: &Snapshot<'a>) -> Self {
         let mut by_signature: HashMap<_, BTreeSet<i32>> = HashMap::new();
-        for rank in 0..scene.size {
-            let Some(running) = scene.note(rank).running() else {
+        for rank in 0..snapshot.size {
+            let Some(running) = snapshot.note(rank).running() else {
                 continue;
             };
             let calls = running.calls.iter().filter(|call| call.sequence > 0);
@@ -417,7 +414,7 @@ impl<'a> Attendants<'a> {
             let posted =
                 posted.map(|posted| (&posted.communicator, (&posted.operation[..], &[][..])));
             for (id, signature) in calls.chain(posted) {
-                let key = (scene.communicator(id), signature);
+                let key = (snapshot.communicator(id), signature);
                 by_signature.entry(key).or_default().insert(rank);
             }
         }
@@ -425,8 +422,8 @@ impl<'a> Attendants<'a> {
     }
 
     /// Whether all that a call waits for are in calls that fit it.
-    pub fn are_complete(&self, scene: &Scene, rank: i32, call: &'a Call) -> bool {
-        let key = (scene.communicator(&call.communicator), signature(call));
+    pub fn are_complete(&self, snapshot: &Snapshot, rank: i32, call: &'a CallNote) -> bool {
+        let key = (snapshot.communicator(&call.communicator), signature(call));
         let Some(present) = self.by_signature.get(&key) else {
             return false;
         };
@@ -434,12 +431,12 @@ impl<'a> Attendants<'a> {
             Some(neighbors) => neighbors
                 .iter()
                 .all(|neighbor| *neighbor == rank || present.contains(neighbor)),
-            None => present.len() == scene.size_of(&call.communicator),
+            None => present.len() == snapshot.size_of(&call.communicator),
         }
     }
 }
 
 /// What makes a call fit others.
-pub fn signature(call: &Call) -> Signature<'_> {
+pub fn signature(call: &CallNote) -> Signature<'_> {
     (collective_operation(&call.operation), &call.agreed)
 }

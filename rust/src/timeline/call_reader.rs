@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use super::clocks::MOST_NANOSECONDS;
 use super::error::Error;
-use super::process::{Facts, Process};
+use super::run::{Facts, Process};
 use crate::trace::{self, Entry, HEADER, SIZE};
 
 /// A call, with the times of rank 0's clock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct TimedCall {
     pub(super) begin: i64,
     /// None if it did not end.
     pub(super) end: Option<i64>,
@@ -22,7 +22,7 @@ pub(super) struct Call {
 }
 
 /// The calls in a file, in the order in which they began.
-pub(super) struct Calls<'a> {
+pub(super) struct CallReader<'a> {
     process: &'a Process,
     facts: &'a Facts,
     path: PathBuf,
@@ -36,7 +36,7 @@ pub(super) struct Calls<'a> {
     is_over: bool,
 }
 
-impl<'a> Calls<'a> {
+impl<'a> CallReader<'a> {
     /// At most `bytes` of the file are in memory.
     pub(super) fn new(
         process: &'a Process,
@@ -58,7 +58,7 @@ impl<'a> Calls<'a> {
 
     /// The next call in the wanted part, or that has a message and is before it: each takes one from
     /// those that follow.
-    pub(super) fn next(&mut self) -> Result<Option<Call>, Error> {
+    pub(super) fn next(&mut self) -> Result<Option<TimedCall>, Error> {
         loop {
             if self.entries.is_empty() && !self.is_over {
                 self.read()?;
@@ -72,7 +72,7 @@ impl<'a> Calls<'a> {
                 return Err(Error::at(&self.path, offset, problem));
             }
             let clocks = &self.process.clocks;
-            let call = Call {
+            let call = TimedCall {
                 begin: clocks.shifted(entry.begin),
                 end: (entry.end != 0).then(|| clocks.shifted(entry.end)),
                 entry,

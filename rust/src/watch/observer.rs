@@ -9,12 +9,13 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
-use super::python::{Asking, Python};
+use super::busy_threads::BusyThreads;
+use super::python_threads::{Asking, Python};
 use super::signals;
-use super::threads::Threads;
 use super::watcher::Process;
 use crate::diagnosis::{
-    Call, Collective, CommunicatorId, End, Note, Place, Running, State, attendances, group_of,
+    CallNote, Collective, CommunicatorId, End, Note, Running, State, ThreadActivity, attendances,
+    group_of,
 };
 use crate::ops;
 use crate::recorder::{self, Group, Instant, exactly_now};
@@ -41,7 +42,7 @@ pub struct Observer {
     asking: Asking,
     /// What Python said last, and when it was asked.
     python: Option<(f64, Option<Python>)>,
-    threads: Threads,
+    threads: BusyThreads,
     /// What has to stay as it is for the process to be steady, and since when it is.
     steady: (u64, f64),
     /// Why it can't be excluded that something acts beside Python's threads.
@@ -62,7 +63,7 @@ impl Observer {
             seen: HashMap::new(),
             asking: Asking::default(),
             python: None,
-            threads: Threads::default(),
+            threads: BusyThreads::default(),
             steady: (0, 0.0),
             doubt: String::new(),
             wanted: None,
@@ -199,7 +200,7 @@ impl Observer {
             .filter(|record| record.end.is_none())
             .collect();
         let python = self.python.as_ref().and_then(|(_, python)| python.as_ref());
-        let mut calls: Vec<Call> = records.iter().map(Call::new).collect();
+        let mut calls: Vec<CallNote> = records.iter().map(CallNote::new).collect();
         for (call, record) in calls.iter_mut().zip(&records) {
             let lines = python.map(|python| &python.lines);
             let line = lines.and_then(|lines| lines.get(&record.thread).or(lines.get(&0)));
@@ -210,7 +211,7 @@ impl Observer {
         if python.is_some_and(|python| python.is_in_shutdown) {
             calls.push(shutdown());
         }
-        let unknown = || Place {
+        let unknown = || ThreadActivity {
             thread: String::new(),
             activity: "not in MPI, and Python does not say where".to_owned(),
             line: String::new(),
@@ -240,10 +241,10 @@ impl Observer {
 
 /// What waits for the JAX of all processes at exit, as if it were a call: the next collective one on
 /// the default communicator.
-fn shutdown() -> Call {
+fn shutdown() -> CallNote {
     let number = recorder::DEFAULT_COMMUNICATOR;
     let facts = recorder::communicator_facts(number).unwrap_or_default();
-    Call {
+    CallNote {
         number: u64::MAX,
         operation: "jax.distributed.shutdown".to_owned(),
         text: "jax.distributed.shutdown".to_owned(),

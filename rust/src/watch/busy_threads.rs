@@ -17,12 +17,12 @@ struct Thread {
 
 /// The threads of this process.
 #[derive(Default)]
-pub struct Threads {
+pub struct BusyThreads {
     last: f64,
     known: HashMap<u32, Thread>,
 }
 
-impl Threads {
+impl BusyThreads {
     /// Whether a thread has computed since the last look, other than some threads and those of the
     /// core. `None` if the system does not say so.
     pub fn look(&mut self, now: f64, but: &BTreeSet<u32>) -> Option<bool> {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_thread_that_computes_is_seen() {
         let is_over = AtomicBool::new(false);
-        let mut threads = Threads::default();
+        let mut threads = BusyThreads::default();
         scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {

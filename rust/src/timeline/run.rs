@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::clocks::{Clocks, Comparison, MOST_NANOSECONDS};
 use super::error::Error;
 use crate::diagnosis::Ranks;
-use crate::recorder::{self, CommunicatorEntry, Group, Run as RankRun};
+use crate::recorder::{self, CommunicatorEntry, Group, Message, Messages, RankRun};
 use crate::trace::{Entry, NONE};
 
 /// A line of a file.
@@ -90,21 +90,6 @@ impl Facts {
     }
 }
 
-/// A message of a call: the rank of the other process, the tag, and the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(super) struct Message {
-    pub(super) rank: i64,
-    pub(super) tag: i64,
-    pub(super) bytes: i64,
-}
-
-/// The messages of a call.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Messages {
-    pub(super) sent: Vec<Message>,
-    pub(super) received: Vec<Message>,
-}
-
 /// A call in a program.
 #[derive(Debug)]
 struct Site {
@@ -115,7 +100,7 @@ struct Site {
 
 /// A communicator.
 #[derive(Debug)]
-pub(super) struct Communicator {
+pub(super) struct IdentifiedCommunicator {
     pub(super) name: String,
     /// A number that is the same in all of its processes, and no other communicator's.
     pub(super) key: usize,
@@ -144,7 +129,7 @@ pub(super) struct Process {
     started: u64,
     has_spans: bool,
     sites: HashMap<i64, Site>,
-    communicators: HashMap<i32, Communicator>,
+    communicators: HashMap<i32, IdentifiedCommunicator>,
     /// How many calls are not in its file, or None if it did not get to its end.
     lost: Option<u64>,
 }
@@ -435,12 +420,15 @@ fn paths(folder: &Path) -> Result<BTreeMap<u32, PathBuf>, Error> {
     }
 }
 
-fn communicators(table: Vec<CommunicatorEntry>, keys: Vec<usize>) -> HashMap<i32, Communicator> {
+fn communicators(
+    table: Vec<CommunicatorEntry>,
+    keys: Vec<usize>,
+) -> HashMap<i32, IdentifiedCommunicator> {
     table
         .into_iter()
         .zip(keys)
         .map(|(entry, key)| {
-            let communicator = Communicator {
+            let communicator = IdentifiedCommunicator {
                 name: entry.name,
                 key,
                 members: entry.members.into(),
@@ -472,21 +460,19 @@ impl Process {
                 received: real(received),
             };
         }
-        let one = |rank: i32, tag: i32, (_, bytes)| Message {
+        let message = |rank: i32, tag: i32| Message {
             rank: rank.into(),
             tag: tag.into(),
-            bytes,
+            bytes: 0,
         };
-        let sent = facts.array(entry.sent_type, entry.sent);
-        let received = facts.array(entry.received_type, entry.received);
         Messages {
-            sent: real(&[one(entry.dest, entry.send_tag, sent)]),
-            received: real(&[one(entry.source, entry.recv_tag, received)]),
+            sent: real(&[message(entry.dest, entry.send_tag)]),
+            received: real(&[message(entry.source, entry.recv_tag)]),
         }
     }
 
     /// The communicator of a call.
-    pub(super) fn communicator(&self, entry: &Entry) -> Option<&Communicator> {
+    pub(super) fn communicator(&self, entry: &Entry) -> Option<&IdentifiedCommunicator> {
         self.communicators.get(&entry.communicator)
     }
 

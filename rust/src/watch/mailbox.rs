@@ -5,10 +5,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::watcher::Message;
+use super::watcher::WatcherMessage;
 use crate::mpi::{Abi, Functions, Handle, Status, abort, source_and_tag};
 
-/// What the exchange gets from mpi4py.
+/// What the mailbox gets from mpi4py.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects {
     /// The communicator, by mpi4py's number for its handle.
@@ -22,7 +22,7 @@ pub struct Objects {
 /// The tag of all messages.
 const TAG: c_int = 0;
 
-pub struct Exchange<A: Abi> {
+pub struct Mailbox<A: Abi> {
     functions: &'static Functions<A>,
     objects: Objects,
     /// What is being sent.
@@ -40,7 +40,7 @@ fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
     flag != 0 || code != 0
 }
 
-impl<A: Abi> Exchange<A> {
+impl<A: Abi> Mailbox<A> {
     pub fn new(functions: &'static Functions<A>, objects: Objects) -> Self {
         Self {
             functions,
@@ -59,7 +59,7 @@ impl<A: Abi> Exchange<A> {
     }
 
     /// Begins to send a message.
-    pub fn send(&mut self, rank: i32, message: &Message) {
+    pub fn send(&mut self, rank: i32, message: &WatcherMessage) {
         let Ok(bytes) = serde_json::to_vec(message) else {
             return;
         };
@@ -82,7 +82,7 @@ impl<A: Abi> Exchange<A> {
     }
 
     /// Looks after the sends, and gives a message that has come.
-    pub fn receive(&mut self) -> Option<(i32, Message)> {
+    pub fn receive(&mut self) -> Option<(i32, WatcherMessage)> {
         let functions = self.functions;
         self.sends
             .retain_mut(|(request, _)| !is_done::<A>(functions, request));

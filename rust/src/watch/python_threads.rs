@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::signals::without_signals;
-use crate::diagnosis::Place;
+use crate::diagnosis::ThreadActivity;
 use crate::recorder::{self, os_thread};
 
 /// Where the threads of Python's are.
@@ -16,7 +16,7 @@ pub struct Python {
     /// has that of the thread that waits for it, under the number 0.
     pub lines: BTreeMap<u32, String>,
     /// The threads that may do something before a call returns.
-    pub elsewhere: Vec<Place>,
+    pub elsewhere: Vec<ThreadActivity>,
     /// The threads that wait for JAX or for another thread: their numbers, and the functions that do
     /// so.
     pub waiting: Vec<(u32, u64)>,
