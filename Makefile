@@ -8,7 +8,8 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust own range package conformance hosts bench \
-	bench-quick lint words format wheel portable audit release versions docs site-check pictures clean
+	bench-quick lint words format stubs wheel portable audit release versions docs site-check \
+	pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ lint: ## Check formatting, clippy, ruff, mypy and words
 
 format: ## Format the sources
 	$(PYTHON) tools/lint.py --fix
+
+stubs: ## Write the stubs of the forms with tokens, from the forms without (after make dev)
+	$(ENVS)/dev/bin/python tools/stubs.py
 
 wheel: ## Build the wheels of both versions into dist/: with tokens, and without
 	$(PYTHON) tools/environments.py --wheels dist

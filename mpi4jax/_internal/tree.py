@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .arguments.types import Comm, Integer, Op
-from .forms.token import AnyToken, with_tokens, without_tokens
+from .forms.token import without_tokens
 from .layout.packing import Tree
 from .operations._arguments import ANY_SOURCE, ANY_TAG
 from .operations.allgather import allgather as allgather_array
@@ -50,12 +50,6 @@ def allgather(tree: T, *, comm: Comm = None) -> T:
     return _call(allgather_array, tree, comm=comm)
 
 
-@with_tokens(allgather)
-def allgather_with_token(
-    tree: T, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def allreduce(tree: T, op: Op, *, comm: Comm = None) -> T:
     """Reduce a tree over all processes, with the result on every process.
@@ -73,12 +67,6 @@ def allreduce(tree: T, op: Op, *, comm: Comm = None) -> T:
     return _call(allreduce_array, tree, op, comm=comm)
 
 
-@with_tokens(allreduce)
-def allreduce_with_token(
-    tree: T, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def alltoall(tree: T, *, comm: Comm = None) -> T:
     """Exchange slices of the leaves of a tree between all processes.
@@ -93,12 +81,6 @@ def alltoall(tree: T, *, comm: Comm = None) -> T:
 
     """
     return _call(alltoall_array, tree, comm=comm)
-
-
-@with_tokens(alltoall)
-def alltoall_with_token(
-    tree: T, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
 
 
 @without_tokens
@@ -119,12 +101,6 @@ def bcast(tree: T, root: Integer, *, comm: Comm = None) -> T:
     return _call(bcast_array, tree, root, comm=comm)
 
 
-@with_tokens(bcast)
-def bcast_with_token(
-    tree: T, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def gather(tree: T, root: Integer, *, comm: Comm = None) -> T:
     """Collect a tree from every process, on one process.
@@ -140,12 +116,6 @@ def gather(tree: T, root: Integer, *, comm: Comm = None) -> T:
 
     """
     return _call(gather_array, tree, root, comm=comm)
-
-
-@with_tokens(gather)
-def gather_with_token(
-    tree: T, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
 
 
 @without_tokens
@@ -169,17 +139,6 @@ def recv(
     return _call(recv_array, tree, source, tag=tag, comm=comm)
 
 
-@with_tokens(recv)
-def recv_with_token(
-    tree: T,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def reduce(tree: T, op: Op, root: Integer, *, comm: Comm = None) -> T:
     """Reduce a tree over all processes, with the result on one process.
@@ -196,12 +155,6 @@ def reduce(tree: T, op: Op, root: Integer, *, comm: Comm = None) -> T:
 
     """
     return _call(reduce_array, tree, op, root, comm=comm)
-
-
-@with_tokens(reduce)
-def reduce_with_token(
-    tree: T, op: Op, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
 
 
 @without_tokens
@@ -221,12 +174,6 @@ def reduce_scatter(tree: T, op: Op, *, comm: Comm = None) -> T:
     return _call(reduce_scatter_array, tree, op, comm=comm)
 
 
-@with_tokens(reduce_scatter)
-def reduce_scatter_with_token(
-    tree: T, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def scan(tree: T, op: Op, *, comm: Comm = None) -> T:
     """Reduce a tree over this process and those before it.
@@ -242,12 +189,6 @@ def scan(tree: T, op: Op, *, comm: Comm = None) -> T:
 
     """
     return _call(scan_array, tree, op, comm=comm)
-
-
-@with_tokens(scan)
-def scan_with_token(
-    tree: T, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
 
 
 @without_tokens
@@ -268,12 +209,6 @@ def scatter(tree: T, root: Integer, *, comm: Comm = None) -> T:
     return _call(scatter_array, tree, root, comm=comm)
 
 
-@with_tokens(scatter)
-def scatter_with_token(
-    tree: T, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[T, AnyToken]: ...
-
-
 @without_tokens
 def send(tree: T, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
     """Send a tree to another process, which receives it with :func:`recv`.
@@ -287,17 +222,6 @@ def send(tree: T, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None
 
     """
     _call(send_array, tree, dest, tag=tag, comm=comm)
-
-
-@with_tokens(send)
-def send_with_token(
-    tree: T,
-    dest: Integer,
-    *,
-    tag: Integer = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> AnyToken: ...
 
 
 @without_tokens
@@ -339,17 +263,3 @@ def sendrecv(
         recvtag=recvtag,
         comm=comm,
     )
-
-
-@with_tokens(sendrecv)
-def sendrecv_with_token(
-    sendtree: object,
-    recvtree: T,
-    source: Integer,
-    dest: Integer,
-    *,
-    sendtag: Integer = 0,
-    recvtag: Integer = ANY_TAG,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]: ...

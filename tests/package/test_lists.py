@@ -76,6 +76,13 @@ def test_the_form_with_tokens(name):
     assert "\n        token (Token): " in with_token.__doc__
 
 
+def test_stubs_are_up_to_date(root, monkeypatch):
+    """Editors and type checkers see what the forms with tokens are at run time."""
+    monkeypatch.syspath_prepend(root / "tools")
+    for path, text in importlib.import_module("stubs").stubs().items():
+        assert path.read_text() == text, f"run `make stubs`: {path}"
+
+
 TREES = notoken.tree.__all__
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -183,46 +184,54 @@ def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     signature = inspect.signature(function)
-    token = inspect.Parameter("token", inspect.Parameter.KEYWORD_ONLY, default=NOTSET)
-    parameters = [*signature.parameters.values(), token]
-    set_signature(without_token, signature.replace(parameters=parameters))
+    set_signature(without_token, add_token(signature, default=NOTSET))
     return without_token
 
 
 def with_tokens(
     form: Callable[..., Any], linear: Callable[..., Any] | None = None
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make the form with tokens of an operation from the one without.
-
-    It decorates a function without a body, which has the signature.
+) -> Callable[..., Any]:
+    """Make the form with tokens of an operation.
 
     Arguments:
         form: The form without tokens.
-        linear: What is called in its place if the token is a :class:`LinearToken`: a
-            function of that token and the other arguments, which gives what the form with
-            tokens gives. By default, the operation is called as ever.
+        linear: A function that is called in its place if the token is a
+            :class:`LinearToken`, with that token and the other arguments. It returns what
+            the form with tokens returns. By default, the operation is called as ever.
 
     """
     function: Any = inspect.unwrap(form)
 
-    def decorate(declaration: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(declaration)
-        def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
-            if token is None:
-                token = _TOKEN
-            else:
-                check(function.__name__, "token", TOKEN_TYPES, token)
-            if linear is not None and type(token) is LinearToken:
-                return linear(token, *args, **kwargs)
-            result = function(*args, **kwargs)
-            return token if result is None else (result, token)
+    @functools.wraps(function)
+    def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
+        if token is None:
+            token = _TOKEN
+        else:
+            check(function.__name__, "token", TOKEN_TYPES, token)
+        if linear is not None and type(token) is LinearToken:
+            return linear(token, *args, **kwargs)
+        result = function(*args, **kwargs)
+        return token if result is None else (result, token)
 
-        with_token.__name__ = with_token.__qualname__ = function.__name__
-        has_result = function.__annotations__["return"] != "None"
-        with_token.__doc__ = _describe(function.__doc__, has_result=has_result)
-        return with_token
+    signature = signature_with_token(inspect.signature(function))
+    has_result = signature.return_annotation != "AnyToken"
+    with_token.__doc__ = _describe(function.__doc__, has_result=has_result)
+    set_signature(with_token, signature)
+    return with_token
 
-    return decorate
+
+def signature_with_token(signature: inspect.Signature) -> inspect.Signature:
+    """The signature that an operation has in its form with tokens."""
+    result = signature.return_annotation
+    returned = "AnyToken" if result == "None" else f"tuple[{result}, AnyToken]"
+    signature = signature.replace(return_annotation=returned)
+    return add_token(signature, default=None, annotation="AnyToken | None")
+
+
+def add_token(signature: inspect.Signature, **properties: Any) -> inspect.Signature:
+    """A signature with a further parameter, `token`."""
+    token = inspect.Parameter("token", inspect.Parameter.KEYWORD_ONLY, **properties)
+    return signature.replace(parameters=[*signature.parameters.values(), token])
 
 
 _TOKEN_ARGUMENT = """\
@@ -230,17 +239,35 @@ _TOKEN_ARGUMENT = """\
             call. Operations run in program order with and without it.
 """
 
+_TOKEN_RESULT = "The given token, or a new one."
+
 
 def _describe(docstring: str, *, has_result: bool) -> str:
     """Add the token to a docstring's arguments and results."""
-    head, _, results = docstring.partition("\n    Returns:\n")
-    head = head.rstrip() + "\n" + _TOKEN_ARGUMENT
-    given = "The given token, or a new one."
-    if has_result:
-        text = re.sub(r"\s+", " ", results).strip()
-        given = f"A tuple of two.\n\n        - {text}\n        - {given}"
-    return f"{head}\n    Returns:\n        {given}\n"
+    head, _, result = docstring.partition("\n    Returns:\n")
+    items = [result, _TOKEN_RESULT]
+    pair = "A tuple of two.\n\n" + "\n".join(map(_item, items))
+    returned = pair if has_result else _TOKEN_RESULT
+    return f"{head.rstrip()}\n{_TOKEN_ARGUMENT}\n    Returns:\n        {returned}\n\n    "
+
+
+def _item(text: str) -> str:
+    """A text as an item of a list."""
+    text = re.sub(r"\s+", " ", text).strip()
+    return textwrap.fill(
+        text,
+        width=92,
+        initial_indent=" " * 8 + "- ",
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def set_signature(function: Any, signature: inspect.Signature) -> None:
+    """Make a function look, to :mod:`inspect` and in its annotations, as if it had it."""
     function.__signature__ = signature
+    annotations = {name: p.annotation for name, p in signature.parameters.items()}
+    annotations["return"] = signature.return_annotation
+    empty = inspect.Signature.empty
+    function.__annotations__ = {n: a for n, a in annotations.items() if a is not empty}

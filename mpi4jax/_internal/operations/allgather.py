@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like
@@ -39,12 +39,6 @@ def allgather(x: ArrayLike, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("allgather", comm)
     return operation(communicator, x, shared=True)
-
-
-@with_tokens(allgather)
-def allgather_with_token(
-    x: ArrayLike, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 own_slice = SharedTranspose(operation, lambda y, *, communicator, **_: y[communicator.rank])

@@ -10,7 +10,7 @@ from jax import lax
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
@@ -87,36 +87,6 @@ def allgatherv(
     counts = row_counts(name, "counts", counts, communicator)
     check_rows(name, "x", x, counts[communicator.rank])
     return operation(communicator, x, counts=counts, shared=True)
-
-
-@overload
-def allgatherv_with_token(
-    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
-
-
-@overload
-def allgatherv_with_token(
-    x: ArrayLike,
-    counts: ArrayLike,
-    *,
-    capacity: Integer,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]: ...
-
-
-@with_tokens(allgatherv)
-def allgatherv_with_token(
-    x: ArrayLike,
-    counts: Counts | ArrayLike,
-    *,
-    capacity: Integer | None = None,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array | tuple[Array, Array], AnyToken]: ...
 
 
 rows_of_this = SharedTranspose(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import OPERATORS, SUM
 from ..arguments.types import Array, ArrayLike, Comm, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like
@@ -43,12 +43,6 @@ def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("allreduce", comm)
     return operation(communicator, x, op_number=handles.operator_number("allreduce", op))
-
-
-@with_tokens(allreduce)
-def allreduce_with_token(
-    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _definition(op_number: int, result: Any, x: Any, *, communicator: Communicator) -> Any:

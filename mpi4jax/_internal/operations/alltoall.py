@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arguments.types import Array, ArrayLike, Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ._arguments import check_first_axis, like
 from .primitive import Operation
@@ -31,12 +31,6 @@ def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array:
     communicator = handles.communicator("alltoall", comm)
     check_first_axis("alltoall", x, communicator)
     return operation(communicator, x)
-
-
-@with_tokens(alltoall)
-def alltoall_with_token(
-    x: ArrayLike, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 operation.def_linear(

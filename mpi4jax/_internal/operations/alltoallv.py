@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ._arguments import check_rows, like, needs_capacity, row_counts
 from ._ragged import Rows, counts_array, counts_of_all, filled_up, room
@@ -104,42 +104,6 @@ def alltoallv(
         )
     check_rows(name, "x", x, sum(sendcounts))
     return operation(communicator, x, sendcounts=sendcounts, recvcounts=recvcounts)
-
-
-@overload
-def alltoallv_with_token(
-    x: ArrayLike,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
-
-
-@overload
-def alltoallv_with_token(
-    x: ArrayLike,
-    sendcounts: Counts | Array,
-    *,
-    capacity: Integer,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]: ...
-
-
-@with_tokens(alltoallv)
-def alltoallv_with_token(
-    x: ArrayLike,
-    sendcounts: Counts | Array,
-    recvcounts: Counts | None = None,
-    *,
-    capacity: Integer | None = None,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array | tuple[Array, Array], AnyToken]: ...
 
 
 operation.def_linear(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arguments.types import Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from .primitive import Operation
 
@@ -24,7 +24,3 @@ def barrier(*, comm: Comm = None) -> None:
 
     """
     operation(handles.communicator("barrier", comm), structure=NO_STRUCTURE)
-
-
-@with_tokens(barrier)
-def barrier_with_token(*, comm: Comm = None, token: AnyToken | None = None) -> AnyToken: ...

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like, root_rank, zeros_after
@@ -47,12 +47,6 @@ def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     communicator = handles.communicator("bcast", comm)
     root = root_rank("bcast", root, communicator)
     return operation(communicator, x, root=root, shared=True)
-
-
-@with_tokens(bcast)
-def bcast_with_token(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 root_part = SharedTranspose(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arguments.dtypes import carrier_aval, check_dtype
 from ..arguments.types import Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..layout.packing import Tree, as_words, from_words, word_of
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -315,20 +315,6 @@ def exchange(
         ),
     )
     return received_tree
-
-
-@with_tokens(exchange)
-def exchange_with_token(
-    sendbuf: object,
-    recvbuf: T,
-    source: object,
-    dest: object,
-    *,
-    sendtag: object = 0,
-    recvtag: object = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]: ...
 
 
 class Side(NamedTuple):

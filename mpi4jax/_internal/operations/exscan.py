@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like
@@ -66,12 +66,6 @@ def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     if communicator.rank == 0:
         initial = _reduced_nothing(array("exscan", "x", x), op_number)
     return operation(communicator, x, initial, op_number=op_number, reverse=False)
-
-
-@with_tokens(exscan)
-def exscan_with_token(
-    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

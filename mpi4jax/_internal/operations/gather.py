@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
@@ -52,12 +52,6 @@ def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("gather", comm)
     return operation(communicator, x, root=root_rank("gather", root, communicator))
-
-
-@with_tokens(gather)
-def gather_with_token(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:

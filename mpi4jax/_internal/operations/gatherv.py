@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
@@ -56,17 +56,6 @@ def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -
     return operation(
         communicator, x, counts=counts, root=root_rank("gatherv", root, communicator)
     )
-
-
-@with_tokens(gatherv)
-def gatherv_with_token(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

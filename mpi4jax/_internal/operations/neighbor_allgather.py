@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ._arguments import bytes_of, like, padding
@@ -61,16 +61,6 @@ def neighbor_allgather(
     fill_value = padding("neighbor_allgather", "fill_value", fill_value, x, np.shape(x))
     result = operation(communicator, x)
     return filled(result, fill_value, proc_null_blocks(neighbors.sources))
-
-
-@with_tokens(neighbor_allgather)
-def neighbor_allgather_with_token(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(cotangent: Any, x: Any, *, communicator: Communicator) -> Any:

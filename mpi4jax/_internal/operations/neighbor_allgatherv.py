@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ._arguments import (
@@ -79,17 +79,6 @@ def neighbor_allgatherv(
     fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, counts=counts)
     return filled(result, fill_value, proc_null_blocks(sources, counts))
-
-
-@with_tokens(neighbor_allgatherv)
-def neighbor_allgatherv_with_token(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

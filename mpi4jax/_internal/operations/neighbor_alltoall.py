@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.jax_compat import ShapedArray
@@ -72,16 +72,6 @@ def neighbor_alltoall(
     fill_value = padding("neighbor_alltoall", "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, backwards=0)
     return filled(result, fill_value, proc_null_blocks(neighbors.sources))
-
-
-@with_tokens(neighbor_alltoall)
-def neighbor_alltoall_with_token(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 # Each cotangent goes back along the edge on which the slice came.

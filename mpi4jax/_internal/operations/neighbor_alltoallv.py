@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
@@ -104,18 +104,6 @@ def neighbor_alltoallv(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )
     return filled(result, fill_value, proc_null_blocks(sources, recvcounts))
-
-
-@with_tokens(neighbor_alltoallv)
-def neighbor_alltoallv_with_token(
-    x: ArrayLike,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 # Each cotangent goes back along the edge on which the rows came.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
-from ..forms.token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..forms.token import LinearToken, without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import (
@@ -72,7 +72,7 @@ def _params(source: Any, tag: Any, communicator: Communicator) -> dict[str, int]
     }
 
 
-def _with_linear_token(
+def with_linear_token(
     token: LinearToken,
     x: Any,
     source: Any = ANY_SOURCE,
@@ -91,18 +91,6 @@ def _with_linear_token(
     )
     # The status is filled when the call has run.
     return jax.block_until_ready(result) if status is not None else result
-
-
-@with_tokens(recv, _with_linear_token)
-def recv_with_token(
-    x: ArrayLike,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

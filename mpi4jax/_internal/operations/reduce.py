@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like, root_rank
@@ -44,12 +44,6 @@ def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array:
         op_number=handles.operator_number("reduce", op),
         root=root_rank("reduce", root, communicator),
     )
-
-
-@with_tokens(reduce)
-def reduce_with_token(
-    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import check_first_axis, like
@@ -38,12 +38,6 @@ def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     return operation(
         communicator, x, op_number=handles.operator_number("reduce_scatter", op)
     )
-
-
-@with_tokens(reduce_scatter)
-def reduce_scatter_with_token(
-    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
@@ -45,17 +45,6 @@ def reduce_scatterv(x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None) 
     check_rows("reduce_scatterv", "x", x, sum(counts))
     op_number = handles.operator_number("reduce_scatterv", op)
     return operation(communicator, x, op_number=op_number, counts=counts)
-
-
-@with_tokens(reduce_scatterv)
-def reduce_scatterv_with_token(
-    x: ArrayLike,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(cotangent: Any, x: Any, *, op_number: int, **params: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import like
@@ -33,12 +33,6 @@ def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     return operation(
         communicator, x, op_number=handles.operator_number("scan", op), reverse=False
     )
-
-
-@with_tokens(scan)
-def scan_with_token(
-    x: ArrayLike, op: Op, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

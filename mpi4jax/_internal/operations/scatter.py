@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import check_first_axis, like, root_rank, zeros_after
@@ -48,12 +48,6 @@ def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     if communicator.rank == root:
         check_first_axis("scatter", x, communicator)
     return operation(communicator, x, root=root)
-
-
-@with_tokens(scatter)
-def scatter_with_token(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: AnyToken | None = None
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
@@ -55,17 +55,6 @@ def scatterv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) 
     given = sum(counts) if communicator.rank == root else counts[communicator.rank]
     check_rows("scatterv", "x", x, given)
     return operation(communicator, x, counts=counts, root=root)
-
-
-@with_tokens(scatterv)
-def scatterv_with_token(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def _transpose(

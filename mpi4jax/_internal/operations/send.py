@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments.checks import integer
 from ..arguments.types import ArrayLike, Comm, Integer
-from ..forms.token import AnyToken, LinearToken, with_tokens, without_tokens
+from ..forms.token import LinearToken, without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import dest_rank, no_derivative, send_tag
@@ -46,23 +46,12 @@ def _params(dest: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
 _LARGEST_INT = 2**31 - 1
 
 
-def _with_linear_token(
+def with_linear_token(
     token: LinearToken, x: Any, dest: Any, *, tag: Any = 0, comm: Any = None
 ) -> LinearToken:
     communicator = handles.communicator("send", comm)
     params = _params(dest, tag, communicator)
     return linear_send.on(token, x, **params, communicator=communicator)[1]
-
-
-@with_tokens(send, _with_linear_token)
-def send_with_token(
-    x: ArrayLike,
-    dest: Integer,
-    *,
-    tag: Integer = 0,
-    comm: Comm = None,
-    token: AnyToken | None = None,
-) -> AnyToken: ...
 
 
 def _transpose(

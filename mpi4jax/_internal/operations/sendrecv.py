@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
-from ..forms.token import AnyToken, with_tokens, without_tokens
+from ..forms.token import without_tokens
 from ..mpi import handles
 from ..xla.jax_compat import (
     Primitive,
@@ -104,21 +104,6 @@ def sendrecv(
         recvtag=recv_tag("sendrecv", "recvtag", recvtag, communicator),
         status=status,
     )
-
-
-@with_tokens(sendrecv)
-def sendrecv_with_token(
-    sendbuf: ArrayLike,
-    recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
-    *,
-    sendtag: Integer = 0,
-    recvtag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]: ...
 
 
 def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:

@@ -1,0 +1,872 @@
+# Written by `make stubs` (tools/stubs.py) from the forms without tokens.
+from typing import TypeVar, overload
+
+from ..._internal.arguments.types import Array, ArrayLike, Comm, Counts, Integer, Op, Status
+from ..._internal.forms.token import AnyToken
+from ..._internal.operations._arguments import ANY_SOURCE, ANY_TAG
+from . import tree as tree
+
+__all__ = [
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "bcast",
+    "exchange",
+    "exscan",
+    "gather",
+    "gatherv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
+]
+
+T = TypeVar("T")
+
+def allgather(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Collect an array from every process, on every process.
+
+    .. warning::
+
+       ``x`` must have the same shape and dtype on all processes.
+
+    Arguments:
+        x: Array or scalar input to send.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The arrays of all processes, stacked in rank order: shape ``(nproc, *x.shape)``.
+        - The given token, or a new one.
+
+    """
+
+@overload
+def allgatherv(
+    x: ArrayLike,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Collect arrays of unequal length from all processes, on every process.
+
+    Arguments:
+        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
+            the dtype, must be the same on all processes.
+        counts (Sequence[int]): The size of the first axis on every process. With a
+            capacity, this is the number of rows that this process sends, which the program
+            may compute. ``x`` may have more rows.
+        capacity (int): The number of rows of the result, if ``counts`` is computed by the
+            program. If there would be more rows, this is an error on all processes, and
+            nothing is sent.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The arrays of all processes, one after the other in rank order: shape
+          ``(sum(counts), ...)``. With a capacity, a tuple of these, padded to the shape
+          ``(capacity, ...)``, and the number of rows received from each process.
+        - The given token, or a new one.
+
+    """
+
+@overload
+def allgatherv(
+    x: ArrayLike,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[tuple[Array, Array], AnyToken]:
+    """Collect arrays of unequal length from all processes, on every process.
+
+    Arguments:
+        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
+            the dtype, must be the same on all processes.
+        counts (Sequence[int]): The size of the first axis on every process. With a
+            capacity, this is the number of rows that this process sends, which the program
+            may compute. ``x`` may have more rows.
+        capacity (int): The number of rows of the result, if ``counts`` is computed by the
+            program. If there would be more rows, this is an error on all processes, and
+            nothing is sent.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The arrays of all processes, one after the other in rank order: shape
+          ``(sum(counts), ...)``. With a capacity, a tuple of these, padded to the shape
+          ``(capacity, ...)``, and the number of rows received from each process.
+        - The given token, or a new one.
+
+    """
+
+def allreduce(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over all processes, with the result on every process.
+
+    .. note::
+
+       Can be differentiated if ``op`` is :obj:`mpi4py.MPI.SUM`, ``PROD``, ``MAX`` or
+       ``MIN``.
+
+    Arguments:
+        x: Array or scalar input.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The reduced array.
+        - The given token, or a new one.
+
+    """
+
+def alltoall(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send a slice of an array to every process, and receive one from each.
+
+    Arguments:
+        x: Array input to send. First axis must have size ``nproc``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received slices, stacked in rank order.
+        - The given token, or a new one.
+
+    """
+
+@overload
+def alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send a part of an array to every process, and receive one from each.
+
+    Arguments:
+        x: Array input to send: the parts for all processes, one after the other in rank
+            order, with shape ``(sum(sendcounts), ...)``.
+        sendcounts (Sequence[int]): The size of the part for each process, along the first
+            axis. With a capacity, this may be an array that the program computes, and
+            ``x`` may have more rows, which are not sent.
+        recvcounts (Sequence[int]): The size of the part that comes from each process. It
+            must match ``sendcounts[rank]`` of that process. With a capacity, it is not
+            given; the processes exchange it.
+        capacity (int): The number of rows of the result, for counts that the program
+            computes. It need not be the same on all processes. If there would be more rows,
+            this is an error on all of them, and nothing is sent.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received parts, one after the other in rank order: shape ``(sum(recvcounts),
+          ...)``. With a capacity, a tuple of these, padded to the shape ``(capacity,
+          ...)``, and the number of rows received from each process.
+        - The given token, or a new one.
+
+    """
+
+@overload
+def alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[tuple[Array, Array], AnyToken]:
+    """Send a part of an array to every process, and receive one from each.
+
+    Arguments:
+        x: Array input to send: the parts for all processes, one after the other in rank
+            order, with shape ``(sum(sendcounts), ...)``.
+        sendcounts (Sequence[int]): The size of the part for each process, along the first
+            axis. With a capacity, this may be an array that the program computes, and
+            ``x`` may have more rows, which are not sent.
+        recvcounts (Sequence[int]): The size of the part that comes from each process. It
+            must match ``sendcounts[rank]`` of that process. With a capacity, it is not
+            given; the processes exchange it.
+        capacity (int): The number of rows of the result, for counts that the program
+            computes. It need not be the same on all processes. If there would be more rows,
+            this is an error on all of them, and nothing is sent.
+        fill_value: The value of the remaining rows of the result, if it has a capacity: a
+            number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received parts, one after the other in rank order: shape ``(sum(recvcounts),
+          ...)``. With a capacity, a tuple of these, padded to the shape ``(capacity,
+          ...)``, and the number of rows received from each process.
+        - The given token, or a new one.
+
+    """
+
+def barrier(
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> AnyToken:
+    """Wait until every process has reached the barrier.
+
+    Arguments:
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        The given token, or a new one.
+
+    """
+
+def bcast(
+    x: ArrayLike,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send an array from one process to all others.
+
+    .. warning::
+
+        Unlike mpi4py's bcast, this returns a *new* array with the received data.
+
+    Arguments:
+        x: Array or scalar input. Data is only read on the root process. On the others
+            this determines the shape and dtype of the result.
+        root (int): The process to use as source.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received array (``x`` itself on the root process).
+        - The given token, or a new one.
+
+    """
+
+def exchange(
+    sendbuf: object,
+    recvbuf: T,
+    source: object,
+    dest: object,
+    *,
+    sendtag: object = 0,
+    recvtag: object = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[T, AnyToken]:
+    """Send and receive any number of messages at once.
+
+    All receives are posted, then all sends, and then the call waits for all of them. So
+    no order of the messages leads to a deadlock, and all are in flight at the same time.
+    Each rank in ``dest`` and ``source`` stands for one message. It contains the array at
+    the same position in ``sendbuf`` or ``recvbuf``, or the arrays of the tree there, of
+    any types.
+
+    Arguments:
+        sendbuf: A tree of arrays or scalars to send, for example a list.
+        recvbuf: A tree of arrays or scalars with the structure, shapes and dtypes of what
+            is received. This can contain arbitrary data and will not be overwritten.
+        source: The ranks that send the messages: a tree that is a prefix of the tree
+            ``recvbuf``, for example a list of as many ranks, or one rank for all of
+            ``recvbuf``.
+        dest: The ranks that receive the messages, in the same way for ``sendbuf``.
+        sendtag: A tag for all messages sent, or a tree of tags like ``dest``.
+        recvtag: A tag for all messages received, or a tree of tags like ``source``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received tree (with the arrays of ``recvbuf`` itself where the source is
+          :obj:`mpi4py.MPI.PROC_NULL`).
+        - The given token, or a new one.
+
+    """
+
+def exscan(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over the processes before this one.
+
+    Arguments:
+        x: Array or scalar input to send.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The reduction over the ranks from 0 to the one before that of this process. On
+          rank 0, where MPI leaves it undefined, the neutral element: 0 for
+          :obj:`mpi4py.MPI.SUM`, 1 for ``PROD``, the lowest number for ``MAX``, and so on; 0
+          for user-made operators.
+        - The given token, or a new one.
+
+    """
+
+def gather(
+    x: ArrayLike,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Collect an array from every process, on one process.
+
+    .. warning::
+
+       ``x`` must have the same shape and dtype on all processes.
+
+    .. warning::
+
+       The shape of the result differs between the root process and the others.
+
+    Arguments:
+        x: Array or scalar input to send.
+        root (int): Rank of the root process.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - On root, the arrays of all processes, stacked in rank order: shape ``(nproc,
+          *x.shape)``. Elsewhere, ``x``.
+        - The given token, or a new one.
+
+    """
+
+def gatherv(
+    x: ArrayLike,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Collect arrays of unequal length from all processes, on one process.
+
+    .. warning::
+
+       The shape of the result differs between the root process and the others.
+
+    Arguments:
+        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
+            the dtype, must be the same on all processes.
+        counts (Sequence[int]): The size of the first axis on every process.
+        root (int): Rank of the root process.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - On root, the arrays of all processes, one after the other in rank order: shape
+          ``(sum(counts), ...)``. Elsewhere, ``x``.
+        - The given token, or a new one.
+
+    """
+
+def neighbor_allgather(
+    x: ArrayLike,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send an array to every neighbor, and receive those of the neighbors.
+
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
+
+    .. warning::
+
+       ``x`` must have the same shape and dtype on all processes.
+
+    Arguments:
+        x: Array or scalar input to send.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like ``x``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The arrays of the neighbors that send to this process, with shape ``(indegree,
+          *x.shape)``.
+        - The given token, or a new one.
+
+    """
+
+def neighbor_allgatherv(
+    x: ArrayLike,
+    counts: Counts,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send an array to every neighbor, and receive theirs, which may differ in size.
+
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
+
+    Arguments:
+        x: Array input to send. All processes must have the same shape apart from the first
+            axis.
+        counts (Sequence[int]): The size of the first axis on each neighbor that sends to
+            this process. Where there is no process, as many rows are filled with
+            ``edge``.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The rows of the neighbors, one after the other: shape ``(sum(counts), ...)``.
+        - The given token, or a new one.
+
+    """
+
+def neighbor_alltoall(
+    x: ArrayLike,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send a slice of an array to every neighbor, and receive one from each.
+
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
+
+    Arguments:
+        x: Array input to send: a slice for each neighbor that this process sends to, with
+            shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like a slice.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The slices received from the neighbors that send to this process, with shape
+          ``(indegree, ...)``.
+        - The given token, or a new one.
+
+    """
+
+def neighbor_alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    edge: ArrayLike = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send a part of an array to every neighbor, and receive one from each.
+
+    The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
+    grid these are, for each axis, the previous and the next process. In a graph, a process
+    is a neighbor once for each edge.
+
+    Arguments:
+        x: Array input to send: the parts for the neighbors that this process sends to, one
+            after the other, with shape ``(sum(sendcounts), ...)``.
+        sendcounts (Sequence[int]): The size of the part for each of them, along the first
+            axis.
+        recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
+            sends to this process. It must match what that neighbor sends. Where there is no
+            process, as many rows are filled with ``edge``.
+        edge: What is received where there is no process, at a non-periodic edge of a
+            grid: a number, or an array like a row.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
+            distributed-graph topology.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received parts, one after the other: shape ``(sum(recvcounts), ...)``.
+        - The given token, or a new one.
+
+    """
+
+def recv(
+    x: ArrayLike,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Receive an array from another process.
+
+    .. warning::
+
+        Unlike mpi4py's recv, this returns a *new* array with the received data.
+
+    Arguments:
+        x: Array or scalar input with the correct shape and dtype. This can contain
+           arbitrary data and will not be overwritten.
+        source (int): Rank of the source MPI process.
+        tag (int): Tag of this message.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        status (mpi4py.MPI.Status): Filled when the message has been received.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received array (``x`` itself if ``source`` is :obj:`mpi4py.MPI.PROC_NULL`).
+        - The given token, or a new one.
+
+    """
+
+def reduce(
+    x: ArrayLike,
+    op: Op,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over all processes, with the result on one process.
+
+    Arguments:
+        x: Array or scalar input to send.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        root (int): Rank of the root process.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The reduced array on root, ``x`` elsewhere.
+        - The given token, or a new one.
+
+    """
+
+def reduce_scatter(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over all processes, with a slice of the result on each process.
+
+    Arguments:
+        x: Array input. First axis must have size ``nproc``.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The reduction of ``x[rank]`` over all processes: shape ``x.shape[1:]``.
+        - The given token, or a new one.
+
+    """
+
+def reduce_scatterv(
+    x: ArrayLike,
+    op: Op,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over all processes, with some rows of the result on each process.
+
+    Arguments:
+        x: Array input: the rows for all processes, one after the other in rank order, with
+            shape ``(sum(counts), ...)``.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        counts (Sequence[int]): The number of rows for each process. It must be the same on
+            all processes.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The rows of this process, reduced over all processes: shape ``(counts[rank],
+          ...)``.
+        - The given token, or a new one.
+
+    """
+
+def scan(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Reduce an array over this process and those before it.
+
+    Arguments:
+        x: Array or scalar input to send.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The reduction over the ranks from 0 to that of this process.
+        - The given token, or a new one.
+
+    """
+
+def scatter(
+    x: ArrayLike,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send each process its slice of an array of one process.
+
+    .. warning::
+
+        Unlike mpi4py's scatter, this returns a *new* array with the received data.
+
+    .. warning::
+
+       The expected shape of the first argument differs between the root process and
+       the others.
+
+    Arguments:
+        x: On root, the array to send, with shape ``(nproc, ...)``. Elsewhere, an array
+           with the shape and dtype of the result, whose data is not read.
+        root (int): Rank of the root process.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received slice.
+        - The given token, or a new one.
+
+    """
+
+def scatterv(
+    x: ArrayLike,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send each process its part of an array of one process.
+
+    .. warning::
+
+       The expected shape of the first argument differs between the root process and
+       the others.
+
+    Arguments:
+        x: On root, the parts for all processes, one after the other in rank order, with
+           shape ``(sum(counts), ...)``. Elsewhere, an array with the shape and dtype of
+           the result, ``(counts[rank], ...)``, whose data is not read.
+        counts (Sequence[int]): The size of each process's part along the first axis.
+        root (int): Rank of the root process.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received part.
+        - The given token, or a new one.
+
+    """
+
+def send(
+    x: ArrayLike,
+    dest: Integer,
+    *,
+    tag: Integer = 0,
+    comm: Comm = None,
+    token: AnyToken | None = None,
+) -> AnyToken:
+    """Send an array to another process.
+
+    Arguments:
+        x: Array or scalar input to send.
+        dest (int): Rank of the destination MPI process.
+        tag (int): Tag of this message.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        The given token, or a new one.
+
+    """
+
+def sendrecv(
+    sendbuf: ArrayLike,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: AnyToken | None = None,
+) -> tuple[Array, AnyToken]:
+    """Send an array to one process while receiving another from a process.
+
+    .. warning::
+
+        Unlike mpi4py's sendrecv, this returns a *new* array with the received data.
+
+    Arguments:
+        sendbuf: Array or scalar input to send.
+        recvbuf: Array or scalar input with the correct shape and dtype. This can
+           contain arbitrary data and will not be overwritten.
+        source (int): Rank of the source MPI process.
+        dest (int): Rank of the destination MPI process.
+        sendtag (int): Tag of this message for sending.
+        recvtag (int): Tag of this message for receiving.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        status (mpi4py.MPI.Status): Filled when the message has been received.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A tuple of two.
+
+        - The received array (``recvbuf`` itself if ``source`` is
+          :obj:`mpi4py.MPI.PROC_NULL`).
+        - The given token, or a new one.
+
+    """
