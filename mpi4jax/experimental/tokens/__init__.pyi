@@ -459,7 +459,7 @@ def gatherv(
 def neighbor_allgather(
     x: ArrayLike,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]:
@@ -475,8 +475,8 @@ def neighbor_allgather(
 
     Arguments:
         x: Array or scalar input to send.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like ``x``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like ``x``. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
         token (Token): Accepted and returned, for programs that pass it from call to
@@ -495,7 +495,7 @@ def neighbor_allgatherv(
     x: ArrayLike,
     counts: Counts,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]:
@@ -510,9 +510,9 @@ def neighbor_allgatherv(
             axis.
         counts (Sequence[int]): The size of the first axis on each neighbor that sends to
             this process. Where there is no process, as many rows are filled with
-            ``edge``.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a row.
+            ``fill_value``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
         token (Token): Accepted and returned, for programs that pass it from call to
@@ -529,7 +529,7 @@ def neighbor_allgatherv(
 def neighbor_alltoall(
     x: ArrayLike,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]:
@@ -542,8 +542,8 @@ def neighbor_alltoall(
     Arguments:
         x: Array input to send: a slice for each neighbor that this process sends to, with
             shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a slice.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a slice. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
         token (Token): Accepted and returned, for programs that pass it from call to
@@ -563,7 +563,7 @@ def neighbor_alltoallv(
     sendcounts: Counts,
     recvcounts: Counts,
     *,
-    edge: ArrayLike = 0,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
 ) -> tuple[Array, AnyToken]:
@@ -580,9 +580,9 @@ def neighbor_alltoallv(
             axis.
         recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
             sends to this process. It must match what that neighbor sends. Where there is no
-            process, as many rows are filled with ``edge``.
-        edge: What is received where there is no process, at a non-periodic edge of a
-            grid: a number, or an array like a row.
+            process, as many rows are filled with ``fill_value``.
+        fill_value: The value of the blocks that no process sends, at a non-periodic
+            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
         token (Token): Accepted and returned, for programs that pass it from call to
