@@ -24,8 +24,8 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+import cluster
 import conformance
-import hosts
 import slurm
 from environments import (
     APIS,
@@ -127,7 +127,7 @@ class Run(NamedTuple):
     environ: tuple[tuple[str, str], ...] = ()
     #: The part of the tests, where another run has all of them (tests/sample.py).
     sample: str = "0/1"
-    #: What makes a cluster to run it on (tools/hosts.py), with its options.
+    #: The command that runs it on a cluster (tools/cluster.py).
     cluster: tuple[str, ...] = ()
 
     @property
@@ -417,10 +417,10 @@ def check() -> list[bool]:
 
 def hosts_() -> list[bool]:
     """Several hosts, made of namespaces, with each MPI, and with Slurm if it is there."""
-    if not hosts.is_possible():
+    if not cluster.is_possible():
         print("skipped hosts: this takes util-linux, iproute2, and root")
         return []
-    plain = (sys.executable, str(ROOT / "tools" / "hosts.py"))
+    plain = (sys.executable, str(ROOT / "tools" / "cluster.py"))
     slurm_ = (*plain, "--slurm") if slurm.is_possible() else plain
     if slurm_ == plain:
         print("skipped srun: this takes slurmctld, slurmd, slurm-client, munge, and root")

@@ -1,7 +1,7 @@
 """Slurm on the virtual hosts of tools/hosts.py: a controller, and a daemon on each host.
 
-It takes the packages slurmctld, slurmd, slurm-client and munge, none of which has to run,
-and root.
+It needs root and the packages slurmctld, slurmd, slurm-client and munge, none of which has
+to run.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ TIMEOUT = 10
 
 
 def is_possible() -> bool:
-    """Whether this machine has Slurm, and who runs this may start it."""
+    """Whether this machine has Slurm, and its user may start it."""
     return all(map(shutil.which, PROGRAMS)) and os.geteuid() == 0
 
 
-def answers(folder: Path, *command: object) -> str:
-    """What one of Slurm's programs prints."""
+def output_of(folder: Path, *command: object) -> str:
+    """Call one of Slurm's programs, and return its output."""
     environ = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-    done = subprocess.run(
+    process = subprocess.run(
         list(map(str, command)), env=environ, capture_output=True, text=True
     )
-    return done.stdout
+    return process.stdout
 
 
 def start(command: list[str]) -> subprocess.Popen[bytes]:
-    """Start a daemon. What it has to say is in its log."""
+    """Start a daemon, which writes to its log alone."""
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
@@ -74,13 +74,13 @@ def start_on(host: hosts.Host) -> None:
     conf = host.folder / "slurm.conf"
     start(host.command("slurmd", "-D", "-f", conf))
     state = ("sinfo", "--noheader", "--nodes", host.name, "--format", "%T")
-    hosts.until(lambda: answers(host.folder, *state).strip() == "idle", host.name)
+    hosts.wait_until(lambda: output_of(host.folder, *state).strip() == "idle", host.name)
 
 
 @contextmanager
 def daemons(folder: Path) -> Iterator[dict[str, str]]:
     """Slurm, on the hosts of a cluster. Gives the environment that `srun` needs."""
-    everywhere = hosts.hosts_of(folder)
+    nodes = hosts.hosts_of(folder)
     (folder / "state").mkdir()
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
@@ -91,7 +91,7 @@ def daemons(folder: Path) -> Iterator[dict[str, str]]:
             login=hosts.LOGIN,
             folder=folder,
             timeout=TIMEOUT,
-            last=len(everywhere) - 1,
+            last=len(nodes) - 1,
             cpus=os.cpu_count(),
         )
     )
@@ -100,7 +100,7 @@ def daemons(folder: Path) -> Iterator[dict[str, str]]:
     munged += [f"--{kind}-file={folder}/munge.{kind}" for kind in kinds]
     started = [start(command) for command in (munged, ["slurmctld", "-D", "-f", str(conf)])]
     try:
-        for host in everywhere:
+        for host in nodes:
             start_on(host)
         yield {"SLURM_CONF": str(conf)}
     finally:
