@@ -21,7 +21,7 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 
 import environments
-import run
+import runs
 from environments import ROOT, Environment
 
 BUILD = ROOT / "build" / "mutants"
@@ -117,8 +117,8 @@ def core_of(copy: Path) -> Path:
 
 def fails(tests: tuple[str, ...], packages: Path, ranks: int) -> tuple[bool, str]:
     """Run tests with the packages in a folder. Says whether they fail, and how."""
-    names = run.under("runtime", *tests)
-    one = run.Run(CUDA, ranks, names, (("TEST_LIMIT", "60"),))
+    names = runs.under("runtime", *tests)
+    one = runs.Run(CUDA, ranks, names, (("TEST_LIMIT", "60"),))
     environ = one.settings()
     environ["PYTHONPATH"] = os.pathsep.join([str(packages), environ["PYTHONPATH"]])
     command = one.command("-q", "-x", "--color=no")
