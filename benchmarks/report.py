@@ -23,11 +23,10 @@ from mpi4jax._commands.tables import (
     dispatch,
     eager,
     loops,
-    number,
     over,
-    size_of,
     table,
 )
+from mpi4jax._text import format_number, format_size
 
 GLOO = "gloo"
 #: The MPIs, and who uses each.
@@ -60,7 +59,7 @@ def growth(r: Results) -> list[Row]:
             rows.append(
                 {
                     "ranks": ranks,
-                    "size": size_of(size),
+                    "size": format_size(size),
                     "jitted call: ours": ours[0],
                     "jitted call: 0.9.1": upstream[0],
                     "in a loop: ours": ours[1],
@@ -83,7 +82,7 @@ def sharded(r: Results) -> list[Row]:
                     {
                         "ranks": ranks,
                         "psum": label,
-                        "size": size_of(size),
+                        "size": format_size(size),
                         "MPI": ours,
                         "gloo": gloo,
                         "gloo / MPI": over(gloo, ours),
@@ -104,7 +103,7 @@ def beside_c(r: Results) -> list[Row]:
             rows.append(
                 {
                     "operation": name,
-                    "size": size_of(size),
+                    "size": format_size(size),
                     "C": c,
                     "ours": ours,
                     "ours, unroll=2": unrolled,
@@ -140,7 +139,7 @@ def checks(r: Results) -> list[Row]:
             rows.append(
                 {
                     "operation": name,
-                    "size": size_of(size),
+                    "size": format_size(size),
                     "by default": plain,
                     "MPI4JAX_CHECK=1": checked,
                     "checked / by default": over(checked, plain),
@@ -190,7 +189,7 @@ def neighbors(r: Results) -> list[Row]:
                         "MPI": mpi,
                         "ranks": ranks,
                         "neighbors": str(count),
-                        "size of a block": size_of(size),
+                        "size of a block": format_size(size),
                         "ours": ours,
                         "ours, unroll=2": unrolled,
                         "mpi4py": mpi4py,
@@ -236,7 +235,7 @@ def overlap(r: Results) -> list[Row]:
         size, _, rest = case.partition(", ")
         if size.isdigit() and rest.endswith(", plain"):
             factor = rest.removesuffix(", plain")
-            labels[f"{size}, {factor}"] = (size_of(int(size)), size)
+            labels[f"{size}, {factor}"] = (format_size(int(size)), size)
     labels["heat"] = ("ghost cells, heat", "heat")
     labels["shallow water"] = ("ghost cells, shallow water", "shallow water")
     rows: list[Row] = []
@@ -297,7 +296,7 @@ def plot_dispatch(r: Results, path: Path) -> None:
     figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
     values = [r("dispatch", peer, case) or 0 for _, peer, case, _ in bars]
     drawn = axis.barh([b[0] for b in bars], values, color=[b[3] for b in bars])
-    axis.bar_label(drawn, [f" {number(v)} µs" for v in values])
+    axis.bar_label(drawn, [f" {format_number(v)} µs" for v in values])
     axis.set_xscale("log")
     axis.set_xlim(1, 5 * max(values))
     axis.invert_yaxis()

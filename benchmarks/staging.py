@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import ClassVar
 
@@ -34,16 +33,16 @@ os.environ.pop("MPI4JAX_STAGING_CHUNK", None)
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # With a CPU beside the GPU, JAX's tokens would be measured too.
 os.environ.setdefault("JAX_PLATFORMS", "cuda")
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measure import RANK, SIZE, WORLD, Case, Effort, take_turns
 from mpi4py import MPI
-from report import number, over, size_of, table
 
 from mpi4jax import notoken as mpi
+from mpi4jax._commands.tables import Row, over, table
+from mpi4jax._commands.workloads import QUICK, RANK, SIZE, WORLD, Call, Effort, take_turns
+from mpi4jax._text import format_size
 
 OTHER = 1 - RANK
 SIZES = tuple(1 << n for n in range(10, 29, 2))
@@ -148,7 +147,7 @@ class Driver:
         self.cuMemFreeHost(memory)
 
 
-def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) -> Case:
+def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) -> Call:
     source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
 
     def case() -> None:
@@ -159,7 +158,7 @@ def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) ->
     return case
 
 
-def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Case:
+def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Call:
     source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
 
     def as_floats(memory: int) -> list:
@@ -190,7 +189,7 @@ def rates(driver: Driver, operation: str, size: int, effort: Effort) -> dict[str
     }
     x.block_until_ready()
     with driver.locked_memory(size) as memory:
-        cases: dict[str, Case] = {
+        cases: dict[str, Call] = {
             name: lambda program=program: program(x).block_until_ready()
             for name, program in programs.items()
         }
@@ -207,9 +206,9 @@ def rates(driver: Driver, operation: str, size: int, effort: Effort) -> dict[str
     return {name: size / median(seconds) / 1e9 for name, seconds in samples.items()}
 
 
-def row(size: int, rate: dict[str, float]) -> list[str]:
-    ratios = [over(rate[ours], rate[base]) for ours, base in RATIOS]
-    return [size_of(size), *(number(rate[case]) for case in CASES), *ratios]
+def row(operation: str, size: int, rate: dict[str, float]) -> Row:
+    ratios = {f"{ours} / {base}": over(rate[ours], rate[base]) for ours, base in RATIOS}
+    return {operation: format_size(size), **{case: rate[case] for case in CASES}, **ratios}
 
 
 def main() -> None:
@@ -224,9 +223,7 @@ def main() -> None:
         if RANK == 0:
             print(f"skipped: no driver of CUDA's here: {error}")
         return
-    effort = Effort(quick)
-    if not quick:
-        effort.rounds, effort.burst = 9, 0.02
+    effort = QUICK if quick else Effort(rounds=9, burst=0.02)
     device = jax.devices()[0]
     driver.enter(device.local_hardware_id or 0)
     mpi.barrier()  # All ranks make the own communicator together.
@@ -235,13 +232,12 @@ def main() -> None:
         print(f"{device.device_kind}, JAX {jax.__version__}, {library}", flush=True)
     for operation in OPERATIONS:
         rows = [
-            row(size, rates(driver, operation, size, effort))
+            row(operation, size, rates(driver, operation, size, effort))
             for size in SIZES
             if size <= (1 << 20 if quick else SIZES[-1])
         ]
         if RANK == 0:
-            head = [operation, *CASES, *(f"{ours} / {base}" for ours, base in RATIOS)]
-            print(f"\n{table(head, rows)}", end="", flush=True)
+            print(f"\n{table(rows)}", end="", flush=True)
 
 
 if __name__ == "__main__":

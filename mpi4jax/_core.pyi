@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Literal
 
-from ._internal.traces.reader import Described
+from ._internal.traces.reader import Description
 from ._internal.watch.whereabouts import Threads
 
 # The MPI that is loaded, and the handlers that call it.
@@ -205,10 +206,10 @@ def recent_calls() -> list[
 def call_sites(count: int) -> list[tuple[int, str]]:
     """The call sites that have become known after the first `count`, with their lines."""
 
-def communicators() -> list[Described]:
+def communicators() -> list[Description]:
     """All communicators of this process."""
 
-def identify_communicators(tables: list[list[Described]]) -> list[list[int]]:
+def identify_communicators(tables: list[list[Description]]) -> list[list[int]]:
     """Give the communicators of several processes numbers that are the same in all."""
 
 def begin_meeting(name: str) -> int:
@@ -240,6 +241,27 @@ def give_up_trace(reason: str) -> None:
 
 def stop_trace() -> tuple[int, int] | None:
     """End the trace. Give how many calls are in the file, and how many are missing."""
+
+def shift_times(
+    times: list[int], comparisons: list[tuple[int, int, int]], have_same_boot: bool
+) -> list[int]:
+    """Give times of this process's clock as times of rank 0's, in nanoseconds.
+
+    A comparison of the two clocks is the time of this process's, by how much it was ahead,
+    and by how much that may be wrong. `have_same_boot` says whether the processes run on
+    one system.
+    """
+
+def collective_pattern(
+    operation: str,
+) -> Literal["all to all", "one to all", "all to one", "neighborhood"]:
+    """Say which processes send to which in a collective operation (MPI-4.1 §6.2.2)."""
+
+def match_messages(sent: list[int], received: list[int]) -> list[int]:
+    """Give the index of the message that each receive gets, or -1, by the tags of both.
+
+    The messages are all from one process to another, which receives one after another.
+    """
 
 def write_timeline(
     folder: str | os.PathLike[str], output: str | os.PathLike[str], begin: float, end: float

@@ -10,10 +10,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
+from mpi4jax._text import format_size
+
 from . import facts, hosts, launcher, ranks
 from .facts import Facts
 from .hosts import Section
-from .tables import OURS, Results, Row, over, size_of, table
+from .tables import OURS, Results, Row, over, table
 
 #: The operations and the sizes in bytes that are measured.
 OPERATIONS = ("allreduce", "sendrecv")
@@ -189,7 +191,7 @@ def measure() -> list[Row]:
             rows.append(
                 {
                     "operation": name,
-                    "size": size_of(size),
+                    "size": format_size(size),
                     "time (us)": time,
                     "GB/s": time and size / time / 1e3 if size > 1 << 10 else None,
                     "mpi4py (us)": mpi4py,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from mpi4jax._text import align, format_number, format_size
+
 OURS, UPSTREAM = "ours", "upstream"
 
 Samples = Mapping[str, Sequence[float]]
@@ -32,20 +34,8 @@ class Results:
         )
 
 
-def size_of(count: int) -> str:
-    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count // factor} {unit}"
-    return f"{count} B"
-
-
 def over(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base
-
-
-def number(value: float) -> str:
-    """A time in text, with three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _text(column: str, value: str | float | None) -> str:
@@ -53,7 +43,7 @@ def _text(column: str, value: str | float | None) -> str:
         return value
     if value is None:
         return "-"
-    return f"{value:.2f}" if " / " in column else number(value)
+    return f"{value:.2f}" if " / " in column else format_number(value)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -61,14 +51,9 @@ def table(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
-    texts = [columns, *([_text(c, row[c]) for c in columns] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*texts, strict=True)]
-    lines = [
-        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        for line in texts
-    ]
-    lines.insert(1, ["-" * width for width in widths])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    head, *body = align([columns, *([_text(c, row[c]) for c in columns] for row in rows)])
+    rule = ["-" * len(cell) for cell in head]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *body))
 
 
 def _comparison(
@@ -131,7 +116,7 @@ def latency(r: Results) -> list[Row]:
         ours, upstream = (r("latency", p, f"jit, {size}") for p in (OURS, UPSTREAM))
         mpi4py = empty + (r("latency", OURS, f"mpi4py, {size}") or 0)
         times, bases = {"empty + mpi4py": mpi4py}, {"(empty + mpi4py)": mpi4py}
-        rows.append(_comparison({"size": size_of(size)}, ours, upstream, times, bases))
+        rows.append(_comparison({"size": format_size(size)}, ours, upstream, times, bases))
     return rows
 
 
@@ -144,7 +129,7 @@ def loops(r: Results) -> list[Row]:
             ours, upstream = (r("loops", p, case) for p in (OURS, UPSTREAM))
             mpi4py = r("loops", OURS, f"mpi4py, {case}")
             same = r("loops", OURS, f"mpi4py, {case}, JAX's memory") or mpi4py
-            labels = {"operation": name, "size": size_of(size)}
+            labels = {"operation": name, "size": format_size(size)}
             bases = {"mpi4py": mpi4py, "mpi4py in memory of XLA's": same}
             rows.append(_comparison(labels, ours, upstream, {"mpi4py": mpi4py}, bases))
     return rows

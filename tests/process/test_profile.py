@@ -8,7 +8,7 @@ import pytest
 from mpi4jax._internal.traces.report import Result, Row, draw, text_of
 
 ROWS = (
-    Row("allreduce", "step.py:7 in step", 1000, 4_000_000, (3.0, 1.0), (0.0, 0.5)),
+    Row("allreduce", "step.py:7 in step", 1000, 4 << 20, (3.0, 1.0), (0.0, 0.5)),
     Row("send", "", 2, 80, (0.25, 0.75), (0.0, 0.0)),
     Row("allreduce", "", 2, 1234, (0.0, 6e-6), (0.0, 0.0)),
 )
@@ -20,13 +20,13 @@ TEXT = """\
 most in MPI: rank 0 with 32.5 %, least: rank 1 with 17.5 %
 
 calls  bytes    mean     max  max/mean  waiting  moving  of the run  by operation
- 1002   4 MB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce
+ 1002  4 MiB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce
     2   80 B  500 ms  750 ms      1.50     0 µs  500 ms       5.0 %  send
 
-calls    bytes    mean     max  max/mean  waiting  moving  of the run  by line
- 1000     4 MB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce  step.py:7 in step
-    2     80 B  500 ms  750 ms      1.50     0 µs  500 ms       5.0 %  send
-    2  1.23 kB    3 µs    6 µs      2.00     0 µs    3 µs       0.0 %  allreduce
+calls     bytes    mean     max  max/mean  waiting  moving  of the run  by line
+ 1000     4 MiB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce  step.py:7 in step
+    2      80 B  500 ms  750 ms      1.50     0 µs  500 ms       5.0 %  send
+    2  1.21 KiB    3 µs    6 µs      2.00     0 µs    3 µs       0.0 %  allreduce
 """  # noqa: E501
 
 
@@ -55,7 +55,7 @@ def test_picture(tmp_path):
         "send",
         "send, waiting",
     ]
-    assert matrix.get_title() == "Messages, bytes"
+    assert matrix.get_title() == "Messages, B"
     assert (matrix.images[0].get_array() == TRAFFIC).all()
     figure.savefig(tmp_path / "profile.png")
 

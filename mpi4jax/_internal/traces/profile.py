@@ -1,7 +1,7 @@
-"""What a part of a run spent on which operation, on which line, and waiting for whom.
+"""Profiles: the time of a part of a run by operation and line, and the waiting for others.
 
-The calls are written to a file as for a trace. In the end each process looks at its own,
-and learns from the others when they began theirs.
+The calls are written to a file as for a trace. In the end each process reads its own, and
+learns from the others when they began theirs.
 """
 
 from __future__ import annotations
@@ -11,38 +11,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
 
-from ..arguments.dtypes import DATATYPES
 from ..mpi import binding, handles
 from ..watch.late_ranks import collective_section
-from ..xla import call_sites
-from ..xla.call_sites import Envelopes
 from ..xla.flush import flush
 from . import writer
-from .matching import FROM_ROOT, TO_ROOT, first_messages
-from .reader import (
-    ENTRY,
-    Clock,
-    Clocks,
-    Communicator,
-    entries,
-    identified,
-    is_between_neighbors,
-)
+from .reader import ENTRY, Array, array_sizes, envelopes_by_site, identify, read_calls
 from .report import Result, Row, text_of
-
-_SIZES = np.zeros(256, np.int64)
-for _name, (_code, _) in DATATYPES.items():
-    _SIZES[_code] = np.dtype(_name).itemsize
-
-Array = np.ndarray[Any, Any]
-
+from .waiting import wait_for_messages, wait_in_collectives
 
 #: The file that calls are written into for a recording, if they are not for a trace.
 _path: Path | None = None
@@ -55,7 +36,6 @@ class Recording:
     """
 
     def __init__(self, is_first: bool = False) -> None:
-        self._operations = binding.operations
         if not is_first:
             flush()
         comm = handles.default_comm()
@@ -64,9 +44,10 @@ class Recording:
 
     def _begin_together(self, comm: MPI.Intracomm) -> None:
         self._comm = comm.Dup()
-        self._boot = writer.boot()
-        self._root_boot: str | None = self._comm.bcast(self._boot)
-        self._clocks = [self._compare()]
+        boot = writer.boot()
+        root_boot: str | None = self._comm.bcast(boot)
+        self._has_boot_of_root = boot is not None and boot == root_boot
+        self._clock_comparisons = [self._compare_clocks()]
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         global _path
         path = writer.path_of_calls() or _path
@@ -75,18 +56,18 @@ class Recording:
                 if path is None:
                     self._folder = tempfile.TemporaryDirectory(prefix="mpi4jax-")
                     path = _path = Path(self._folder.name, "calls")
-                    _core.start_trace(path, self._operations, writer.CAPACITY)
+                    _core.start_trace(path, binding.operations, writer.CAPACITY)
         except RuntimeError:
             self.abandon()
             raise
         self._path = path
-        self._lost_before = _missing(_core.flush_trace())
+        self._lost_before = _lost_calls(_core.flush_trace())
         self._comm.Barrier()
         self._begin = time.monotonic_ns()
 
-    def _compare(self) -> Clock:
+    def _compare_clocks(self) -> tuple[int, int, int]:
         offset, error = writer.compare_clocks(self._comm)
-        return Clock(time.monotonic_ns(), offset, error)
+        return time.monotonic_ns(), offset, error
 
     def finish(self) -> Result:
         """End it, and give what all processes did."""
@@ -98,29 +79,33 @@ class Recording:
         elapsed = (time.monotonic_ns() - self._begin) * 1e-9
         comm = self._comm
         comm.Barrier()
-        self._clocks.append(self._compare())
-        written = _core.flush_trace() if self._folder is None else self._stop()
-        lost = _missing(written) - self._lost_before
-        clocks = Clocks(self._clocks, self._boot, self._root_boot)
-        calls = [chunk[chunk["begin"] >= self._begin] for chunk in entries(self._path)]
-        mine = np.concatenate([np.zeros(0, ENTRY), *calls])
-        mine = mine[mine["end"] != 0]
-        self._clean()
-        for time_ in ("begin", "end"):
-            mine[time_] = clocks.shifted(mine[time_])
-        waiting, traffic = np.zeros(len(mine)), np.zeros(comm.Get_size(), np.int64)
-        tables = comm.allgather(_core.communicators())
-        communicators = identified(tables)[comm.Get_rank()]
-        self._wait_for_collectives(mine, communicators, waiting)
-        self._wait_for_messages(mine, communicators, waiting, traffic)
+        self._clock_comparisons.append(self._compare_clocks())
+        summary = _core.flush_trace() if self._folder is None else self._stop()
+        lost = _lost_calls(summary) - self._lost_before
+        calls = self._read_calls()
+        communicators = identify(comm.allgather(_core.communicators()))[comm.Get_rank()]
+        waiting, traffic = wait_for_messages(calls, communicators, comm)
+        waiting += wait_in_collectives(calls, communicators, comm)
         result = Result(
             elapsed=comm.allreduce(elapsed, MPI.MAX),
-            rows=_rows(comm.allgather(list(self._sums(mine, waiting)))),
+            rows=_rows(comm.allgather(list(_sums(calls, waiting)))),
             traffic=np.array(comm.allgather(traffic)),
             lost=comm.allreduce(lost),
         )
         comm.Free()
         return result
+
+    def _read_calls(self) -> Array:
+        """The calls of this process that are over, with the times of rank 0's clock."""
+        chunks = [chunk[chunk["begin"] >= self._begin] for chunk in read_calls(self._path)]
+        calls = np.concatenate([np.zeros(0, ENTRY), *chunks])
+        calls = calls[calls["end"] != 0]
+        self._clean()
+        for event in ("begin", "end"):
+            calls[event] = _core.shift_times(
+                calls[event].tolist(), self._clock_comparisons, self._has_boot_of_root
+            )
+        return calls
 
     def abandon(self) -> None:
         """End it without the other processes."""
@@ -137,184 +122,53 @@ class Recording:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _sums(self, calls: Array, waiting: Array) -> Iterator[tuple[str, str, list[float]]]:
-        """The operations and lines of this process: calls, bytes, seconds, waiting."""
-        line_of = dict(_core.call_sites(0))
-        kinds, kind_of = np.unique(calls[["operation", "call_site"]], return_inverse=True)
-        numbers = (
-            np.ones(len(calls)),
-            self._bytes_of(calls),
-            (calls["end"] - calls["begin"]) * 1e-9,
-            waiting * 1e-9,
-        )
-        sums = [np.bincount(kind_of, number, len(kinds)) for number in numbers]
-        for place, (operation, site) in enumerate(kinds.tolist()):
-            values = [float(column[place]) for column in sums]
-            yield self._operations[operation], line_of.get(site, ""), values
 
-    def _bytes_of(self, calls: Array) -> Array:
-        """What each call was given to send, or, where this is nothing, what it got."""
-        sent, received = (_size(calls, way) for way in Envelopes._fields)
-        sizes = np.where(calls["sent_type"] != 0, sent, received)
-        # The record of an exchange has the first array only.
-        exchange = self._operations.index("exchange")
-        for site, envelopes in _several(calls):
-            of_all = [
-                sum(envelope.size for envelope in way if envelope.rank != MPI.PROC_NULL)
-                for way in envelopes
-            ]
-            is_this = (calls["call_site"] == site) & (calls["operation"] == exchange)
-            sizes[is_this] = of_all[0] or of_all[1]
-        return sizes
-
-    def _wait_for_collectives(
-        self, calls: Array, communicators: dict[int, Communicator], waiting: Array
-    ) -> None:
-        """Fill in the nanoseconds that each collective call waited for others to begin."""
-        world = self._comm
-        used = set(np.unique(calls["communicator"][calls["sequence"] != 0]).tolist())
-        mine = {c.key: number for number, c in communicators.items() if number in used}
-        members = {c.key: c.members for c in communicators.values()}
-        known = set[int]().union(*world.allgather(set(mine)))
-        from_root, to_root = (
-            [n for n, name in enumerate(self._operations) if name in names]
-            for names in (FROM_ROOT, TO_ROOT)
-        )
-        neighbors = self._between_neighbors()
-        # All in the same order, so that everybody is where its partners are.
-        for key in sorted(known & members.keys()):
-            group = world.Get_group().Incl(members[key])
-            comm = world.Create_group(group)
-            group.Free()
-            number = mine.get(key, -1)
-            places = np.flatnonzero(
-                (calls["communicator"] == number) & (calls["sequence"] != 0)
-            )
-            # Somebody may have been traced for less long.
-            places = places[: comm.allreduce(len(places), MPI.MIN)]
-            these = calls[places]
-            begin = these["begin"].astype(np.int64)
-            last, root_began = np.empty_like(begin), np.empty_like(begin)
-            comm.Allreduce(begin, last, MPI.MAX)
-            is_root = these["root"] == comm.Get_rank()
-            comm.Allreduce(np.where(is_root, begin, 0), root_began, MPI.MAX)
-            needed = np.where(np.isin(these["operation"], from_root), root_began, last)
-            is_free = np.isin(these["operation"], to_root) & ~is_root
-            # Who waits for neighbors does so for their messages.
-            is_free |= np.isin(these["operation"], neighbors)
-            needed = np.where(is_free, begin, needed)
-            duration = these["end"].astype(np.int64) - begin
-            waiting[places] = np.clip(needed - begin, 0, duration)
-            comm.Free()
-
-    def _wait_for_messages(
-        self,
-        calls: Array,
-        communicators: dict[int, Communicator],
-        waiting: Array,
-        traffic: Array,
-    ) -> None:
-        """The same for what receives messages. Also count the bytes to each process."""
-        world, neighbors = self._comm, self._between_neighbors()
-        begin = calls["begin"].astype(np.int64)
-        duration = calls["end"].astype(np.int64) - begin
-        sent: list[dict[Any, Array]] = [{} for _ in range(world.Get_size())]
-        envelopes = _envelopes(calls, "sent", "dest", "send_tag", neighbors)
-        for (key, receiver), these in _channels(envelopes, communicators):
-            traffic[receiver] += these["size"].sum()
-            sent[receiver][key] = np.stack([these["tag"], begin[these["call"]]])
-        received = world.alltoall(sent)
-        envelopes = _envelopes(calls, "received", "source", "recv_tag", neighbors)
-        for (key, sender), these in _channels(envelopes, communicators):
-            tags, began = received[sender].get(key, np.zeros((2, 0), np.int64))
-            found = first_messages(tags, these["tag"])
-            is_found = found >= 0
-            place = these["call"][is_found]
-            needed = began[found[is_found]]
-            waited = np.clip(needed - begin[place], 0, duration[place])
-            # Of several messages, the last one is waited for longest.
-            np.maximum.at(waiting, place, waited)
-
-    def _between_neighbors(self) -> list[int]:
-        return [n for n, name in enumerate(self._operations) if is_between_neighbors(name)]
-
-
-def _missing(written: tuple[int, int] | None) -> int:
+def _lost_calls(summary: tuple[int, int] | None) -> int:
     """How many calls are not in the file, as it could not be written."""
-    return 0 if written is None else written[1]
+    return 0 if summary is None else summary[1]
 
 
-def _size(calls: Array, way: str) -> Array:
-    """The bytes of the array that each call sends, or receives."""
-    sizes: Array = calls[way] * _SIZES[calls[f"{way}_type"]]
+#: The calls of a process: the operation, the line, and the sums of a row's columns.
+Sums = tuple[str, str, list[float]]
+
+
+def _sums(calls: Array, waiting: Array) -> Iterator[Sums]:
+    """The calls of this process, by operation and line."""
+    line_of = dict(_core.call_sites(0))
+    kinds, kind_of = np.unique(calls[["operation", "call_site"]], return_inverse=True)
+    columns = (
+        np.ones(len(calls)),
+        _bytes_of(calls),
+        (calls["end"] - calls["begin"]) * 1e-9,
+        waiting * 1e-9,
+    )
+    sums = [np.bincount(kind_of, column, len(kinds)) for column in columns]
+    for (operation, site), *values in zip(kinds.tolist(), *sums, strict=True):
+        yield binding.operations[operation], line_of.get(site, ""), list(map(float, values))
+
+
+def _bytes_of(calls: Array) -> Array:
+    """The bytes that each call sends or, if it sends none, receives."""
+    sent, received = array_sizes(calls, "sent"), array_sizes(calls, "received")
+    sizes = np.where(calls["sent_type"] != 0, sent, received)
+    # The record of an exchange has the first array only.
+    exchange = binding.operations.index("exchange")
+    for site, envelopes in envelopes_by_site(calls):
+        sent_size, received_size = (
+            sum(envelope.size for envelope in way if envelope.rank != MPI.PROC_NULL)
+            for way in envelopes
+        )
+        is_here = (calls["call_site"] == site) & (calls["operation"] == exchange)
+        sizes[is_here] = sent_size or received_size
     return sizes
 
 
-def _several(calls: Array) -> Iterator[tuple[int, Envelopes]]:
-    """The messages of calls that may have several, by the calls' attribute."""
-    for site in np.unique(calls["call_site"]).tolist():
-        envelopes = call_sites.envelopes_of(site)
-        if envelopes is not None:
-            yield site, envelopes
-
-
-#: A side of a message, with the place of its call.
-_ENVELOPE = np.dtype(
-    [
-        ("call", "i8"),
-        ("communicator", "i8"),
-        # On a communicator of ours.
-        ("is_between_neighbors", "?"),
-        ("rank", "i8"),
-        ("tag", "i8"),
-        ("size", "i8"),
-    ]
-)
-
-
-def _envelopes(calls: Array, way: str, peer: str, tag: str, neighbors: list[int]) -> Array:
-    """Our sides of all messages that are sent, or received, in their order."""
-    is_single = np.ones(len(calls), bool)
-    parts: list[tuple[Array, Any, Any, Any]] = []
-    for site, envelopes in _several(calls):
-        (places,) = np.nonzero(calls["call_site"] == site)
-        is_single[places] = False
-        parts += ((places, *envelope) for envelope in getattr(envelopes, way))
-    (places,) = np.nonzero(is_single)
-    these = calls[places]
-    parts.append((places, these[peer], these[tag], _size(these, way)))
-    found = np.zeros(sum(len(places) for places, *_ in parts), _ENVELOPE)
-    start = 0
-    for places, *envelope in parts:
-        part = found[start : start + len(places)]
-        start += len(places)
-        part["call"], part["communicator"] = places, calls["communicator"][places]
-        part["is_between_neighbors"] = np.isin(calls["operation"][places], neighbors)
-        part["rank"], part["tag"], part["size"] = envelope
-    # A receive from anyone, and nobody, are negative.
-    found = found[found["rank"] >= 0]
-    return found[np.argsort(found["call"], kind="stable")]
-
-
-def _channels(
-    envelopes: Array, communicators: dict[int, Communicator]
-) -> Iterator[tuple[tuple[Any, int], Array]]:
-    """The messages with the same communicator and peer."""
-    channels = envelopes[["communicator", "is_between_neighbors", "rank"]]
-    for channel in np.unique(channels):
-        number, is_between_neighbors, rank = channel.tolist()
-        communicator = communicators.get(number)
-        if communicator is not None:
-            key = communicator.key, is_between_neighbors
-            yield (key, communicator.members[rank]), envelopes[channels == channel]
-
-
-def _rows(sums: list[list[tuple[str, str, list[float]]]]) -> tuple[Row, ...]:
-    """What processes did, together."""
-    size = len(sums)
+def _rows(sums_by_rank: list[list[Sums]]) -> tuple[Row, ...]:
+    """The calls of all processes, by operation and line."""
+    size = len(sums_by_rank)
     table: dict[tuple[str, str], Array] = defaultdict(lambda: np.zeros((4, size)))
-    for rank, found in enumerate(sums):
-        for operation, line, values in found:
+    for rank, sums in enumerate(sums_by_rank):
+        for operation, line, values in sums:
             table[operation, line][:, rank] += values
     rows = [
         Row(*key, int(calls.sum()), int(size.sum()), tuple(seconds), tuple(waiting))
@@ -327,14 +181,14 @@ _recording: Recording | None = None
 
 
 def start() -> None:
-    """Look at the whole program. All processes have to take part."""
+    """Profile the whole program. All processes have to take part."""
     global _recording
     if _recording is None and not writer.is_command():
         _recording = Recording(is_first=True)
 
 
 def abandon() -> None:
-    """End without the other processes, if the program was looked at."""
+    """End the profile of the program, if there is one, without the other processes."""
     global _recording
     if _recording is not None:
         recording, _recording = _recording, None
@@ -342,7 +196,7 @@ def abandon() -> None:
 
 
 def end() -> None:
-    """Print what it did, if it was looked at. All processes have to take part."""
+    """Print the profile of the program, if there is one. All have to take part."""
     global _recording
     if _recording is not None:
         recording, _recording = _recording, None

@@ -1,4 +1,4 @@
-"""Reading the calls that the core writes."""
+"""Reading the calls that the core writes, with their arrays, messages and communicators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpi4jax import _core
+
+from ..arguments.dtypes import DATATYPES
+from ..xla import call_sites
+from ..xla.call_sites import Envelopes
+
+Array = np.ndarray[Any, Any]
 
 #: How the core writes a call: `Entry` in `rust/src/trace.rs`.
 ENTRY = np.dtype(
@@ -39,92 +45,96 @@ NONE = -(2**31)
 _CHUNK = 1 << 14
 
 
-class Communicator(NamedTuple):
-    """A communicator of a process."""
-
-    name: str
-    #: The ranks of its processes in COMM_WORLD.
-    members: tuple[int, ...]
-    #: A number that is the same in all of its processes, and no other communicator's.
-    key: int
-
-
-class Clock(NamedTuple):
-    """A comparison of a process's clock with rank 0's, in nanoseconds."""
-
-    at: int
-    offset: int
-    error: int
-
-
-class Clocks:
-    """The clock of a process, by how it compared with rank 0's."""
-
-    def __init__(self, found: list[Clock], boot: str | None, root_boot: str | None) -> None:
-        self.found = found
-        #: Whether the process reads the same clock, which is more exact than to compare.
-        self.is_shared = (
-            boot is not None
-            and boot == root_boot
-            # A container may have a clock of its own.
-            and all(abs(clock.offset) <= clock.error for clock in found)
-        )
-
-    @property
-    def drift(self) -> float | None:
-        """By how much the clock is faster than rank 0's, if that is known."""
-        if self.is_shared:
-            return 0.0
-        if len(self.found) < 2:
-            return None
-        first, last = self.found[0], self.found[-1]
-        return (last.offset - first.offset) / max(last.at - first.at, 1)
-
-    def shifted(self, times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Times of this clock as times of rank 0's."""
-        times = times.astype(np.int64)
-        if self.is_shared or not self.found:
-            return times
-        first = self.found[0]
-        ahead = np.rint((times - first.at) * (self.drift or 0.0)).astype(np.int64)
-        return times - first.offset - ahead
-
-
-#: A communicator as the core describes it: its number, its name, its members as runs
-#: (first, stride, count), and its lineage, if it is a copy
-#: (`rust/src/recorder/identify.rs`).
-Described = tuple[int, str, list[tuple[int, int, int]], "list[tuple[int, int]] | None"]
-
-
-def identified(tables: Sequence[Sequence[Described]]) -> list[dict[int, Communicator]]:
-    """The communicators of several processes, by their numbers in each of them."""
-    keys = _core.identify_communicators([list(table) for table in tables])
-    return [
-        {
-            number: Communicator(name, _ranks(members), key)
-            for (number, name, members, _), key in zip(table, own, strict=True)
-        }
-        for table, own in zip(tables, keys, strict=True)
-    ]
-
-
-def _ranks(runs: Iterable[tuple[int, int, int]]) -> tuple[int, ...]:
-    return tuple(
-        first + stride * index for first, stride, count in runs for index in range(count)
-    )
-
-
-def is_between_neighbors(operation: str) -> bool:
-    """Whether an operation is one whose messages go along the edges of a topology."""
-    return operation.startswith("neighbor_")
-
-
-def entries(path: Path) -> Iterator[np.ndarray[Any, Any]]:
+def read_calls(path: Path) -> Iterator[Array]:
     """The calls in a file of the core's, in arrays of :data:`ENTRY`."""
     with open(path, "rb") as file:
         header = file.read(len(MAGIC) + 8)
         if header != MAGIC + ENTRY.itemsize.to_bytes(8, "little"):
             raise ValueError(f"{path} is not a file of this version of mpi4jax")
-        while data := file.read(_CHUNK * ENTRY.itemsize):
-            whole = len(data) // ENTRY.itemsize
-            yield np.frombuffer(data, ENTRY, whole).copy()
+        while chunk := file.read(_CHUNK * ENTRY.itemsize):
+            # The last call of a process that was killed may be incomplete.
+            count = len(chunk) // ENTRY.itemsize
+            yield np.frombuffer(chunk, ENTRY, count).copy()
+
+
+class CommunicatorInfo(NamedTuple):
+    """A communicator, as all of its processes know it."""
+
+    #: A number that is the same in all of its processes, and no other communicator's.
+    key: int
+    #: The ranks of its processes in COMM_WORLD.
+    members: tuple[int, ...]
+
+
+#: A communicator as the core describes it: its number, its name, its members as runs
+#: (first, stride, count), and its lineage, if it is a copy
+#: (`rust/src/recorder/identify.rs`).
+Description = tuple[int, str, list[tuple[int, int, int]], "list[tuple[int, int]] | None"]
+
+
+def identify(tables: Sequence[Sequence[Description]]) -> list[dict[int, CommunicatorInfo]]:
+    """The communicators of several processes, by their numbers in each of them."""
+    keys = _core.identify_communicators([list(table) for table in tables])
+    return [
+        {
+            comm_number: CommunicatorInfo(key, _ranks_in(members))
+            for (comm_number, _, members, _), key in zip(table, own_keys, strict=True)
+        }
+        for table, own_keys in zip(tables, keys, strict=True)
+    ]
+
+
+def _ranks_in(runs: Iterable[tuple[int, int, int]]) -> tuple[int, ...]:
+    return tuple(
+        first + stride * index for first, stride, count in runs for index in range(count)
+    )
+
+
+#: The bytes of an element, by the code of its data type.
+_ITEM_SIZES = np.zeros(256, np.int64)
+for _name, (_code, _) in DATATYPES.items():
+    _ITEM_SIZES[_code] = np.dtype(_name).itemsize
+
+
+def array_sizes(calls: Array, way: str) -> Array:
+    """The bytes of the array that each call has "sent", or "received"."""
+    sizes: Array = calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
+    return sizes
+
+
+def envelopes_by_site(calls: Array) -> Iterator[tuple[int, Envelopes]]:
+    """The envelopes of calls that may have several messages, by the calls' attribute."""
+    for site in np.unique(calls["call_site"]).tolist():
+        envelopes = call_sites.envelopes_of(site)
+        if envelopes is not None:
+            yield site, envelopes
+
+
+#: An envelope, and the index of its call.
+_MESSAGE = np.dtype([("call", "i8"), ("rank", "i8"), ("tag", "i8"), ("size", "i8")])
+#: The fields of a call that say with whom it exchanges a message.
+_FIELDS = {"sent": ("dest", "send_tag"), "received": ("source", "recv_tag")}
+
+
+def messages_of(calls: Array, way: str) -> Array:
+    """All messages that calls have "sent", or "received", in their order.
+
+    Those of MPI.PROC_NULL are left out, and receives from MPI.ANY_SOURCE.
+    """
+    has_envelopes = np.zeros(len(calls), bool)
+    parts: list[tuple[Array, Any, Any, Any]] = []
+    for site, envelopes in envelopes_by_site(calls):
+        (indices,) = np.nonzero(calls["call_site"] == site)
+        has_envelopes[indices] = True
+        parts += ((indices, *envelope) for envelope in getattr(envelopes, way))
+    (indices,) = np.nonzero(~has_envelopes)
+    ranks, tags = (calls[field][indices] for field in _FIELDS[way])
+    parts.append((indices, ranks, tags, array_sizes(calls[indices], way)))
+    messages = np.zeros(sum(len(indices) for indices, *_ in parts), _MESSAGE)
+    end = 0
+    for part in parts:
+        begin, end = end, end + len(part[0])
+        for field, values in zip(_MESSAGE.names or (), part, strict=True):
+            messages[field][begin:end] = values
+    messages = messages[messages["rank"] >= 0]
+    return messages[np.argsort(messages["call"], kind="stable")]

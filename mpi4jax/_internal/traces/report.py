@@ -1,11 +1,13 @@
-"""What is told of a profile: a text, and a picture."""
+"""Reports of a profile: a text, and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from mpi4jax._text import align, format_size, unit_of
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +29,7 @@ class Row(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What all processes did."""
+    """A profile of all processes."""
 
     #: The seconds of the whole.
     elapsed: float
@@ -54,28 +56,28 @@ class Result(NamedTuple):
         return sum((np.array(row.waiting) for row in self.rows), np.zeros(self.size))
 
 
-def together(rows: Iterable[Row]) -> list[Row]:
-    """What operations took, whatever their lines, the longest first."""
-    found: dict[str, Row] = {}
+def by_operation(rows: Iterable[Row]) -> list[Row]:
+    """The rows of each operation as one, the longest first."""
+    rows_of: dict[str, list[Row]] = {}
     for row in rows:
-        known = found.get(row.operation)
-        found[row.operation] = row if known is None else _sum(known, row)
-    return sorted(found.values(), key=lambda row: -sum(row.seconds))
+        rows_of.setdefault(row.operation, []).append(row)
+    sums = [_sum(operation, parts) for operation, parts in rows_of.items()]
+    return sorted(sums, key=lambda row: -sum(row.seconds))
 
 
-def _sum(a: Row, b: Row) -> Row:
+def _sum(operation: str, rows: Sequence[Row]) -> Row:
     return Row(
-        a.operation,
+        operation,
         "",
-        a.calls + b.calls,
-        a.bytes + b.bytes,
-        tuple(map(sum, zip(a.seconds, b.seconds, strict=True))),
-        tuple(map(sum, zip(a.waiting, b.waiting, strict=True))),
+        calls=sum(row.calls for row in rows),
+        bytes=sum(row.bytes for row in rows),
+        seconds=tuple(map(sum, zip(*(row.seconds for row in rows), strict=True))),
+        waiting=tuple(map(sum, zip(*(row.waiting for row in rows), strict=True))),
     )
 
 
 def text_of(result: Result) -> str:
-    """The tables that are printed."""
+    """A summary, and tables by operation and by line."""
     seconds, waiting = result.seconds, result.waiting
     most, least = int(seconds.argmax()), int(seconds.argmin())
 
@@ -91,19 +93,19 @@ def text_of(result: Result) -> str:
     ]
     if result.lost:
         lines.append(f"{_count(result.lost, 'call', 'calls')} could not be written")
-    for name, rows in (("operation", together(result.rows)), ("line", result.rows)):
+    for name, rows in (("operation", by_operation(result.rows)), ("line", result.rows)):
         lines += ["", *_table(name, rows, result.elapsed)]
     return "\n".join(lines)
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 #: The columns of a table but for the last one.
 _COLUMNS: dict[str, Callable[[Row, float], str]] = {
     "calls": lambda row, _: str(row.calls),
-    "bytes": lambda row, _: _size(row.bytes),
+    "bytes": lambda row, _: format_size(row.bytes),
     "mean": lambda row, _: _duration(_mean(row.seconds)),
     "max": lambda row, _: _duration(max(row.seconds)),
     "max/mean": lambda row, _: f"{max(row.seconds) / (_mean(row.seconds) or 1):.2f}",
@@ -114,15 +116,15 @@ _COLUMNS: dict[str, Callable[[Row, float], str]] = {
 
 
 def _table(name: str, rows: Iterable[Row], elapsed: float) -> list[str]:
-    """A table: numbers to the right, and in the end what they are about."""
-    cells = [[*_COLUMNS, f"by {name}"]]
+    """The lines of a table: numbers to the right, operations or lines behind them."""
+    numbers = [list(_COLUMNS)]
+    labels = [f"by {name}"]
     for row in rows:
-        text = row.operation if name == "operation" else f"{row.operation}  {row.line}"
-        cells.append(
-            [column(row, elapsed) for column in _COLUMNS.values()] + [text.strip()]
-        )
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join([*map(str.rjust, row[:-1], widths[:-1]), row[-1]]) for row in cells]
+        numbers.append([column(row, elapsed) for column in _COLUMNS.values()])
+        label = row.operation if name == "operation" else f"{row.operation}  {row.line}"
+        labels.append(label.strip())
+    aligned = align(numbers, str.rjust)
+    return ["  ".join([*row, label]) for row, label in zip(aligned, labels, strict=True)]
 
 
 def _mean(values: tuple[float, ...]) -> float:
@@ -136,13 +138,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def _size(number: float) -> str:
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} B"
-
-
 def draw(result: Result) -> Any:
     """A picture: the time of each process, and who sends how much to whom."""
     from matplotlib.figure import Figure  # which mpi4jax does not need otherwise
@@ -151,7 +146,7 @@ def draw(result: Result) -> Any:
     bars, matrix = figure.subplots(1, 2, width_ratios=(3, 2))
     ranks = np.arange(result.size)
     below = np.zeros(result.size)
-    for row in together(result.rows):
+    for row in by_operation(result.rows):
         moving = np.subtract(row.seconds, row.waiting)
         (first, *_) = bars.bar(ranks, moving, bottom=below, label=row.operation)
         below += moving
@@ -168,11 +163,7 @@ def draw(result: Result) -> Any:
     )
     bars.xaxis.get_major_locator().set_params(integer=True)
     bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
-    largest = float(result.traffic.max(initial=0))
-    factor, unit = next(
-        (pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= pair[0]),
-        (1, "bytes"),
-    )
+    factor, unit = unit_of(result.traffic.max(initial=0))
     image = matrix.imshow(result.traffic / factor, cmap="Blues", vmin=0)
     matrix.set(xlabel="to rank", ylabel="from rank", title=f"Messages, {unit}")
     for axis in (matrix.xaxis, matrix.yaxis):

@@ -58,7 +58,10 @@ mod _core {
     };
 
     #[pymodule_export]
-    use super::traces::{flush_trace, give_up_trace, start_trace, stop_trace, write_timeline};
+    use super::traces::{
+        collective_pattern, flush_trace, give_up_trace, match_messages, shift_times, start_trace,
+        stop_trace, write_timeline,
+    };
 
     #[pymodule_export]
     use super::watching::{connect_watchers, end_with, start_watching};

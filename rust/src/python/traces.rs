@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::timeline::{Clocks, Comparison, Pattern};
 use crate::{recorder, timeline, trace};
 
 /// Writes all calls from now on into a file. `operations` are the names of all of them. If there
@@ -50,4 +51,34 @@ pub fn write_timeline(
 ) -> PyResult<Vec<String>> {
     py.detach(|| timeline::merge(&folder, &output, begin..end))
         .map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The times of a process's clock as times of rank 0's, in nanoseconds. A comparison of the two is the
+/// time on the process's clock, by how much it was ahead, and the error of that.
+#[pyfunction]
+pub fn shift_times(
+    times: Vec<u64>,
+    comparisons: Vec<(i64, i64, i64)>,
+    have_same_boot: bool,
+) -> Vec<i64> {
+    let comparisons = comparisons.into_iter();
+    let comparisons = comparisons.map(|(at, offset, error)| Comparison { at, offset, error });
+    let clocks = Clocks::new(comparisons.collect(), have_same_boot);
+    times.into_iter().map(|time| clocks.shifted(time)).collect()
+}
+
+/// Which processes send to which in a collective operation.
+#[pyfunction]
+pub fn collective_pattern(operation: &str) -> &'static str {
+    Pattern::of(operation).name()
+}
+
+/// The position of the message that each receive gets, or -1, from the tags of all messages from one
+/// process to another.
+#[pyfunction]
+pub fn match_messages(sent: Vec<i64>, received: Vec<i64>) -> Vec<i64> {
+    let positions = timeline::match_messages(&sent, &received).into_iter();
+    positions
+        .map(|position| position.map_or(-1, |position| position as i64))
+        .collect()
 }

@@ -7,13 +7,13 @@ pub(super) const MOST_NANOSECONDS: u64 = 1 << 62;
 
 /// A comparison of a process's clock with rank 0's, in nanoseconds.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct Comparison {
+pub struct Comparison {
     /// When it was made, by the process's clock.
-    at: i64,
+    pub at: i64,
     /// By how much the process's clock was ahead.
-    offset: i64,
+    pub offset: i64,
     /// By how much that may be wrong.
-    error: i64,
+    pub error: i64,
 }
 
 impl Comparison {
@@ -27,7 +27,7 @@ impl Comparison {
 
 /// The clock of a process.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clocks {
+pub struct Clocks {
     comparisons: Vec<Comparison>,
     is_shared: bool,
 }
@@ -37,7 +37,7 @@ const WORST_DRIFT: f64 = 1e-4;
 
 impl Clocks {
     /// `have_same_boot` says whether the process runs on the same system as rank 0.
-    pub(super) fn new(comparisons: Vec<Comparison>, have_same_boot: bool) -> Self {
+    pub fn new(comparisons: Vec<Comparison>, have_same_boot: bool) -> Self {
         // A container may have a clock of its own.
         let is_equal = |each: &Comparison| each.offset.abs() <= each.error;
         Self {
@@ -81,7 +81,7 @@ impl Clocks {
     }
 
     /// A time of this clock as a time of rank 0's.
-    pub(super) fn shifted(&self, time: u64) -> i64 {
+    pub fn shifted(&self, time: u64) -> i64 {
         let time = time as i64;
         let Some(first) = self.comparisons.first().filter(|_| !self.is_shared) else {
             return time;

@@ -10,6 +10,7 @@ use super::matching::{
     CollectiveKey, CollectiveMatcher, MessageMatcher, Participant, Receive, Sent, needed,
 };
 use super::perfetto::{Annotations, Row, Track, Value, Writer};
+use super::rules::Pattern;
 use super::run::{Facts, IdentifiedCommunicator, Process, Run, Span};
 use super::slots::{NestingSlots, Slots};
 use crate::recorder::Message;
@@ -210,7 +211,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             self.draw_flight(process, &call)?;
         }
         if let Some(communicator) = process.communicator(&call.entry) {
-            if call.entry.sequence != 0 && !self.run.facts.is_between_neighbors(&call.entry) {
+            if !self.run.facts.has_messages(&call.entry) {
                 self.add_collective(number, pending, communicator)?;
             } else {
                 self.add_messages(number, &mut pending, communicator);
@@ -264,14 +265,14 @@ impl<'a, W: Write> Drawing<'a, W> {
         pending.collective = Some(key);
         self.keep(number, pending)?;
         let participants = self.collectives.add(key, members.len(), participant);
-        let operation = self.run.facts.operation(&call.entry);
+        let pattern = self.run.facts.pattern(&call.entry);
         let root = members.get(call.entry.root.into());
         for participant in &participants {
             let Some(mut pending) = participant.call.and_then(|call| self.pending.remove(&call))
             else {
                 continue;
             };
-            let last = needed(operation, root, participant, &participants);
+            let last = needed(pattern, root, participant, &participants);
             pending.needed = last.map(|last| (last.begin, last.rank));
             self.draw(&pending)?;
         }
@@ -286,7 +287,7 @@ impl<'a, W: Write> Drawing<'a, W> {
     ) {
         let (process, call) = (pending.process, pending.call);
         let facts = &self.run.facts;
-        let is_between_neighbors = facts.is_between_neighbors(&call.entry);
+        let is_between_neighbors = facts.pattern(&call.entry) == Pattern::Neighborhood;
         let messages = process.messages(&call.entry, facts);
         let error = process.clocks.error_at(call.begin);
         for message in &messages.sent {

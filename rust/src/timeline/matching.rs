@@ -5,6 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use super::rules::{ANY_TAG, Pattern, Unreceived};
+
 /// The part of a process in a collective call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Participant {
@@ -47,28 +49,24 @@ impl CollectiveMatcher {
     }
 }
 
-/// One process sends to all others, or gets something from each.
-const FROM_ROOT: [&str; 3] = ["bcast", "scatter", "scatterv"];
-const TO_ROOT: [&str; 3] = ["gather", "gatherv", "reduce"];
-
 /// The last one of those that a participant in a collective call needs, if it needs others. `root`
 /// is a rank in `MPI_COMM_WORLD`.
 pub(super) fn needed<'a>(
-    operation: &str,
+    pattern: Pattern,
     root: Option<i32>,
     participant: &Participant,
     all: &'a [Participant],
 ) -> Option<&'a Participant> {
-    if FROM_ROOT.contains(&operation) {
-        return all.iter().find(|each| Some(each.rank) == root);
+    match pattern {
+        Pattern::OneToAll => all.iter().find(|each| Some(each.rank) == root),
+        Pattern::AllToOne if Some(participant.rank) != root => None,
+        // Its messages are matched one by one.
+        Pattern::Neighborhood => None,
+        // Of several, the first in the order of ranks.
+        Pattern::AllToOne | Pattern::AllToAll => all
+            .iter()
+            .max_by_key(|each| (each.begin, Reverse(each.rank))),
     }
-    let is_sender = TO_ROOT.contains(&operation) && Some(participant.rank) != root;
-    // Of several, the first in the order of ranks.
-    let last = || {
-        all.iter()
-            .max_by_key(|each| (each.begin, Reverse(each.rank)))
-    };
-    (!is_sender).then(last).flatten()
 }
 
 /// Where a message travels: the communicator, whether it is between neighbors in a topology, which
@@ -106,16 +104,15 @@ pub(super) struct Receive {
 
 #[derive(Default)]
 struct Queues {
-    /// What was sent, by sender.
-    sent: HashMap<i32, VecDeque<Sent>>,
-    /// What is received, in the order of the calls' ends.
+    /// The messages, by sender.
+    sent: HashMap<i32, Unreceived<Sent>>,
+    /// In the order of the calls' ends.
     receives: VecDeque<Receive>,
 }
 
-/// Finds the message that a call received, by MPI's rule (MPI-4.1 §3.5).
+/// Finds the message that a call received.
 ///
-/// MessageMatcher from one process to another do not overtake each other: a receive gets the first one with
-/// its tag. One from any process is taken to get the one that was sent first. Of receives by several
+/// A receive from any process is taken to get the message that was sent first. Of receives by several
 /// threads, the one that ended first got the first message.
 #[derive(Default)]
 pub(super) struct MessageMatcher {
@@ -134,10 +131,10 @@ impl MessageMatcher {
     pub(super) fn send(&mut self, channel: Channel, message: Sent) {
         let queues = self.channels.entry(channel).or_default();
         let sent = queues.sent.entry(message.rank).or_default();
-        sent.push_back(message);
+        sent.push(message.tag, message);
         self.count += 1;
         if self.count > MOST_WAITING {
-            sent.pop_front();
+            sent.take(ANY_TAG);
             self.count -= 1;
         }
     }
@@ -145,8 +142,8 @@ impl MessageMatcher {
     /// Adds a receive. `largest_error` is by how much the time of any sender may be wrong.
     pub(super) fn receive(&mut self, channel: Channel, receive: Receive, largest_error: i64) {
         let receives = &mut self.channels.entry(channel).or_default().receives;
-        let place = receives.partition_point(|other| other.end <= receive.end);
-        receives.insert(place, receive);
+        let position = receives.partition_point(|other| other.end <= receive.end);
+        receives.insert(position, receive);
         let settled = receive.end.saturating_add(receive.error + largest_error);
         self.settled.push(Reverse((settled, channel)));
     }
@@ -168,29 +165,28 @@ impl MessageMatcher {
 }
 
 impl Queues {
-    /// Takes what a receive got.
+    /// Takes the message that a receive got.
     fn take(&mut self, receive: &Receive) -> Option<Sent> {
-        let source = match receive.source {
-            Some(source) => source,
-            None => {
-                self.sent
-                    .iter()
-                    .filter_map(|(rank, sent)| Some((sent[first(sent, receive)?].begin, *rank)))
-                    .min()?
-                    .1
-            }
-        };
+        let source = receive.source.or_else(|| self.first_sender(receive))?;
         let sent = self.sent.get_mut(&source)?;
-        let place = first(sent, receive)?;
-        sent.remove(place)
+        first(sent, receive)?;
+        sent.take(receive.tag)
+    }
+
+    /// The process whose message was sent first, of those that a receive can have got.
+    fn first_sender(&self, receive: &Receive) -> Option<i32> {
+        let senders = self.sent.iter();
+        let first = senders
+            .filter_map(|(rank, sent)| Some((first(sent, receive)?.begin, *rank)))
+            .min();
+        first.map(|(_, rank)| rank)
     }
 }
 
-/// The place of the first message that a receive can have got.
-fn first(sent: &VecDeque<Sent>, receive: &Receive) -> Option<usize> {
+/// The first message from one process that a receive can have got.
+fn first<'a>(sent: &'a Unreceived<Sent>, receive: &Receive) -> Option<&'a Sent> {
     let latest = receive.end.saturating_add(receive.error);
-    let mut messages = sent.iter();
-    let place = messages.position(|sent| receive.tag < 0 || sent.tag == receive.tag)?;
     // Nothing arrives before it is sent.
-    (sent[place].begin.saturating_sub(sent[place].error) <= latest).then_some(place)
+    sent.first(receive.tag)
+        .filter(|sent| sent.begin.saturating_sub(sent.error) <= latest)
 }

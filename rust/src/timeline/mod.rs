@@ -10,6 +10,7 @@ mod drawing;
 mod error;
 mod matching;
 mod perfetto;
+mod rules;
 mod run;
 mod slots;
 
@@ -21,8 +22,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use call_reader::{CallReader, TimedCall};
+pub use clocks::{Clocks, Comparison};
 use drawing::Drawing;
 pub use error::Error;
+pub use rules::{Pattern, match_messages};
 use run::Run;
 
 /// Writes the timeline of the traces in a folder into a file. `seconds` is the part to show, from

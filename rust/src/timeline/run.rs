@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::clocks::{Clocks, Comparison, MOST_NANOSECONDS};
 use super::error::Error;
+use super::rules::Pattern;
 use crate::diagnosis::Ranks;
 use crate::recorder::{self, CommunicatorEntry, Group, Message, Messages, RankRun};
 use crate::trace::{Entry, NONE};
@@ -71,14 +72,14 @@ impl Facts {
         &self.operations[usize::from(entry.operation)]
     }
 
-    /// Whether the messages of an operation go along the edges of a topology.
-    pub(super) fn is_between_neighbors(&self, entry: &Entry) -> bool {
-        self.operation(entry).starts_with("neighbor_")
+    /// The pattern of a collective call.
+    pub(super) fn pattern(&self, entry: &Entry) -> Pattern {
+        Pattern::of(self.operation(entry))
     }
 
     /// Whether a call may send or receive messages, or else is one that all processes make.
     pub(super) fn has_messages(&self, entry: &Entry) -> bool {
-        entry.sequence == 0 || self.is_between_neighbors(entry)
+        entry.sequence == 0 || self.pattern(entry) == Pattern::Neighborhood
     }
 
     /// The name of a data type, and the bytes of so many elements.

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpi4jax import diagnostics
+from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.mpi import binding
-from mpi4jax._internal.traces.matching import first_messages
-from mpi4jax._internal.traces.profile import Recording
-from mpi4jax._internal.traces.reader import ENTRY, NONE, Communicator
+from mpi4jax._internal.traces.reader import ENTRY, NONE, CommunicatorInfo
+from mpi4jax._internal.traces.waiting import wait_for_messages, wait_in_collectives
 from mpi4jax._internal.xla import call_sites
 from mpi4jax._internal.xla.call_sites import Envelope, Envelopes, shortened
 
@@ -207,10 +206,8 @@ def recorded(comm, *calls):
         entry["begin"], entry["end"] = begin, end
         for name, value in fields.items():
             entry[name] = value
-    recording = Recording.__new__(Recording)
-    recording._comm, recording._operations = comm, binding.operations
     members = tuple(range(comm.Get_size()))
-    return recording, entries, {0: Communicator("world", members, (members, 0))}
+    return entries, {0: CommunicatorInfo(0, members)}, comm
 
 
 @pytest.mark.parametrize(
@@ -227,18 +224,14 @@ def recorded(comm, *calls):
 def test_waiting_in_collective_calls(operation, expected, comm, rank, size):
     # Rank by rank, they begin 100 ns apart.
     call = operation, rank * 100, 10_000, {"sequence": 1, "root": size - 1}
-    recording, calls, communicators = recorded(comm, call)
-    waiting = np.zeros(1)
-    recording._wait_for_collectives(calls, communicators, waiting)
+    waiting = wait_in_collectives(*recorded(comm, call))
     assert waiting == expected(rank, size)
 
 
 def test_waiting_ends_with_the_call(comm, rank, size):
     """Who is done before the last one begins has not waited for it to the end."""
     call = "allreduce", rank * 100, rank * 100 + 30, {"sequence": 1}
-    recording, calls, communicators = recorded(comm, call)
-    waiting = np.zeros(1)
-    recording._wait_for_collectives(calls, communicators, waiting)
+    waiting = wait_in_collectives(*recorded(comm, call))
     assert waiting == (30 if rank < size - 1 else 0)
 
 
@@ -251,9 +244,7 @@ def test_waiting_for_messages(comm, rank, size):
         ("send", 700, 800, {"dest": right, "send_tag": 2, "sent": 1, "sent_type": 11}),
         ("recv", 950, 990, {"source": left, "recv_tag": 2}),
     ]
-    recording, entries, communicators = recorded(comm, *calls)
-    waiting, traffic = np.zeros(4), np.zeros(size, np.int64)
-    recording._wait_for_messages(entries, communicators, waiting, traffic)
+    waiting, traffic = wait_for_messages(*recorded(comm, *calls))
     assert waiting.tolist() == [400, 0, 0, 0]
     assert traffic[right] == traffic.sum() == 20
 
@@ -288,10 +279,9 @@ def test_waiting_for_several_messages(name, comm, rank, size, monkeypatch):
     """For both neighbors: the one that begins last counts, and no other process."""
     left, right = ring_of(rank, size, monkeypatch)
     call = name, rank * 100, 10_000, {"call_site": SITE, "sequence": name != "exchange"}
-    recording, calls, communicators = recorded(comm, call)
-    waiting, traffic = np.zeros(1), np.zeros(size, np.int64)
-    recording._wait_for_collectives(calls, communicators, waiting)
-    recording._wait_for_messages(calls, communicators, waiting, traffic)
+    calls = recorded(comm, call)
+    waiting, traffic = wait_for_messages(*calls)
+    waiting += wait_in_collectives(*calls)
     assert waiting == max(100 * (max(left, right) - rank), 0)
     expected = np.zeros(size)
     expected[left] += 100
@@ -307,9 +297,7 @@ def test_neighbors_have_messages_of_their_own(comm, rank, size, monkeypatch):
         ("recv", 1000, 2000, {"source": right, "recv_tag": 1}),
         ("send", 1500, 1600, {"dest": left, "send_tag": 1}),
     ]
-    recording, entries, communicators = recorded(comm, *calls)
-    waiting, traffic = np.zeros(3), np.zeros(size, np.int64)
-    recording._wait_for_messages(entries, communicators, waiting, traffic)
+    waiting, _ = wait_for_messages(*recorded(comm, *calls))
     assert waiting.tolist() == [0, 500, 0]
 
 
@@ -324,5 +312,4 @@ def test_neighbors_have_messages_of_their_own(comm, rank, size, monkeypatch):
     ],
 )
 def test_which_message_a_receive_gets(sent, received, expected):
-    found = first_messages(np.array(sent, int), np.array(received, int))
-    assert found.tolist() == expected
+    assert _core.match_messages(sent, received) == expected
