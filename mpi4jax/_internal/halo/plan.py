@@ -17,10 +17,10 @@ from ..layout.packing import Tree
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import root_rank
+from ..operations._eager import on_own_devices
 from ..operations.allgather import allgather
 from ..operations.exchange import exchange
 from ..operations.gather import gather
-from ..operations.primitive import on_own_devices
 from ..operations.scatter import scatter
 from ..xla import call_sites
 from ..xla.jax_compat import Tracer, trace_state_clean

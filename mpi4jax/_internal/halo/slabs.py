@@ -23,7 +23,7 @@ from ..layout import copies
 from ..layout.concatenation import concatenate, split
 from ..layout.copies import Copy, View
 from ..operations._arguments import PROC_NULL
-from ..operations.primitive import is_inexact, tangents_of
+from ..operations._transposes import is_inexact, tangents_of
 from ..xla.jax_compat import (
     ShapedArray,
     VaryingPrimitive,

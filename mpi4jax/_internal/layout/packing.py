@@ -1,9 +1,9 @@
-"""Trees of arrays: which leaves travel together, and how.
+"""Trees of arrays: the leaves that are packed into one array, and those that are not.
 
-A small message takes as long as its start, whatever is in it. So small leaves of one type
-become one array, which travels as the operation's declaration has a batch travel: behind
-the axis of processes, where there is one. Large leaves travel by themselves, without the
-copies that this takes.
+The time that a small message takes is that of its start, whatever its size. So small leaves
+of one type are packed into one array, whose elements stand where those of a batch would:
+behind the axis of processes, where there is one. Large leaves travel by themselves, without
+the copies of packing and unpacking.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from ..arguments.checks import PLAIN_TYPES, array
 from .concatenation import concatenate, split
 
-#: Leaves of more bytes than this travel by themselves. To pack an array and to unpack it
-#: copies it twice. Between two processes of one machine that takes as long as to start a
-#: message more at some tens of KiB (docs/performance.md), over a network at more.
+#: Leaves of more bytes than this travel by themselves. Packing and unpacking copy an array
+#: twice. Between two processes of one machine, this takes as long as the start of another
+#: message from some tens of KiB on (docs/performance.md), and over a network from more.
 LARGEST_PACKED = 1 << 15
 
 
@@ -43,60 +43,58 @@ class Tree:
             return self.leaves
         return [array(function, self.argument, leaf) for leaf in self.leaves]
 
-    def digest(self, *, has_more_axes: bool = False) -> int:
-        """A hash of the structure, and of the leaves' shapes and types.
+    def digest(self, skipped_axes: int = 0) -> int:
+        """A hash of the structure, and of the leaves' types and shapes.
 
-        Arguments:
-            has_more_axes: Whether the leaves have an axis more than those of other
-                processes, at the beginning.
-
+        The first `skipped_axes` of these may differ between processes.
         """
-        skipped = int(has_more_axes)
-        leaves = [(jnp.shape(x)[skipped:], str(jnp.result_type(x))) for x in self.leaves]
+        leaves = [
+            (jnp.shape(x)[skipped_axes:], str(jnp.result_type(x))) for x in self.leaves
+        ]
         text = f"{self.structure} {leaves}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
 
     def check(self, function: str, check: Callable[[str, Any], None]) -> None:
-        """Check each leaf, by a function of what the user knows it by and of the array."""
+        """Call a function for each leaf, with its path in the tree and the array."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
             name = self.argument + jax.tree_util.keystr(path)
             check(name, array(function, name, leaf))
 
 
-def parcels(leaves: Sequence[Any], axis: int) -> list[list[int]]:
-    """Which leaves travel together: their places in the tree.
+def group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
+    """The leaves that travel together: groups of their indices.
 
-    That follows from the sizes and types alone, so all processes come to the same.
+    The groups follow from the sizes and types alone, and so are those of all processes.
 
     Arguments:
         leaves: Arrays.
-        axis: How many axes are in front of those that count: 1 where the first axis is
-            one of processes.
+        axis: How many axes are in front of those that count: 1 where the first axis belongs
+            to processes.
 
     """
-    found: list[list[int]] = []
-    open_parcels: dict[Any, list[int]] = {}
-    for place, leaf in enumerate(leaves):
+    groups: list[list[int]] = []
+    packed_groups: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(leaves):
         size = math.prod(leaf.shape[axis:]) * leaf.dtype.itemsize
         if size > LARGEST_PACKED:
-            found.append([place])
-        elif leaf.dtype in open_parcels:
-            open_parcels[leaf.dtype].append(place)
+            groups.append([index])
+        elif leaf.dtype in packed_groups:
+            packed_groups[leaf.dtype].append(index)
         else:
-            found.append(open_parcels.setdefault(leaf.dtype, [place]))
-    return found
+            groups.append(packed_groups.setdefault(leaf.dtype, [index]))
+    return groups
 
 
-def packed(leaves: Sequence[Any], axis: int) -> Any:
-    """One array of several: flattened, one behind the other."""
+def pack(leaves: Sequence[Any], axis: int) -> Any:
+    """One array made of several: flattened behind `axis` axes, one behind the other."""
     if len(leaves) == 1:
         return leaves[0]
     return concatenate([x.reshape(*x.shape[:axis], -1) for x in leaves])
 
 
-def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:
-    """What belongs to each of the leaves that were packed, of the result for all."""
+def unpack(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:
+    """The result for each of some packed leaves, from that for the packed array."""
     if len(leaves) == 1:
         return [result]
     shapes = [leaf.shape[axis:] for leaf in leaves]
@@ -106,31 +104,32 @@ def unpacked(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) ->
 
 
 def word_of(dtypes: Sequence[Any]) -> np.dtype[Any]:
-    """What a message with arrays of these types is made of: their type if they have one.
+    """The type of the words that arrays of these types are packed as.
 
-    Otherwise unsigned integers, of which an element of each type is a whole number.
+    It is the arrays' type if they have one in common, else an unsigned integer as long as
+    the smallest of their real numbers, of which each element consists.
     """
-    # A complex number is two.
+    # A complex number consists of two real ones.
     sizes = [np.zeros((), x).real.itemsize for x in dtypes]
-    # XLA takes short floats for longer ones at times, and changes those that are no number.
+    # XLA converts short floats to longer ones at times, and changes the bits of NaNs then.
     if len(set(dtypes)) == 1 and sizes[0] >= 4:
         return np.dtype(dtypes[0])
     return np.dtype(f"uint{8 * min(sizes)}")
 
 
 def as_words(x: Any, word: np.dtype[Any]) -> Any:
-    """The bits of an array, in one row of words."""
+    """The bits of an array as a flat array of words."""
     if x.dtype == word:
         return x.ravel()
     if x.dtype == np.bool_:
         return x.ravel().astype(word)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         x = jnp.stack([x.real, x.imag], -1)
-    return _reinterpreted(x, word).ravel()
+    return _bitcast(x, word).ravel()
 
 
 def from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """The array with a shape and a type whose bits these words are."""
+    """The array of a shape and a type with the bits of a flat array of words."""
     if dtype == words.dtype:
         return words.reshape(shape)
     if dtype == np.bool_:
@@ -141,15 +140,15 @@ def from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         shape = (*shape, 2)
     if real.itemsize > words.dtype.itemsize:
         shape = (*shape, real.itemsize // words.dtype.itemsize)
-    x = _reinterpreted(words.reshape(shape), real)
+    x = _bitcast(words.reshape(shape), real)
     return jax.lax.complex(x[..., 0], x[..., 1]) if is_complex else x
 
 
-def _reinterpreted(x: Any, dtype: Any) -> Any:
-    """The bits of an array as elements of another type, in an axis more or less."""
+def _bitcast(x: Any, dtype: Any) -> Any:
+    """The bits of an array as elements of another type, with one axis more or less."""
     if x.dtype.itemsize == dtype.itemsize:
         return jax.lax.bitcast_convert_type(x, dtype)
-    # XLA makes one of two such steps, as from bytes to doubles and on to shorts, and gets
-    # the shape wrong.
+    # XLA merges two such steps, as from bytes to doubles and on to shorts, into one of the
+    # wrong shape.
     barrier = jax.lax.optimization_barrier
     return barrier(jax.lax.bitcast_convert_type(barrier(x), dtype))

@@ -23,7 +23,7 @@ from ..operations._arguments import (
     send_tag,
     source_rank,
 )
-from ..operations.exchange import NO_MESSAGES, RECEIVING, SENDING, Messages, messages_of
+from ..operations._messages import NO_MESSAGES, RECEIVING, SENDING, Messages, messages_of
 from .requests import Request, collective_flight, exchange_flight, start
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def isend(
 
     """
     communicator = handles.communicator("isend", comm)
-    sent = Messages.one(
+    sent = Messages.single(
         dest_rank("isend", "dest", dest, communicator),
         send_tag("isend", "tag", tag, communicator),
     )
@@ -179,7 +179,7 @@ def irecv(
 
     """
     communicator = handles.communicator("irecv", comm)
-    received = Messages.one(
+    received = Messages.single(
         source_rank("irecv", "source", source, communicator),
         recv_tag("irecv", "tag", tag, communicator),
     )
@@ -215,11 +215,11 @@ def isendrecv(
 
     """
     communicator = handles.communicator("isendrecv", comm)
-    sent = Messages.one(
+    sent = Messages.single(
         dest_rank("isendrecv", "dest", dest, communicator),
         send_tag("isendrecv", "sendtag", sendtag, communicator),
     )
-    received = Messages.one(
+    received = Messages.single(
         source_rank("isendrecv", "source", source, communicator),
         recv_tag("isendrecv", "recvtag", recvtag, communicator),
     )

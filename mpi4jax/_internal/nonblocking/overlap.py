@@ -20,9 +20,11 @@ from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..operations.exchange import NO_MESSAGES, Messages
-from ..operations.primitive import lower_everywhere, named, on_own_devices
-from ..operations.sendrecv import tangents
+from ..operations._declaration import get_operation
+from ..operations._eager import on_own_devices
+from ..operations._lowering import lower_everywhere
+from ..operations._messages import NO_MESSAGES, Messages
+from ..operations.sendrecv import tangents_operation
 from ..xla.call_sites import Frame
 from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
@@ -275,8 +277,8 @@ def _exchange(
     function: str = "exchange",
     is_marked: bool = False,
 ) -> Flight:
-    number = sum(sent.parts)
-    types = avals[:number], avals[number : number + sum(received.parts)]
+    number = sum(sent.leaf_counts)
+    types = avals[:number], avals[number : number + sum(received.leaf_counts)]
     return exchange_flight(
         function, communicator, *types, sent, received, is_marked=is_marked
     )
@@ -292,26 +294,26 @@ def _sendrecv(
     status_number: int,
     **params: Any,
 ) -> Flight:
-    sent, received = Messages.one(dest, sendtag), Messages.one(source, recvtag)
+    sent, received = Messages.single(dest, sendtag), Messages.single(source, recvtag)
     return _exchange(avals, sent=sent, received=received, function="sendrecv", **params)
 
 
 def _send(avals: Types, *, dest: int, tag: int, **params: Any) -> Flight:
-    sent = Messages.one(dest, tag)
+    sent = Messages.single(dest, tag)
     return _exchange(avals, sent=sent, received=NO_MESSAGES, function="send", **params)
 
 
 def _recv(
     avals: Types, *, source: int, tag: int, status_number: int, **params: Any
 ) -> Flight:
-    received = Messages.one(source, tag)
+    received = Messages.single(source, tag)
     return _exchange(avals, sent=NO_MESSAGES, received=received, function="recv", **params)
 
 
 #: By primitive, as a name may be that of several: with a token, or for tangents.
 _FORMS = {
     **{
-        named(name).primitive: form
+        get_operation(name).primitive: form
         for name, form in {
             "allgather": _collective("allgather"),
             "allreduce": _collective("allreduce"),
@@ -323,5 +325,5 @@ _FORMS = {
             "sendrecv": _sendrecv,
         }.items()
     },
-    tangents.primitive: functools.partial(_sendrecv, is_marked=True),
+    tangents_operation.primitive: functools.partial(_sendrecv, is_marked=True),
 }

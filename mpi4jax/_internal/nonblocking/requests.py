@@ -35,24 +35,24 @@ from ..arguments.dtypes import DATATYPES, SUM, carrier_aval, check_dtype, check_
 from ..arguments.types import Array
 from ..environment import settings
 from ..mpi.handles import Communicator
-from ..operations._arguments import ANY_SOURCE, ANY_TAG, PROC_NULL, no_derivative
-from ..operations.exchange import (
+from ..operations._arguments import (
+    ANY_SOURCE,
+    ANY_TAG,
+    refuse_derivative,
+    refuse_unknown_source,
+)
+from ..operations._batching import batch_at
+from ..operations._declaration import get_operation
+from ..operations._eager import makes_eager_calls
+from ..operations._lowering import call_in_program, lower_everywhere
+from ..operations._messages import (
     Messages,
     message_attributes,
+    message_avals,
     pack_messages,
-    parcels_of,
     unpack_messages,
 )
-from ..operations.primitive import (
-    batch_at,
-    call_in_program,
-    inexact_tangents,
-    is_inexact,
-    lower_everywhere,
-    makes_eager_calls,
-    named,
-    tangents_of,
-)
+from ..operations._transposes import inexact_tangents, is_inexact, tangents_of
 from ..operations.sendrecv import check_batch_of_tangents, mark_p
 from ..xla import call_sites
 from ..xla.call_sites import Envelopes
@@ -241,7 +241,7 @@ class _Exchange(Kind):
 
     def arriving(self, flight: Flight) -> list[ShapedArray]:
         _, received = self._ends(flight)
-        return parcels_of(received, flight.received)
+        return message_avals(received, flight.received)
 
     def results(
         self, ctx: Any, came: Sequence[Any], kept: Sequence[Any], flight: Flight
@@ -252,15 +252,14 @@ class _Exchange(Kind):
 
     def are_kept(self, flight: Flight) -> list[bool]:
         _, received = self._ends(flight)
-        pairs = zip(received.ranks, received.parts, strict=True)
-        return [rank == PROC_NULL for rank, parts in pairs for _ in range(parts)]
+        return received.are_forwarded()
 
     def of_tangents(self, flight: Flight) -> Flight:
         sent, received = self._ends(flight)
         params = {
             **dict(flight.params),
-            "sent": sent.those(list(map(is_inexact, flight.sent))),
-            "received": received.those(list(map(is_inexact, flight.received))),
+            "sent": sent.select(list(map(is_inexact, flight.sent))),
+            "received": received.select(list(map(is_inexact, flight.received))),
             "is_marked": self._function(flight) in _PAIRS,
         }
         return super().of_tangents(flight)._replace(params=tuple(params.items()))
@@ -270,7 +269,7 @@ class _Exchange(Kind):
     ) -> tuple[Any, Any]:
         function = self._function(flight)
         if function in _HALVES:
-            no_derivative(function)()
+            refuse_derivative(function)
         pushed = inexact_tangents(primals, tangents)
         if function in _PAIRS:
             is_marked = self._is_marked(flight)
@@ -283,7 +282,7 @@ class _Exchange(Kind):
 
     def back(self, flight: Flight) -> Flight:
         if self._function(flight) in _HALVES:
-            no_derivative(self._function(flight))()
+            refuse_derivative(self._function(flight))
         sent, received = self._ends(flight)
         if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
             # As sendrecv does: which tag it comes with, its sender alone knows.
@@ -292,10 +291,9 @@ class _Exchange(Kind):
                 received._replace(tags=sent.tags),
             )
         if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
-            raise NotImplementedError(
-                "a nonblocking receive with MPI.ANY_SOURCE or MPI.ANY_TAG can't be "
-                "differentiated in reverse mode: the gradient has to be sent back to where "
-                "the message came from. Name it"
+            refuse_unknown_source(
+                "a nonblocking receive with MPI.ANY_SOURCE or MPI.ANY_TAG",
+                "where the message came from",
             )
         params = {
             **dict(flight.params),
@@ -325,7 +323,7 @@ class _Collective(Kind):
         return {**dict(flight.params), "communicator": flight.communicator}
 
     def batch_axes(self, flight: Flight) -> tuple[int, int]:
-        return named(self._name).batch_axes(**self._params(flight))
+        return get_operation(self._name).batch_axes(**self._params(flight))
 
     def _is_linear(self, flight: Flight) -> bool:
         return dict(flight.params).get("op_number", SUM) == SUM
@@ -338,7 +336,7 @@ class _Collective(Kind):
     ) -> tuple[Any, Any]:
         if self._is_linear(flight):
             return super().push(flight, primals, tangents)
-        rule = ad.primitive_jvps[named(self._name).primitive]
+        rule = ad.primitive_jvps[get_operation(self._name).primitive]
         results, pushed = rule(primals, tangents, **self._params(flight))
         held = _held(flight)
         return held.start(results), held.start(list(map(ad.instantiate_zeros, pushed)))
@@ -347,7 +345,7 @@ class _Collective(Kind):
         return _held(flight)
 
     def pull(self, flight: Flight, came: Sequence[Any]) -> Sequence[Any]:
-        rule = ad.primitive_transposes[named(self._name).primitive]
+        rule = ad.primitive_transposes[get_operation(self._name).primitive]
         operand = ad.UndefinedPrimal(flight.sent[0])
         found: Sequence[Any] = rule(came, operand, **self._params(flight))
         return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -221,17 +221,21 @@ def _kind(dtype: Any) -> int:
     return next(kinds, len(KINDS))
 
 
-def no_derivative(function: str) -> Callable[..., Any]:
-    """The rule of an operation that is one half of a message."""
+def refuse_derivative(function: str) -> NoReturn:
+    """Raise the error of an operation that is one side of a message."""
+    raise NotImplementedError(
+        f"{function} can't be differentiated: a derivative has to travel with the "
+        "message, and JAX does not follow it from one process to another. Pass a token "
+        "of mpi4jax.create_token() from call to call of send and recv, and let what is "
+        "differentiated depend on it by mpi4jax.tie(). Or use sendrecv on both sides, "
+        "with MPI.PROC_NULL for the side that is missing, and let what is "
+        "differentiated depend on its result"
+    )
 
-    def rule(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            f"{function} can't be differentiated: a derivative has to travel with the "
-            "message, and JAX does not follow it from one process to another. Pass a token "
-            "of mpi4jax.create_token() from call to call of send and recv, and let what is "
-            "differentiated depend on it by mpi4jax.tie(). Or use sendrecv on both sides, "
-            "with MPI.PROC_NULL for the side that is missing, and let what is "
-            "differentiated depend on its result"
-        )
 
-    return rule
+def refuse_unknown_source(call: str, origin: str = "the source") -> NoReturn:
+    """Raise the error of a receive that can't be transposed, as its source is not known."""
+    raise NotImplementedError(
+        f"{call} can't be differentiated in reverse mode: the gradient has to be sent back "
+        f"to {origin}. Name it"
+    )

@@ -13,7 +13,7 @@ cotangents of the tokens lead from the last call to the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,48 +23,37 @@ from ..arguments.checks import array
 from ..forms.token import LinearToken, leaf_after
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray, ad
+from ._arguments import like
+from ._transposes import is_inexact
 from .primitive import Operation
 
-_found: dict[str, Linear] = {}
+_linear_operations: dict[str, LinearOperation] = {}
 
 
-def linear(name: str) -> Linear:
+def get_linear(name: str) -> LinearOperation:
     """The form of an operation that has a token: each of the two refers to the other."""
-    return _found[name]
+    return _linear_operations[name]
 
 
-class Linear(Operation):
+class LinearOperation(Operation):
     """An operation on an array, with a token beside it, which comes out as it went in.
 
     The third operand is the token of the call itself, when the others are tangents or
     cotangents. It depends on the call's array, and so is mapped over and differentiated
     where that is. A tangent or a cotangent need not be: that of a sum is a constant, say.
     The process on the other side would still wait for a batch, or for its derivative.
-
-    Arguments:
-        operation: The operation.
-        transpose: Gives the cotangents of the array and of the token, from those of the
-            results, an array of zeros like the operand, the call's token, and the
-            parameters.
-
     """
 
-    def __init__(self, operation: Operation, transpose: Callable[..., Any]) -> None:
-        super().__init__(
-            operation.name,
-            operands=("x", "token", "origin"),
-            result=lambda x, *_, **params: operation._result(x, **params),
-            sent=operation._sent,
-            kept=operation._kept,
-            not_lowered=("is_tangent",),
-        )
-        self._operation = operation
-        self._transpose = transpose
-        self.def_jvp(self._jvp)
-        ad.primitive_transposes[self.primitive] = self._transposed
-        _found[operation.name] = self
+    operands = ("x", "token", "origin")
+    is_collective = False
+    unlowered_params = ("is_tangent",)
 
-    def on(self, token: LinearToken, x: Any, **params: Any) -> tuple[Any, LinearToken]:
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self._operation = operation
+        _linear_operations[operation.name] = self
+
+    def call(self, token: LinearToken, x: Any, **params: Any) -> tuple[Any, LinearToken]:
         """Call MPI for a user. Gives the result, or None, and the token that follows."""
         x = jnp.asarray(array(self.name, "x", x))
         leaf = leaf_after(token.leaf, x)
@@ -74,51 +63,54 @@ class Linear(Operation):
     def apply(self, *operands: Any, **params: Any) -> Any:
         return self.primitive.bind(*operands, **params)
 
-    def _evaluate(self, *operands: Any, is_tangent: bool, **params: Any) -> list[Any]:  # type: ignore[override]
-        x, token, _ = operands
-        return [*self._operation._evaluate(x, **params), token]
+    def apply_back(self, x: Any, token: Any, origin: Any, **params: Any) -> Any:
+        """Call MPI with cotangents, in the transpose of the call that gave `origin`."""
+        # A batch of cotangents alone is allowed, unlike one of tangents: the process on
+        # the other side transposes a map, too.
+        return self.apply(x, token + origin, origin, is_tangent=False, **params)
 
-    def _abstract_eval(self, *avals: Any, **params: Any) -> Any:
-        results, effects = super()._abstract_eval(*avals, **params)
+    def written_aval(self, x: ShapedArray, *_: Any, **params: Any) -> ShapedArray | None:
+        return self._operation.written_aval(x, **params)
+
+    def read_operands(self, **params: Any) -> int:
+        return self._operation.read_operands(**params)
+
+    def forwarded_operand(self, **params: Any) -> int | None:
+        return self._operation.forwarded_operand(**params)
+
+    def result_avals(self, *avals: Any, **params: Any) -> list[ShapedArray]:
         _, token, _ = avals
-        return [*results, ShapedArray(token.shape, token.dtype)], effects
+        return [*super().result_avals(*avals, **params), like(token)]
 
-    def _lower(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+    def lower(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
         _, token, _ = operands
-        return [*super()._lower(ctx, *operands, **params), token]
+        return [*super().lower(ctx, *operands, **params), token]
 
-    def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        results = self.apply(*primals, **params)
-        x, token, origin = map(ad.instantiate_zeros, tangents)
-        # Where a tangent is differentiated, the call that it belongs to is, too.
-        token = token + origin
-        if not jnp.issubdtype(primals[0].dtype, jnp.inexact):
-            # What is sent is a constant: nothing comes with its derivative.
-            zeros = [ad.Zero(ShapedArray(y.shape, jax.dtypes.float0)) for y in results[:-1]]
-            return results, [*zeros, token]
-        params["is_tangent"] = True
-        if "status_number" in params:
-            params["status_number"] = handles.NO_STATUS
-        return results, self.apply(x, token, results[-1], **params)
+    def evaluate(self, *operands: Any, is_tangent: bool, **params: Any) -> list[Any]:
+        x, token, _ = operands
+        return [*self._operation.evaluate(x, **params), token]
 
-    def _transposed(
-        self, cotangents: Sequence[Any], *operands: Any, **params: Any
-    ) -> list[Any]:
-        x, _, origin = operands
-        aval = x.aval if ad.is_undefined_primal(x) else x
-        params["is_tangent"] = False  # A cotangent may be mapped over by itself.
-        *given, token = map(ad.instantiate_zeros, cotangents)
-        zeros = jnp.zeros(aval.shape, aval.dtype)
-        found = self._transpose(*given, token + origin, zeros, origin, **params)
-        pairs = zip(found, operands[:2], strict=True)
-        return [*(y if ad.is_undefined_primal(x) else None for y, x in pairs), None]
-
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-        if params["is_tangent"] and axes[2] is None:
+    def check_batch(
+        self, axes: Sequence[int | None], *, is_tangent: bool, **_: Any
+    ) -> None:
+        if is_tangent and axes[2] is None:
             raise RuntimeError(
                 f"{self.name} with a token can't be used with jax.jacfwd, nor with "
                 "jax.vmap over tangents alone: every process pushes a basis of its own, "
                 "and what arrives is a derivative with respect to the array of another "
                 "process. Use jax.jvp for one direction that all processes have in common."
             )
-        return super()._batch(operands, axes, **params)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        results = self.apply(*primals, **params)
+        x, token, origin = map(ad.instantiate_zeros, tangents)
+        # Where a tangent is differentiated, the call that it belongs to is, too.
+        token = token + origin
+        if not is_inexact(primals[0]):
+            # Integers are constants: no message is sent for their derivative.
+            zeros = [ad.Zero(ShapedArray(y.shape, jax.dtypes.float0)) for y in results[:-1]]
+            return results, [*zeros, token]
+        params["is_tangent"] = True
+        if "status_number" in params:
+            params["status_number"] = handles.NO_STATUS
+        return results, self.apply(x, token, results[-1], **params)

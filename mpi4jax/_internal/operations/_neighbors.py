@@ -1,4 +1,4 @@
-"""What the operations between neighbors share."""
+"""Operations between neighbors: who these are, and the blocks that no process sends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
 from ..xla.call_sites import Envelope, Envelopes
-from .primitive import fill
+from ._lowering import fill
 
 
 def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
@@ -37,11 +37,11 @@ def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
 def neighbors_in(
     communicator: Communicator, *, backwards: int = 0
 ) -> tuple[Sequence[Neighbor], Sequence[Neighbor]]:
-    """Those that send to this process, and those that it sends to.
+    """The sources and the destinations of this process's messages.
 
-    Backwards, messages go the way that their cotangents do.
+    Backwards, these are exchanged: cotangents go from destinations to sources.
     """
-    # Nobody binds an operation on a communicator without a topology.
+    # `neighborhood` refuses communicators without a topology.
     assert communicator.neighbors is not None
     sources, destinations, _ = communicator.neighbors
     return (destinations, sources) if backwards else (sources, destinations)
@@ -54,19 +54,18 @@ def envelopes(
     *,
     backwards: int = 0,
 ) -> Envelopes:
-    """The messages of a call, from how many bytes go to each neighbor, and come from it."""
+    """The messages of a call, from the bytes for each destination and source."""
     sources, destinations = neighbors_in(communicator, backwards=backwards)
     return Envelopes(_envelopes(destinations, sent), _envelopes(sources, received))
 
 
 def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Envelope, ...]:
-    # All blocks may have one size.
-    return tuple(
-        Envelope(*neighbor, size) for neighbor, size in zip(neighbors, sizes, strict=False)
-    )
+    # `sizes` may have no end: that of `repeat`, where all blocks have one size.
+    pairs = zip(neighbors, sizes, strict=False)
+    return tuple(Envelope(*neighbor, size) for neighbor, size in pairs)
 
 
-def filled(result: Any, fill_value: Any, parts: tuple[tuple[int, int], ...]) -> Any:
+def fill_blocks(result: Any, fill_value: Any, parts: tuple[tuple[int, int], ...]) -> Any:
     """The result with the fill value in the parts that no process sends."""
     if fill_value is None or not parts:
         return result

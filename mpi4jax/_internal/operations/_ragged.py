@@ -1,18 +1,19 @@
-"""What is common to operations whose counts only the running program knows.
+"""Operations whose counts of rows only the running program knows.
 
-Such a call is two: one tells every process how many rows come, and finds out whether they
-fit, and one moves them. Derivatives know the counts, and only move rows.
+Such a call consists of two: the first one tells every process how many rows come from each,
+and checks whether they fit, and the second one moves the rows. Derivatives know the counts,
+and only move rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import array, integer
+from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, padding
 from .primitive import Operation
@@ -21,44 +22,45 @@ from .primitive import Operation
 COUNT_TYPES = (np.int32, np.int64)
 
 
-class Rows(Operation):
-    """Moves rows, the last operand being how many come from each process.
+class CountsOperation(Operation):
+    """Gives how many rows come from each process.
 
-    What is behind them, up to the capacity, are zeros.
+    The parameters are the `rows` that this process can send, and its `capacity` for those
+    that come. It is an error on all processes if some rows don't fit on one of them.
     """
 
-    def __init__(self, name: str, operands: Sequence[str], **options: Any) -> None:
-        super().__init__(
-            name,
-            operands=operands,
-            constants=operands[1:],
-            result=lambda x, *_, capacity, **__: like(x, (capacity, *x.shape[1:])),
-            batch_axes=lambda **_: (1, 1),
-            **options,
-        )
+    count_operands = 1
+
+    def written_aval(
+        self, counts: ShapedArray, *, communicator: Communicator, **_: Any
+    ) -> ShapedArray:
+        return like(counts, (communicator.size,))
+
+
+class RowsOperation(Operation):
+    """Moves rows. The last operand is the number of rows that come from each process.
+
+    The result has `capacity` rows. Those behind the received ones are zeros.
+    """
+
+    def written_aval(
+        self, x: ShapedArray, *counts: ShapedArray, capacity: int, **_: Any
+    ) -> ShapedArray:
+        return like(x, (capacity, *x.shape[1:]))
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
 
     def apply(self, *operands: Any, **params: Any) -> Any:
+        # MPI leaves the rows behind the received ones as they are.
         return first_rows(super().apply(*operands, **params), operands[-1].sum())
 
 
-def first_rows(x: Any, number: Any, fill_value: Any = None) -> Any:
-    """So many rows of an array, and others with a value, or zeros, in place of the rest."""
-    is_kept = jnp.arange(x.shape[0]) < number
+def first_rows(x: Any, count: Any, fill_value: Any = None) -> Any:
+    """The first `count` rows of an array, with a value, or zeros, in place of the rest."""
+    is_first = jnp.arange(x.shape[0]) < count
     value = jnp.zeros((), x.dtype) if fill_value is None else fill_value
-    return jnp.where(is_kept.reshape(-1, *(1,) * (x.ndim - 1)), x, value)
-
-
-def counts_of_all(name: str, operand: str) -> Operation:
-    """An operation that gives how many rows come from each process.
-
-    Its parameters are the rows that this process can send, and the capacity for those that
-    come. It is an error on all processes if some of them don't fit on one.
-    """
-
-    def result(counts: ShapedArray, *, communicator: Any, **_: Any) -> ShapedArray:
-        return like(counts, (communicator.size,))
-
-    return Operation(name, operands=(operand,), constants=(operand,), result=result)
+    return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), x, value)
 
 
 def counts_array(function: str, argument: str, counts: Any, shape: tuple[int, ...]) -> Any:
@@ -81,8 +83,10 @@ def counts_array(function: str, argument: str, counts: Any, shape: tuple[int, ..
     return jnp.asarray(counts, dtype if dtype in COUNT_TYPES else jnp.result_type(int))
 
 
-def room(function: str, x: Any, capacity: Any, fill_value: Any) -> tuple[Any, int, Any]:
-    """The array to send, the capacity, and the value of the rows that nobody sends.
+def padded_operand(
+    function: str, x: Any, capacity: Any, fill_value: Any
+) -> tuple[Any, int, Any]:
+    """The array to send, the capacity of the result, and the value of its remaining rows.
 
     The value is None for zeros.
     """
@@ -100,8 +104,8 @@ def room(function: str, x: Any, capacity: Any, fill_value: Any) -> tuple[Any, in
     return x, capacity, padding(function, "fill_value", fill_value, x, np.shape(x)[1:])
 
 
-def filled_up(result: Any, counts: Any, fill_value: Any) -> tuple[Any, Any]:
-    """The rows that came, the given value behind them, and how many came from each."""
+def fill_up(result: Any, counts: Any, fill_value: Any) -> tuple[Any, Any]:
+    """The result with a value in the rows behind the received ones, and the counts."""
     if fill_value is not None:
         result = first_rows(result, counts.sum(), fill_value)
     return result, counts

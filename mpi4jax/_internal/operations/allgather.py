@@ -9,15 +9,36 @@ from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import like
-from .primitive import Operation, SharedTranspose, named
+from ._declaration import get_operation
+from ._shared import SharedOperation
 
-operation = Operation(
-    "allgather",
-    result=lambda x, *, communicator, **_: like(x, (communicator.size, *x.shape)),
-    batch_axes=lambda **_: (0, 1),
-    not_lowered=("shared",),
-)
+
+class AllGather(SharedOperation):
+    name = "allgather"
+    unlowered_params = ("shared",)
+
+    def written_aval(
+        self, x: ShapedArray, *, communicator: Communicator, **_: Any
+    ) -> ShapedArray:
+        return like(x, (communicator.size, *x.shape))
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 0, 1
+
+    def own_cotangent(self, cotangent: Any, *, communicator: Communicator, **_: Any) -> Any:
+        return cotangent[communicator.rank]
+
+    def transpose_unshared(
+        self, cotangent: Any, x: Any, *, shared: bool, communicator: Communicator
+    ) -> Any:
+        return get_operation("reduce_scatter").apply(
+            cotangent, op_number=SUM, communicator=communicator
+        )
+
+
+operation = AllGather()
 
 
 @without_tokens
@@ -39,17 +60,3 @@ def allgather(x: ArrayLike, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("allgather", comm)
     return operation(communicator, x, shared=True)
-
-
-own_slice = SharedTranspose(operation, lambda y, *, communicator, **_: y[communicator.rank])
-
-
-def _transpose(cotangent: Any, x: Any, *, shared: bool, communicator: Communicator) -> Any:
-    if shared:
-        return own_slice(cotangent, shared=shared, communicator=communicator)
-    return named("reduce_scatter").apply(
-        cotangent, op_number=SUM, communicator=communicator
-    )
-
-
-operation.def_linear(_transpose)

@@ -13,20 +13,79 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
-from ._ragged import Rows, counts_array, counts_of_all, filled_up, first_rows, room
-from .primitive import Operation, SharedTranspose, named
-
-operation = Operation(
-    "allgatherv",
-    result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
-    batch_axes=lambda **_: (1, 1),
-    not_lowered=("shared",),
+from ._declaration import get_operation
+from ._ragged import (
+    CountsOperation,
+    RowsOperation,
+    counts_array,
+    fill_up,
+    first_rows,
+    padded_operand,
 )
+from ._shared import SharedOperation
 
-#: The same in two steps, with counts that only the running program knows.
-counts_operation = counts_of_all("allgatherv_counts", "counts")
-rows_operation = Rows("allgatherv_rows", ("x", "counts"), not_lowered=("rows",))
+
+class AllGatherV(SharedOperation):
+    name = "allgatherv"
+    unlowered_params = ("shared",)
+
+    def written_aval(
+        self, x: ShapedArray, *, counts: tuple[int, ...], **_: Any
+    ) -> ShapedArray:
+        return like(x, (sum(counts), *x.shape[1:]))
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def own_cotangent(
+        self,
+        cotangent: Any,
+        *,
+        counts: tuple[int, ...],
+        communicator: Communicator,
+        **_: Any,
+    ) -> Any:
+        return cotangent[own_rows(counts, communicator)]
+
+    def transpose_unshared(
+        self, cotangent: Any, x: Any, *, shared: bool, **params: Any
+    ) -> Any:
+        return get_operation("reduce_scatterv").apply(cotangent, **params, op_number=SUM)
+
+
+class AllGatherVCounts(CountsOperation):
+    name = "allgatherv_counts"
+    operands = ("counts",)
+
+
+class AllGatherVRows(RowsOperation, SharedOperation):
+    name = "allgatherv_rows"
+    operands = ("x", "counts")
+    count_operands = 1
+    unlowered_params = ("rows",)
+
+    def own_cotangent(
+        self,
+        cotangent: Any,
+        counts: Any,
+        *,
+        rows: int,
+        communicator: Communicator,
+        **_: Any,
+    ) -> Any:
+        rank = communicator.rank
+        # As many rows as `x` has can be taken from any row on.
+        zeros = jnp.zeros((rows, *cotangent.shape[1:]), cotangent.dtype)
+        padded = jnp.concatenate([cotangent, zeros])
+        start = counts[:rank].sum(dtype=counts.dtype)
+        return first_rows(lax.dynamic_slice_in_dim(padded, start, rows), counts[rank])
+
+
+operation = AllGatherV()
+counts_operation = AllGatherVCounts()
+rows_operation = AllGatherVRows()
 
 
 @overload
@@ -78,51 +137,12 @@ def allgatherv(
     name = "allgatherv"
     communicator = handles.communicator(name, comm)
     if capacity is not None:
-        x, capacity, padding = room(name, x, capacity, fill_value)
-        own, rows = counts_array(name, "counts", counts, ()), np.shape(x)[0]
-        found = counts_operation(communicator, own, rows=rows, capacity=capacity)
-        result = rows_operation(communicator, x, found, rows=rows, capacity=capacity)
-        return filled_up(result, found, padding)
+        x, capacity, padding = padded_operand(name, x, capacity, fill_value)
+        count, rows = counts_array(name, "counts", counts, ()), np.shape(x)[0]
+        recvcounts = counts_operation(communicator, count, rows=rows, capacity=capacity)
+        result = rows_operation(communicator, x, recvcounts, rows=rows, capacity=capacity)
+        return fill_up(result, recvcounts, padding)
     needs_capacity(name, "counts", counts)
     counts = row_counts(name, "counts", counts, communicator)
     check_rows(name, "x", x, counts[communicator.rank])
     return operation(communicator, x, counts=counts, shared=True)
-
-
-rows_of_this = SharedTranspose(
-    operation, lambda y, *, counts, communicator, **_: y[own_rows(counts, communicator)]
-)
-
-
-def _transpose(
-    cotangent: Any,
-    x: Any,
-    *,
-    counts: tuple[int, ...],
-    shared: bool,
-    communicator: Communicator,
-) -> Any:
-    if shared:
-        return rows_of_this(
-            cotangent, counts=counts, shared=shared, communicator=communicator
-        )
-    return named("reduce_scatterv").apply(
-        cotangent, counts=counts, op_number=SUM, communicator=communicator
-    )
-
-
-operation.def_linear(_transpose)
-
-
-def _own_rows(
-    y: Any, counts: Any, *, rows: int, communicator: Communicator, **_: Any
-) -> Any:
-    rank = communicator.rank
-    # So many rows from any one on are there.
-    padded = jnp.concatenate([y, jnp.zeros((rows, *y.shape[1:]), y.dtype)])
-    own = lax.dynamic_slice_in_dim(padded, counts[:rank].sum(dtype=counts.dtype), rows)
-    return first_rows(own, counts[rank])
-
-
-own_rows_of = SharedTranspose(rows_operation, _own_rows)
-rows_operation.def_linear(lambda *args, **params: (own_rows_of(*args, **params), None))

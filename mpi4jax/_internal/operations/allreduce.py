@@ -11,15 +11,37 @@ from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ._arguments import like
-from ._reductions import def_derivatives, reducer
-from .primitive import Operation, SharedTranspose, named
+from ._declaration import get_operation
+from ._reductions import Reduction, reducer
+from ._shared import SharedOperation
 
-operation = Operation(
-    "allreduce",
-    result=lambda x, **_: like(x),
-    in_place=True,
-)
+
+class AllReduce(Reduction, SharedOperation):
+    name = "allreduce"
+    in_place = True
+
+    def own_cotangent(self, cotangent: Any, **_: Any) -> Any:
+        return cotangent
+
+    def definition(
+        self, op_number: int, result: Any, x: Any, *, communicator: Communicator
+    ) -> Any:
+        if OPERATORS[op_number] == "PROD":
+            gathered = get_operation("allgather").apply(
+                x, shared=True, communicator=communicator
+            )
+            return reducer(op_number)(gathered, axis=0)
+        # The extremum is the mean of the elements that attain it. This takes no more memory
+        # than x does.
+        attains = x == result
+        count = self.apply(
+            attains.astype(jnp.int32), op_number=SUM, communicator=communicator
+        )
+        part = jnp.where(attains, x, 0) / count.astype(x.dtype)
+        return self.apply(part, op_number=SUM, communicator=communicator)
+
+
+operation = AllReduce()
 
 
 @without_tokens
@@ -43,21 +65,3 @@ def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("allreduce", comm)
     return operation(communicator, x, op_number=handles.operator_number("allreduce", op))
-
-
-def _definition(op_number: int, result: Any, x: Any, *, communicator: Communicator) -> Any:
-    if OPERATORS[op_number] == "PROD":
-        return reducer(op_number)(
-            named("allgather").apply(x, shared=True, communicator=communicator), axis=0
-        )
-    # The extremum is that of the processes that have it, the mean of theirs. This takes no
-    # more memory than x does.
-    has_it = x == result
-    count = operation.apply(
-        has_it.astype(jnp.int32), op_number=SUM, communicator=communicator
-    )
-    part = jnp.where(has_it, x, 0) / count.astype(x.dtype)
-    return operation.apply(part, op_number=SUM, communicator=communicator)
-
-
-def_derivatives(operation, SharedTranspose(operation, lambda y, **_: y), _definition)

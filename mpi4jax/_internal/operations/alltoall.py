@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
 from ..mpi import handles
-from ._arguments import check_first_axis, like
+from ._arguments import check_first_axis
 from .primitive import Operation
 
-operation = Operation(
-    "alltoall",
-    result=lambda x, **_: like(x),
-    batch_axes=lambda **_: (1, 1),
-)
+
+class AllToAll(Operation):
+    name = "alltoall"
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def transpose(self, cotangent: Any, x: Any, **params: Any) -> Any:
+        return self.apply(cotangent, **params)
+
+
+operation = AllToAll()
 
 
 @without_tokens
@@ -31,10 +40,3 @@ def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array:
     communicator = handles.communicator("alltoall", comm)
     check_first_axis("alltoall", x, communicator)
     return operation(communicator, x)
-
-
-operation.def_linear(
-    lambda cotangent, x, *, communicator: operation.apply(
-        cotangent, communicator=communicator
-    )
-)

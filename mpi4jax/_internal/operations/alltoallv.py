@@ -9,19 +9,61 @@ import numpy as np
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
 from ..mpi import handles
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, row_counts
-from ._ragged import Rows, counts_array, counts_of_all, filled_up, room
+from ._ragged import (
+    CountsOperation,
+    RowsOperation,
+    counts_array,
+    fill_up,
+    padded_operand,
+)
 from .primitive import Operation
 
-operation = Operation(
-    "alltoallv",
-    result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
-    batch_axes=lambda **_: (1, 1),
-)
 
-#: The same in two steps, with counts that only the running program knows.
-counts_operation = counts_of_all("alltoallv_counts", "sendcounts")
-rows_operation = Rows("alltoallv_rows", ("x", "sendcounts", "recvcounts"))
+class AllToAllV(Operation):
+    name = "alltoallv"
+
+    def written_aval(
+        self, x: ShapedArray, *, recvcounts: tuple[int, ...], **_: Any
+    ) -> ShapedArray:
+        return like(x, (sum(recvcounts), *x.shape[1:]))
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        sendcounts: tuple[int, ...],
+        recvcounts: tuple[int, ...],
+        **params: Any,
+    ) -> Any:
+        return self.apply(cotangent, sendcounts=recvcounts, recvcounts=sendcounts, **params)
+
+
+class AllToAllVCounts(CountsOperation):
+    name = "alltoallv_counts"
+    operands = ("sendcounts",)
+
+
+class AllToAllVRows(RowsOperation):
+    name = "alltoallv_rows"
+    operands = ("x", "sendcounts", "recvcounts")
+    count_operands = 2
+
+    def transpose(
+        self, cotangent: Any, x: Any, sendcounts: Any, recvcounts: Any, **params: Any
+    ) -> Any:
+        params["capacity"] = x.shape[0]
+        return self.apply(cotangent, recvcounts, sendcounts, **params), None, None
+
+
+operation = AllToAllV()
+counts_operation = AllToAllVCounts()
+rows_operation = AllToAllVRows()
 
 
 @overload
@@ -79,7 +121,7 @@ def alltoallv(
     name = "alltoallv"
     communicator = handles.communicator(name, comm)
     if capacity is not None:
-        x, capacity, padding = room(name, x, capacity, fill_value)
+        x, capacity, padding = padded_operand(name, x, capacity, fill_value)
         if recvcounts is not None:
             raise TypeError(
                 f"{name} got both `recvcounts` and `capacity`, expected one of them: with "
@@ -87,11 +129,11 @@ def alltoallv(
             )
         shape = (communicator.size,)
         sendcounts = counts_array(name, "sendcounts", sendcounts, shape)
-        found = counts_operation(
+        recvcounts = counts_operation(
             communicator, sendcounts, rows=np.shape(x)[0], capacity=capacity
         )
-        result = rows_operation(communicator, x, sendcounts, found, capacity=capacity)
-        return filled_up(result, found, padding)
+        result = rows_operation(communicator, x, sendcounts, recvcounts, capacity=capacity)
+        return fill_up(result, recvcounts, padding)
     needs_capacity(name, "sendcounts", sendcounts)
     sendcounts = row_counts(name, "sendcounts", sendcounts, communicator)
     recvcounts = row_counts(name, "recvcounts", recvcounts, communicator)
@@ -104,20 +146,3 @@ def alltoallv(
         )
     check_rows(name, "x", x, sum(sendcounts))
     return operation(communicator, x, sendcounts=sendcounts, recvcounts=recvcounts)
-
-
-operation.def_linear(
-    lambda cotangent, x, *, sendcounts, recvcounts, communicator: operation.apply(
-        cotangent, sendcounts=recvcounts, recvcounts=sendcounts, communicator=communicator
-    )
-)
-
-
-def _rows_back(
-    cotangent: Any, x: Any, sendcounts: Any, recvcounts: Any, **params: Any
-) -> Any:
-    params["capacity"] = x.shape[0]
-    return rows_operation.apply(cotangent, recvcounts, sendcounts, **params), None, None
-
-
-rows_operation.def_linear(_rows_back)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..arguments.types import Comm
 from ..forms.token import without_tokens
 from ..mpi import handles
@@ -11,7 +13,16 @@ from .primitive import Operation
 #: With MPI4JAX_CHECK, processes compare it.
 NO_STRUCTURE = 0
 
-operation = Operation("barrier", operands=(), result=lambda **_: None)
+
+class Barrier(Operation):
+    name = "barrier"
+    operands = ()
+
+    def written_aval(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+operation = Barrier()
 
 
 @without_tokens

@@ -11,18 +11,48 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank, zeros_after
-from .primitive import Operation, SharedTranspose, named
+from ._declaration import get_operation
+from ._shared import SharedOperation
 
-operation = Operation(
-    "bcast",
-    result=lambda x, *, root, communicator, **_: (
-        like(x) if communicator.rank != root else None
-    ),
-    kept=lambda *, root, communicator, **_: 0 if communicator.rank == root else None,
-    in_place=True,
-    not_lowered=("shared",),
-)
+
+class Bcast(SharedOperation):
+    name = "bcast"
+    in_place = True
+    unlowered_params = ("shared",)
+
+    def written_aval(
+        self, x: ShapedArray, *, root: int, communicator: Communicator, **_: Any
+    ) -> ShapedArray | None:
+        return like(x) if communicator.rank != root else None
+
+    def forwarded_operand(
+        self, *, root: int, communicator: Communicator, **_: Any
+    ) -> int | None:
+        return 0 if communicator.rank == root else None
+
+    def own_cotangent(
+        self, cotangent: Any, *, root: int, communicator: Communicator, **_: Any
+    ) -> Any:
+        return cotangent if communicator.rank == root else jnp.zeros_like(cotangent)
+
+    def transpose_unshared(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        root: int,
+        shared: bool,
+        communicator: Communicator,
+    ) -> Any:
+        total = get_operation("reduce").apply(
+            cotangent, op_number=SUM, root=root, communicator=communicator
+        )
+        return total if communicator.rank == root else zeros_after(total)
+
+
+operation = Bcast()
 
 
 @without_tokens
@@ -47,25 +77,3 @@ def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     communicator = handles.communicator("bcast", comm)
     root = root_rank("bcast", root, communicator)
     return operation(communicator, x, root=root, shared=True)
-
-
-root_part = SharedTranspose(
-    operation,
-    lambda y, *, root, communicator, **_: (
-        y if communicator.rank == root else jnp.zeros_like(y)
-    ),
-)
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, root: int, shared: bool, communicator: Communicator
-) -> Any:
-    if shared:
-        return root_part(cotangent, root=root, shared=shared, communicator=communicator)
-    total = named("reduce").apply(
-        cotangent, op_number=SUM, root=root, communicator=communicator
-    )
-    return total if communicator.rank == root else zeros_after(total)
-
-
-operation.def_linear(_transpose)

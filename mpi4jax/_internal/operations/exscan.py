@@ -14,32 +14,74 @@ from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ._arguments import like
-from ._reductions import def_derivatives, depend_on_all, reducer
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._reductions import Reduction, depend_on_all, reducer
+
+
+class ExScan(Reduction):
+    """The second operand is the result of the first process, which MPI leaves undefined.
+
+    With `reverse`, ranks count from the last one down.
+    """
+
+    name = "exscan"
+    operands = ("x", "initial")
+    in_place = True
+
+    def read_operands(self, **_: Any) -> int:
+        return 1
+
+    def forwarded_operand(
+        self, *, reverse: bool, communicator: Communicator, **_: Any
+    ) -> int | None:
+        return 1 if _is_first(reverse, communicator) else None
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        initial: Any,
+        *,
+        reverse: bool,
+        communicator: Communicator,
+        **params: Any,
+    ) -> Any:
+        zeros = jnp.zeros_like(cotangent)
+        result = self.apply(
+            cotangent, zeros, reverse=not reverse, communicator=communicator, **params
+        )
+        return result, cotangent if _is_first(reverse, communicator) else zeros
+
+    def definition(
+        self,
+        op_number: int,
+        result: Any,
+        x: Any,
+        initial: Any,
+        *,
+        reverse: bool,
+        communicator: Communicator,
+    ) -> Any:
+        gathered = get_operation("allgather").apply(
+            x, shared=False, communicator=communicator
+        )
+        if _is_first(reverse, communicator):
+            return depend_on_all(initial, gathered)
+        rank = communicator.rank
+        lower = gathered[rank + 1 :] if reverse else gathered[:rank]
+        return depend_on_all(reducer(op_number)(lower, axis=0), gathered)
 
 
 def _is_first(reverse: bool, communicator: Communicator) -> bool:
-    first = communicator.size - 1 if reverse else 0
-    return communicator.rank == first
+    return communicator.rank == (communicator.size - 1 if reverse else 0)
 
 
-operation = Operation(
-    "exscan",
-    operands=("x", "initial"),
-    result=lambda x, initial, **_: like(x),
-    sent=lambda **_: 1,
-    # MPI leaves the result of the first process undefined.
-    kept=lambda *, reverse, communicator, **_: (
-        1 if _is_first(reverse, communicator) else None
-    ),
-    in_place=True,
-)
+operation = ExScan()
 
 
 # Compiled, as eager calls would spend most of their time on it.
 @functools.partial(jax.jit, static_argnums=1)
-def _reduced_nothing(x: Array, op_number: int) -> Array:
+def _neutral(x: Array, op_number: int) -> Array:
     return jnp.full_like(x, identity(op_number, x.dtype))
 
 
@@ -64,45 +106,5 @@ def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     op_number = handles.operator_number("exscan", op)
     initial: Any = x
     if communicator.rank == 0:
-        initial = _reduced_nothing(array("exscan", "x", x), op_number)
+        initial = _neutral(array("exscan", "x", x), op_number)
     return operation(communicator, x, initial, op_number=op_number, reverse=False)
-
-
-def _transpose(
-    cotangent: Any,
-    x: Any,
-    initial: Any,
-    *,
-    op_number: int,
-    reverse: bool,
-    communicator: Communicator,
-) -> Any:
-    nothing = jnp.zeros_like(cotangent)
-    result = operation.apply(
-        cotangent,
-        nothing,
-        op_number=op_number,
-        reverse=not reverse,
-        communicator=communicator,
-    )
-    return result, cotangent if _is_first(reverse, communicator) else nothing
-
-
-def _definition(
-    op_number: int,
-    result: Any,
-    x: Any,
-    initial: Any,
-    *,
-    reverse: bool,
-    communicator: Communicator,
-) -> Any:
-    gathered = named("allgather").apply(x, shared=False, communicator=communicator)
-    if _is_first(reverse, communicator):
-        return depend_on_all(initial, gathered)
-    rank = communicator.rank
-    before = gathered[rank + 1 :] if reverse else gathered[:rank]
-    return depend_on_all(reducer(op_number)(before, axis=0), gathered)
-
-
-def_derivatives(operation, _transpose, _definition)

@@ -10,21 +10,36 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
-from .primitive import Operation, named
+from ._declaration import get_operation
+from .primitive import Operation
 
 
-def _result(x: ShapedArray, *, root: int, communicator: Communicator) -> ShapedArray | None:
-    if communicator.rank != root:
-        return None
-    return like(x, (communicator.size, *x.shape))
+class Gather(Operation):
+    name = "gather"
+
+    def written_aval(
+        self, x: ShapedArray, *, root: int, communicator: Communicator
+    ) -> ShapedArray | None:
+        if communicator.rank != root:
+            return None
+        return like(x, (communicator.size, *x.shape))
+
+    def forwarded_operand(self, *, root: int, communicator: Communicator) -> int | None:
+        return None if communicator.rank == root else 0
+
+    def batch_axes(self, *, root: int, communicator: Communicator) -> tuple[int, int]:
+        return 0, int(communicator.rank == root)
+
+    def transpose(
+        self, cotangent: Any, x: Any, *, root: int, communicator: Communicator
+    ) -> Any:
+        part = get_operation("scatter").apply(
+            cotangent, root=root, communicator=communicator
+        )
+        return part if communicator.rank == root else part + cotangent
 
 
-operation = Operation(
-    "gather",
-    result=_result,
-    kept=lambda *, root, communicator: None if communicator.rank == root else 0,
-    batch_axes=lambda *, root, communicator: (0, 1 if communicator.rank == root else 0),
-)
+operation = Gather()
 
 
 @without_tokens
@@ -52,11 +67,3 @@ def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     """
     communicator = handles.communicator("gather", comm)
     return operation(communicator, x, root=root_rank("gather", root, communicator))
-
-
-def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:
-    part = named("scatter").apply(cotangent, root=root, communicator=communicator)
-    return part if communicator.rank == root else part + cotangent
-
-
-operation.def_linear(_transpose)

@@ -10,23 +10,49 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
-from .primitive import Operation, named
+from ._declaration import get_operation
+from .primitive import Operation
 
 
-def _result(
-    x: ShapedArray, *, counts: tuple[int, ...], root: int, communicator: Communicator
-) -> ShapedArray | None:
-    if communicator.rank != root:
-        return None
-    return like(x, (sum(counts), *x.shape[1:]))
+class GatherV(Operation):
+    name = "gatherv"
+
+    def written_aval(
+        self,
+        x: ShapedArray,
+        *,
+        counts: tuple[int, ...],
+        root: int,
+        communicator: Communicator,
+    ) -> ShapedArray | None:
+        if communicator.rank != root:
+            return None
+        return like(x, (sum(counts), *x.shape[1:]))
+
+    def forwarded_operand(
+        self, *, root: int, communicator: Communicator, **_: Any
+    ) -> int | None:
+        return None if communicator.rank == root else 0
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        root: int,
+        communicator: Communicator,
+        **counts: Any,
+    ) -> Any:
+        part = get_operation("scatterv").apply(
+            cotangent, **counts, root=root, communicator=communicator
+        )
+        return part if communicator.rank == root else part + cotangent
 
 
-operation = Operation(
-    "gatherv",
-    result=_result,
-    kept=lambda *, root, communicator, **_: None if communicator.rank == root else 0,
-    batch_axes=lambda **_: (1, 1),
-)
+operation = GatherV()
 
 
 @without_tokens
@@ -56,15 +82,3 @@ def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -
     return operation(
         communicator, x, counts=counts, root=root_rank("gatherv", root, communicator)
     )
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, root: int, communicator: Communicator, **counts: Any
-) -> Any:
-    part = named("scatterv").apply(
-        cotangent, **counts, root=root, communicator=communicator
-    )
-    return part if communicator.rank == root else part + cotangent
-
-
-operation.def_linear(_transpose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -13,21 +14,40 @@ from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
+from ..xla.call_sites import Envelopes
+from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of, like, padding
-from ._neighbors import envelopes, filled, neighborhood, neighbors_in
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from .primitive import Operation
 
-operation = Operation(
-    "neighbor_allgather",
-    result=lambda x, *, communicator: like(
-        x, (len(neighbors_in(communicator)[0]), *x.shape)
-    ),
-    batch_axes=lambda **_: (0, 1),
-    not_written=lambda *, communicator: proc_null_blocks(neighbors_in(communicator)[0]),
-    envelopes=lambda x, *, communicator: envelopes(
-        communicator, repeat(bytes_of(x)), repeat(bytes_of(x))
-    ),
-)
+
+class NeighborAllGather(Operation):
+    name = "neighbor_allgather"
+
+    def written_aval(self, x: ShapedArray, *, communicator: Communicator) -> ShapedArray:
+        sources, _ = neighbors_in(communicator)
+        return like(x, (len(sources), *x.shape))
+
+    def unwritten_rows(self, *, communicator: Communicator) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(communicator)
+        return proc_null_blocks(sources)
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 0, 1
+
+    def envelopes(self, x: ShapedArray, *, communicator: Communicator) -> Envelopes:
+        return envelopes(communicator, repeat(bytes_of(x)), repeat(bytes_of(x)))
+
+    def transpose(self, cotangent: Any, x: Any, *, communicator: Communicator) -> Any:
+        # Each neighbor has a cotangent of its own for the array that it was sent.
+        cotangents = get_operation("neighbor_alltoall").apply(
+            cotangent, backwards=1, communicator=communicator
+        )
+        return jnp.sum(cotangents, axis=0, dtype=cotangent.dtype)
+
+
+operation = NeighborAllGather()
 
 
 @without_tokens
@@ -60,15 +80,4 @@ def neighbor_allgather(
     communicator, neighbors = neighborhood("neighbor_allgather", comm)
     fill_value = padding("neighbor_allgather", "fill_value", fill_value, x, np.shape(x))
     result = operation(communicator, x)
-    return filled(result, fill_value, proc_null_blocks(neighbors.sources))
-
-
-def _transpose(cotangent: Any, x: Any, *, communicator: Communicator) -> Any:
-    # Each neighbor has a cotangent of its own for what it was sent.
-    cotangents = named("neighbor_alltoall").apply(
-        cotangent, backwards=1, communicator=communicator
-    )
-    return jnp.sum(cotangents, axis=0, dtype=cotangent.dtype)
-
-
-operation.def_linear(_transpose)
+    return fill_blocks(result, fill_value, proc_null_blocks(neighbors.sources))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -13,6 +14,8 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
+from ..xla.call_sites import Envelopes
+from ..xla.jax_compat import ShapedArray
 from ._arguments import (
     bytes_of,
     bytes_of_a_row,
@@ -21,22 +24,56 @@ from ._arguments import (
     neighbor_row_counts,
     padding,
 )
-from ._neighbors import envelopes, filled, neighborhood, neighbors_in
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from .primitive import Operation
 
-operation = Operation(
-    "neighbor_allgatherv",
-    result=lambda x, *, counts, **_: like(x, (sum(counts), *x.shape[1:])),
-    batch_axes=lambda **_: (1, 1),
-    not_written=lambda *, counts, communicator: proc_null_blocks(
-        neighbors_in(communicator)[0], counts
-    ),
-    envelopes=lambda x, *, counts, communicator: envelopes(
-        communicator,
-        repeat(bytes_of(x)),
-        [rows * bytes_of_a_row(x) for rows in counts],
-    ),
-)
+
+class NeighborAllGatherV(Operation):
+    name = "neighbor_allgatherv"
+
+    def written_aval(
+        self, x: ShapedArray, *, counts: tuple[int, ...], **_: Any
+    ) -> ShapedArray:
+        return like(x, (sum(counts), *x.shape[1:]))
+
+    def unwritten_rows(
+        self, *, counts: tuple[int, ...], communicator: Communicator
+    ) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(communicator)
+        return proc_null_blocks(sources, counts)
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def envelopes(
+        self, x: ShapedArray, *, counts: tuple[int, ...], communicator: Communicator
+    ) -> Envelopes:
+        received = [rows * bytes_of_a_row(x) for rows in counts]
+        return envelopes(communicator, repeat(bytes_of(x)), received)
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        counts: tuple[int, ...],
+        communicator: Communicator,
+    ) -> Any:
+        # Each neighbor has cotangents of its own for the rows that it was sent.
+        _, destinations = neighbors_in(communicator)
+        cotangents = get_operation("neighbor_alltoallv").apply(
+            cotangent,
+            sendcounts=counts,
+            recvcounts=(x.shape[0],) * len(destinations),
+            backwards=1,
+            communicator=communicator,
+        )
+        blocks = cotangents.reshape(len(destinations), *x.shape)
+        return jnp.sum(blocks, axis=0, dtype=cotangent.dtype)
+
+
+operation = NeighborAllGatherV()
 
 
 @without_tokens
@@ -78,23 +115,4 @@ def neighbor_allgatherv(
         )
     fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, counts=counts)
-    return filled(result, fill_value, proc_null_blocks(sources, counts))
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, counts: tuple[int, ...], communicator: Communicator
-) -> Any:
-    # Each neighbor has cotangents of its own for the rows that it was sent.
-    _, destinations = neighbors_in(communicator)
-    number, rows = len(destinations), x.shape[0]
-    cotangents = named("neighbor_alltoallv").apply(
-        cotangent,
-        sendcounts=counts,
-        recvcounts=(rows,) * number,
-        backwards=1,
-        communicator=communicator,
-    )
-    return jnp.sum(cotangents.reshape(number, *x.shape), axis=0, dtype=cotangent.dtype)
-
-
-operation.def_linear(_transpose)
+    return fill_blocks(result, fill_value, proc_null_blocks(sources, counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -12,30 +13,40 @@ from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
+from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, like, padding
-from ._neighbors import envelopes, filled, neighborhood, neighbors_in
+from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
 
 
-def _result(x: ShapedArray, *, communicator: Communicator, backwards: int) -> ShapedArray:
-    sources, _ = neighbors_in(communicator, backwards=backwards)
-    return like(x, (len(sources), *x.shape[1:]))
+class NeighborAllToAll(Operation):
+    """With `backwards`, blocks go from destinations to sources, as their cotangents do."""
+
+    name = "neighbor_alltoall"
+
+    def written_aval(self, x: ShapedArray, **params: Any) -> ShapedArray:
+        sources, _ = neighbors_in(**params)
+        return like(x, (len(sources), *x.shape[1:]))
+
+    def unwritten_rows(self, **params: Any) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(**params)
+        return proc_null_blocks(sources)
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def envelopes(self, x: ShapedArray, **params: Any) -> Envelopes:
+        block = bytes_of_a_row(x)
+        return envelopes(sent=repeat(block), received=repeat(block), **params)
+
+    def transpose(
+        self, cotangent: Any, x: Any, *, backwards: int, communicator: Communicator
+    ) -> Any:
+        return self.apply(cotangent, backwards=1 - backwards, communicator=communicator)
 
 
-def _not_written(*, communicator: Communicator, backwards: int) -> Any:
-    return proc_null_blocks(neighbors_in(communicator, backwards=backwards)[0])
-
-
-operation = Operation(
-    "neighbor_alltoall",
-    result=_result,
-    batch_axes=lambda **_: (1, 1),
-    not_written=_not_written,
-    envelopes=lambda x, **params: envelopes(
-        sent=repeat(bytes_of_a_row(x)), received=repeat(bytes_of_a_row(x)), **params
-    ),
-)
+operation = NeighborAllToAll()
 
 
 @without_tokens
@@ -71,12 +82,4 @@ def neighbor_alltoall(
         )
     fill_value = padding("neighbor_alltoall", "fill_value", fill_value, x, np.shape(x)[1:])
     result = operation(communicator, x, backwards=0)
-    return filled(result, fill_value, proc_null_blocks(neighbors.sources))
-
-
-# Each cotangent goes back along the edge on which the slice came.
-operation.def_linear(
-    lambda cotangent, x, *, backwards, communicator: operation.apply(
-        cotangent, backwards=1 - backwards, communicator=communicator
-    )
-)
+    return fill_blocks(result, fill_value, proc_null_blocks(neighbors.sources))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,36 +21,65 @@ from ._arguments import (
     neighbor_row_counts,
     padding,
 )
-from ._neighbors import envelopes, filled, neighborhood, neighbors_in
+from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
 
 
-def _not_written(
-    *, recvcounts: tuple[int, ...], backwards: int, communicator: Communicator, **_: Any
-) -> Any:
-    sources, _destinations = neighbors_in(communicator, backwards=backwards)
-    return proc_null_blocks(sources, recvcounts)
+class NeighborAllToAllV(Operation):
+    """With `backwards`, rows go from destinations to sources, as their cotangents do."""
+
+    name = "neighbor_alltoallv"
+
+    def written_aval(
+        self, x: ShapedArray, *, recvcounts: tuple[int, ...], **_: Any
+    ) -> ShapedArray:
+        return like(x, (sum(recvcounts), *x.shape[1:]))
+
+    def unwritten_rows(
+        self,
+        *,
+        sendcounts: tuple[int, ...],
+        recvcounts: tuple[int, ...],
+        **params: Any,
+    ) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(**params)
+        return proc_null_blocks(sources, recvcounts)
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def envelopes(
+        self,
+        x: ShapedArray,
+        *,
+        sendcounts: tuple[int, ...],
+        recvcounts: tuple[int, ...],
+        **params: Any,
+    ) -> Envelopes:
+        row = bytes_of_a_row(x)
+        sent, received = ([rows * row for rows in n] for n in (sendcounts, recvcounts))
+        return envelopes(sent=sent, received=received, **params)
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        sendcounts: tuple[int, ...],
+        recvcounts: tuple[int, ...],
+        backwards: int,
+        communicator: Communicator,
+    ) -> Any:
+        return self.apply(
+            cotangent,
+            sendcounts=recvcounts,
+            recvcounts=sendcounts,
+            backwards=1 - backwards,
+            communicator=communicator,
+        )
 
 
-def _envelopes(
-    x: ShapedArray,
-    *,
-    sendcounts: tuple[int, ...],
-    recvcounts: tuple[int, ...],
-    **params: Any,
-) -> Envelopes:
-    row = bytes_of_a_row(x)
-    sent, received = ([rows * row for rows in n] for n in (sendcounts, recvcounts))
-    return envelopes(sent=sent, received=received, **params)
-
-
-operation = Operation(
-    "neighbor_alltoallv",
-    result=lambda x, *, recvcounts, **_: like(x, (sum(recvcounts), *x.shape[1:])),
-    batch_axes=lambda **_: (1, 1),
-    not_written=_not_written,
-    envelopes=_envelopes,
-)
+operation = NeighborAllToAllV()
 
 
 @without_tokens
@@ -103,18 +133,4 @@ def neighbor_alltoallv(
     result = operation(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )
-    return filled(result, fill_value, proc_null_blocks(sources, recvcounts))
-
-
-# Each cotangent goes back along the edge on which the rows came.
-operation.def_linear(
-    lambda cotangent, x, *, sendcounts, recvcounts, backwards, communicator: (
-        operation.apply(
-            cotangent,
-            sendcounts=recvcounts,
-            recvcounts=sendcounts,
-            backwards=1 - backwards,
-            communicator=communicator,
-        )
-    )
-)
+    return fill_blocks(result, fill_value, proc_null_blocks(sources, recvcounts))

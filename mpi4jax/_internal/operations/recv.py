@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
 from ..forms.token import LinearToken, without_tokens
@@ -14,22 +15,62 @@ from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
     PROC_NULL,
-    like,
-    no_derivative,
     recv_tag,
+    refuse_derivative,
+    refuse_unknown_source,
     source_rank,
 )
-from ._linear import Linear, linear
+from ._linear import LinearOperation, get_linear
 from .primitive import Operation
 
-operation = Operation(
-    "recv",
-    result=lambda x, **_: like(x),
-    sent=lambda **_: 0,
-    # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
-    kept=lambda *, source, **_: 0 if source == PROC_NULL else None,
-)
-operation.def_jvp(no_derivative("recv"))
+
+class Recv(Operation):
+    name = "recv"
+    is_collective = False
+
+    def read_operands(self, **_: Any) -> int:
+        return 0
+
+    def forwarded_operand(self, *, source: int, **_: Any) -> int | None:
+        # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
+        return 0 if source == PROC_NULL else None
+
+    def jvp(self, *_: Any, **__: Any) -> Any:
+        refuse_derivative("recv")
+
+
+class LinearRecv(LinearOperation):
+    name = "recv"
+
+    def check_transpose(self, *, source: int, **_: Any) -> None:
+        if source == ANY_SOURCE:
+            refuse_unknown_source("recv with source=MPI.ANY_SOURCE")
+
+    def transpose(
+        self,
+        cotangent: Any,
+        token_cotangent: Any,
+        x: Any,
+        token: Any,
+        origin: Any,
+        *,
+        source: int,
+        tag: int,
+        status_number: int,
+        is_tangent: bool,
+        **params: Any,
+    ) -> Any:
+        # The tag with which the message came is not known: that of `send` by default.
+        params.update(dest=source, tag=0 if tag == ANY_TAG else tag)
+        send = get_linear("send")
+        (token,) = send.apply_back(cotangent, token_cotangent, origin, **params)
+        # The result does not depend on `x`, except if that is the result.
+        back = cotangent if source == PROC_NULL else jnp.zeros(x.shape, x.dtype)
+        return back, token, None
+
+
+operation = Recv()
+linear_operation = LinearRecv(operation)
 
 
 @without_tokens
@@ -62,7 +103,7 @@ def recv(
     """
     communicator = handles.communicator("recv", comm)
     params = _params(source, tag, communicator)
-    return operation.receive(communicator, x, **params, status=status)
+    return operation.call_with_status(communicator, x, **params, status=status)
 
 
 def _params(source: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
@@ -82,7 +123,7 @@ def with_linear_token(
     status: Any = None,
 ) -> tuple[Any, LinearToken]:
     communicator = handles.communicator("recv", comm)
-    result = linear_recv.on(
+    result = linear_operation.call(
         token,
         x,
         **_params(source, tag, communicator),
@@ -91,31 +132,3 @@ def with_linear_token(
     )
     # The status is filled when the call has run.
     return jax.block_until_ready(result) if status is not None else result
-
-
-def _transpose(
-    cotangent: Any,
-    token: Any,
-    zeros: Any,
-    origin: Any,
-    *,
-    source: int,
-    tag: int,
-    status_number: int,
-    **params: Any,
-) -> tuple[Any, Any]:
-    if source == ANY_SOURCE:
-        raise NotImplementedError(
-            "recv with source=MPI.ANY_SOURCE can't be differentiated in reverse mode: the "
-            "gradient has to be sent back to the source. Name it"
-        )
-    # The tag that a message comes with is not known. This is the one of a `send` without.
-    tag = 0 if tag == ANY_TAG else tag
-    (token,) = linear("send").apply(
-        cotangent, token, origin, dest=source, tag=tag, **params
-    )
-    # What was in `x` had no part in the result, unless nothing came.
-    return (cotangent if source == PROC_NULL else zeros), token
-
-
-linear_recv = Linear(operation, _transpose)

@@ -8,18 +8,56 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
-from ._reductions import def_derivatives, depend_on_all, reducer
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._reductions import Reduction, depend_on_all, reducer
 
-operation = Operation(
-    "reduce",
-    result=lambda x, *, root, communicator, **_: (
-        like(x) if communicator.rank == root else None
-    ),
-    kept=lambda *, root, communicator, **_: None if communicator.rank == root else 0,
-    in_place=True,
-)
+
+class Reduce(Reduction):
+    name = "reduce"
+    in_place = True
+
+    def written_aval(
+        self, x: ShapedArray, *, root: int, communicator: Communicator, **_: Any
+    ) -> ShapedArray | None:
+        return like(x) if communicator.rank == root else None
+
+    def forwarded_operand(
+        self, *, root: int, communicator: Communicator, **_: Any
+    ) -> int | None:
+        return None if communicator.rank == root else 0
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        op_number: int,
+        root: int,
+        communicator: Communicator,
+    ) -> Any:
+        total = get_operation("bcast").apply(
+            cotangent, root=root, shared=False, communicator=communicator
+        )
+        return total if communicator.rank == root else total + cotangent
+
+    def definition(
+        self,
+        op_number: int,
+        result: Any,
+        x: Any,
+        *,
+        root: int,
+        communicator: Communicator,
+    ) -> Any:
+        gathered = get_operation("gather").apply(x, root=root, communicator=communicator)
+        is_root = communicator.rank == root
+        value = reducer(op_number)(gathered, axis=0) if is_root else gathered
+        return depend_on_all(value, gathered)
+
+
+operation = Reduce()
 
 
 @without_tokens
@@ -44,23 +82,3 @@ def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array:
         op_number=handles.operator_number("reduce", op),
         root=root_rank("reduce", root, communicator),
     )
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, op_number: int, root: int, communicator: Communicator
-) -> Any:
-    total = named("bcast").apply(
-        cotangent, root=root, shared=False, communicator=communicator
-    )
-    return total if communicator.rank == root else total + cotangent
-
-
-def _definition(
-    op_number: int, result: Any, x: Any, *, root: int, communicator: Communicator
-) -> Any:
-    gathered = named("gather").apply(x, root=root, communicator=communicator)
-    value = reducer(op_number)(gathered, axis=0) if communicator.rank == root else gathered
-    return depend_on_all(value, gathered)
-
-
-def_derivatives(operation, _transpose, _definition)

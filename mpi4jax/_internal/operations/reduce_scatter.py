@@ -8,15 +8,36 @@ from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
-from ._reductions import def_derivatives, reducer
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._reductions import Reduction, reducer
 
-operation = Operation(
-    "reduce_scatter",
-    result=lambda x, **_: like(x, x.shape[1:]),
-    batch_axes=lambda **_: (1, 0),
-)
+
+class ReduceScatter(Reduction):
+    name = "reduce_scatter"
+
+    def written_aval(self, x: ShapedArray, **_: Any) -> ShapedArray:
+        return like(x, x.shape[1:])
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 0
+
+    def transpose(
+        self, cotangent: Any, x: Any, *, op_number: int, communicator: Communicator
+    ) -> Any:
+        return get_operation("allgather").apply(
+            cotangent, shared=False, communicator=communicator
+        )
+
+    def definition(
+        self, op_number: int, result: Any, x: Any, *, communicator: Communicator
+    ) -> Any:
+        slices = get_operation("alltoall").apply(x, communicator=communicator)
+        return reducer(op_number)(slices, axis=0)
+
+
+operation = ReduceScatter()
 
 
 @without_tokens
@@ -38,16 +59,3 @@ def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     return operation(
         communicator, x, op_number=handles.operator_number("reduce_scatter", op)
     )
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, op_number: int, communicator: Communicator
-) -> Any:
-    return named("allgather").apply(cotangent, shared=False, communicator=communicator)
-
-
-def _definition(op_number: int, result: Any, x: Any, *, communicator: Communicator) -> Any:
-    return reducer(op_number)(named("alltoall").apply(x, communicator=communicator), axis=0)
-
-
-def_derivatives(operation, _transpose, _definition)

@@ -10,17 +10,50 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
-from ._reductions import def_derivatives, reducer
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._reductions import Reduction, reducer
 
 
-def _result(
-    x: ShapedArray, *, counts: tuple[int, ...], communicator: Communicator, **_: Any
-) -> ShapedArray:
-    return like(x, (counts[communicator.rank], *x.shape[1:]))
+class ReduceScatterV(Reduction):
+    name = "reduce_scatterv"
+
+    def written_aval(
+        self,
+        x: ShapedArray,
+        *,
+        counts: tuple[int, ...],
+        communicator: Communicator,
+        **_: Any,
+    ) -> ShapedArray:
+        return like(x, (counts[communicator.rank], *x.shape[1:]))
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def transpose(self, cotangent: Any, x: Any, *, op_number: int, **params: Any) -> Any:
+        return get_operation("allgatherv").apply(cotangent, **params, shared=False)
+
+    def definition(
+        self,
+        op_number: int,
+        result: Any,
+        x: Any,
+        *,
+        counts: tuple[int, ...],
+        communicator: Communicator,
+    ) -> Any:
+        rows = counts[communicator.rank]
+        received = get_operation("alltoallv").apply(
+            x,
+            sendcounts=counts,
+            recvcounts=(rows,) * communicator.size,
+            communicator=communicator,
+        )
+        blocks = received.reshape(communicator.size, rows, *received.shape[1:])
+        return reducer(op_number)(blocks, axis=0)
 
 
-operation = Operation("reduce_scatterv", result=_result, batch_axes=lambda **_: (1, 1))
+operation = ReduceScatterV()
 
 
 @without_tokens
@@ -45,30 +78,3 @@ def reduce_scatterv(x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None) 
     check_rows("reduce_scatterv", "x", x, sum(counts))
     op_number = handles.operator_number("reduce_scatterv", op)
     return operation(communicator, x, op_number=op_number, counts=counts)
-
-
-def _transpose(cotangent: Any, x: Any, *, op_number: int, **params: Any) -> Any:
-    return named("allgatherv").apply(cotangent, **params, shared=False)
-
-
-def _definition(
-    op_number: int,
-    result: Any,
-    x: Any,
-    *,
-    counts: tuple[int, ...],
-    communicator: Communicator,
-) -> Any:
-    own = counts[communicator.rank]
-    # What all processes have for the rows of this one.
-    received = named("alltoallv").apply(
-        x,
-        sendcounts=counts,
-        recvcounts=(own,) * communicator.size,
-        communicator=communicator,
-    )
-    parts = received.reshape(communicator.size, own, *received.shape[1:])
-    return reducer(op_number)(parts, axis=0)
-
-
-def_derivatives(operation, _transpose, _definition)

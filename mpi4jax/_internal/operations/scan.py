@@ -8,11 +8,37 @@ from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ._arguments import like
-from ._reductions import def_derivatives, depend_on_all, reducer
-from .primitive import Operation, named
+from ._declaration import get_operation
+from ._reductions import Reduction, depend_on_all, reducer
 
-operation = Operation("scan", result=lambda x, **_: like(x), in_place=True)
+
+class Scan(Reduction):
+    """With `reverse`, ranks count from the last one down."""
+
+    name = "scan"
+    in_place = True
+
+    def transpose(self, cotangent: Any, x: Any, *, reverse: bool, **params: Any) -> Any:
+        return self.apply(cotangent, reverse=not reverse, **params)
+
+    def definition(
+        self,
+        op_number: int,
+        result: Any,
+        x: Any,
+        *,
+        reverse: bool,
+        communicator: Communicator,
+    ) -> Any:
+        gathered = get_operation("allgather").apply(
+            x, shared=False, communicator=communicator
+        )
+        rank = communicator.rank
+        arrays = gathered[rank:] if reverse else gathered[: rank + 1]
+        return depend_on_all(reducer(op_number)(arrays, axis=0), gathered)
+
+
+operation = Scan()
 
 
 @without_tokens
@@ -33,23 +59,3 @@ def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     return operation(
         communicator, x, op_number=handles.operator_number("scan", op), reverse=False
     )
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, op_number: int, reverse: bool, communicator: Communicator
-) -> Any:
-    return operation.apply(
-        cotangent, op_number=op_number, reverse=not reverse, communicator=communicator
-    )
-
-
-def _definition(
-    op_number: int, result: Any, x: Any, *, reverse: bool, communicator: Communicator
-) -> Any:
-    gathered = named("allgather").apply(x, shared=False, communicator=communicator)
-    rank = communicator.rank
-    value = reducer(op_number)(gathered[rank:] if reverse else gathered[: rank + 1], axis=0)
-    return depend_on_all(value, gathered)
-
-
-def_derivatives(operation, _transpose, _definition)

@@ -8,15 +8,36 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like, root_rank, zeros_after
-from .primitive import Operation, named
+from ._declaration import get_operation
+from .primitive import Operation
 
-operation = Operation(
-    "scatter",
-    result=lambda x, *, root, communicator: like(x, x.shape[communicator.rank == root :]),
-    sent=lambda *, root, communicator: int(communicator.rank == root),
-    batch_axes=lambda *, root, communicator: (int(communicator.rank == root), 0),
-)
+
+class Scatter(Operation):
+    name = "scatter"
+
+    def written_aval(
+        self, x: ShapedArray, *, root: int, communicator: Communicator
+    ) -> ShapedArray:
+        return like(x, x.shape[communicator.rank == root :])
+
+    def read_operands(self, *, root: int, communicator: Communicator) -> int:
+        return int(communicator.rank == root)
+
+    def batch_axes(self, *, root: int, communicator: Communicator) -> tuple[int, int]:
+        return int(communicator.rank == root), 0
+
+    def transpose(
+        self, cotangent: Any, x: Any, *, root: int, communicator: Communicator
+    ) -> Any:
+        gathered = get_operation("gather").apply(
+            cotangent, root=root, communicator=communicator
+        )
+        return gathered if communicator.rank == root else zeros_after(gathered)
+
+
+operation = Scatter()
 
 
 @without_tokens
@@ -48,11 +69,3 @@ def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
     if communicator.rank == root:
         check_first_axis("scatter", x, communicator)
     return operation(communicator, x, root=root)
-
-
-def _transpose(cotangent: Any, x: Any, *, root: int, communicator: Communicator) -> Any:
-    gathered = named("gather").apply(cotangent, root=root, communicator=communicator)
-    return gathered if communicator.rank == root else zeros_after(gathered)
-
-
-operation.def_linear(_transpose)

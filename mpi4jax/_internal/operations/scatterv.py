@@ -10,21 +10,45 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
-from .primitive import Operation, named
+from ._declaration import get_operation
+from .primitive import Operation
 
 
-def _result(
-    x: ShapedArray, *, counts: tuple[int, ...], root: int, communicator: Communicator
-) -> ShapedArray:
-    return like(x, (counts[communicator.rank], *x.shape[1:]))
+class ScatterV(Operation):
+    name = "scatterv"
+
+    def written_aval(
+        self,
+        x: ShapedArray,
+        *,
+        counts: tuple[int, ...],
+        root: int,
+        communicator: Communicator,
+    ) -> ShapedArray:
+        return like(x, (counts[communicator.rank], *x.shape[1:]))
+
+    def read_operands(self, *, root: int, communicator: Communicator, **_: Any) -> int:
+        return int(communicator.rank == root)
+
+    def batch_axes(self, **_: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        *,
+        root: int,
+        communicator: Communicator,
+        **counts: Any,
+    ) -> Any:
+        gathered = get_operation("gatherv").apply(
+            cotangent, **counts, root=root, communicator=communicator
+        )
+        return gathered if communicator.rank == root else zeros_after(gathered)
 
 
-operation = Operation(
-    "scatterv",
-    result=_result,
-    sent=lambda *, root, communicator, **_: int(communicator.rank == root),
-    batch_axes=lambda **_: (1, 1),
-)
+operation = ScatterV()
 
 
 @without_tokens
@@ -52,18 +76,6 @@ def scatterv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) 
     communicator = handles.communicator("scatterv", comm)
     counts = row_counts("scatterv", "counts", counts, communicator)
     root = root_rank("scatterv", root, communicator)
-    given = sum(counts) if communicator.rank == root else counts[communicator.rank]
-    check_rows("scatterv", "x", x, given)
+    rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
+    check_rows("scatterv", "x", x, rows)
     return operation(communicator, x, counts=counts, root=root)
-
-
-def _transpose(
-    cotangent: Any, x: Any, *, root: int, communicator: Communicator, **counts: Any
-) -> Any:
-    gathered = named("gatherv").apply(
-        cotangent, **counts, root=root, communicator=communicator
-    )
-    return gathered if communicator.rank == root else zeros_after(gathered)
-
-
-operation.def_linear(_transpose)

@@ -4,17 +4,53 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from ..arguments.checks import integer
 from ..arguments.types import ArrayLike, Comm, Integer
 from ..forms.token import LinearToken, without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ._arguments import dest_rank, no_derivative, send_tag
-from ._linear import Linear, linear
+from ._arguments import dest_rank, refuse_derivative, send_tag
+from ._linear import LinearOperation, get_linear
 from .primitive import Operation
 
-operation = Operation("send", result=lambda x, **_: None)
-operation.def_jvp(no_derivative("send"))
+
+class Send(Operation):
+    name = "send"
+    is_collective = False
+
+    def written_aval(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def read_operands(self, **_: Any) -> int:
+        return 1
+
+    def jvp(self, *_: Any, **__: Any) -> Any:
+        refuse_derivative("send")
+
+
+class LinearSend(LinearOperation):
+    name = "send"
+
+    def transpose(
+        self,
+        cotangent: Any,
+        x: Any,
+        token: Any,
+        origin: Any,
+        *,
+        dest: int,
+        is_tangent: bool,
+        **params: Any,
+    ) -> Any:
+        zeros = jnp.zeros(x.shape, x.dtype)
+        params.update(source=dest, status_number=handles.NO_STATUS)
+        return *get_linear("recv").apply_back(zeros, cotangent, origin, **params), None
+
+
+operation = Send()
+linear_operation = LinearSend(operation)
 
 
 @without_tokens
@@ -51,16 +87,4 @@ def with_linear_token(
 ) -> LinearToken:
     communicator = handles.communicator("send", comm)
     params = _params(dest, tag, communicator)
-    return linear_send.on(token, x, **params, communicator=communicator)[1]
-
-
-def _transpose(
-    token: Any, zeros: Any, origin: Any, *, dest: int, **params: Any
-) -> tuple[Any, Any]:
-    back, token = linear("recv").apply(
-        zeros, token, origin, source=dest, status_number=handles.NO_STATUS, **params
-    )
-    return back, token
-
-
-linear_send = Linear(operation, _transpose)
+    return linear_operation.call(token, x, **params, communicator=communicator)[1]

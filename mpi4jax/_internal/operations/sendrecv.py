@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,27 +26,32 @@ from ._arguments import (
     dest_rank,
     like,
     recv_tag,
+    refuse_unknown_source,
     send_tag,
     source_rank,
 )
 from .primitive import Operation
 
 
-def _operation(kind: type[Operation], *operands: str) -> Operation:
-    return kind(
-        "sendrecv",
-        operands=operands,
-        result=lambda sendbuf, recvbuf, *_, **__: like(recvbuf),
-        sent=lambda **_: 1,
-        # Nothing comes from nowhere: the buffer stays as it was (MPI-4.1 §3.10).
-        kept=lambda *, source, **_: 1 if source == PROC_NULL else None,
-    )
+class SendRecv(Operation):
+    name = "sendrecv"
+    operands: ClassVar[tuple[str, ...]] = ("sendbuf", "recvbuf")
+    is_collective = False
 
+    def written_aval(
+        self, sendbuf: ShapedArray, recvbuf: ShapedArray, *_: Any, **__: Any
+    ) -> ShapedArray:
+        return like(recvbuf)
 
-class _Messages(Operation):
-    """A sendrecv, of which one half may be missing where trees are sent and received."""
+    def read_operands(self, **_: Any) -> int:
+        return 1
 
-    def apply_to_parcel(self, *operands: Any, **params: Any) -> Any:
+    def forwarded_operand(self, *, source: int, **_: Any) -> int | None:
+        # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
+        return 1 if source == PROC_NULL else None
+
+    def apply_packed(self, *operands: Any, **params: Any) -> Any:
+        # A tree that has fewer groups than the other one sends none, or receives none.
         sendbuf, recvbuf = operands
         if sendbuf is None:
             sendbuf, params["dest"] = jnp.zeros(0, recvbuf.dtype), PROC_NULL
@@ -54,8 +59,56 @@ class _Messages(Operation):
             recvbuf, params["source"] = jnp.zeros(0, sendbuf.dtype), PROC_NULL
         return self.apply(sendbuf, recvbuf, **params)
 
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        results = self.primitive.bind(*primals, **params)
+        operands = *map(ad.instantiate_zeros, tangents), mark_p.bind(*primals)
+        params["status_number"] = handles.NO_STATUS
+        return results, tangents_operation.primitive.bind(*operands, **params)
 
-operation = _operation(_Messages, "sendbuf", "recvbuf")
+    def check_transpose(self, *, source: int, **_: Any) -> None:
+        if source == ANY_SOURCE:
+            refuse_unknown_source("sendrecv with source=MPI.ANY_SOURCE")
+
+    def transpose(
+        self,
+        cotangent: Any,
+        sendbuf: Any,
+        recvbuf: Any,
+        *mark: Any,
+        source: int,
+        dest: int,
+        **params: Any,
+    ) -> Any:
+        # The cotangent goes back with a tag that only its sender knows.
+        params.update(recvtag=ANY_TAG, status_number=handles.NO_STATUS)
+        zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
+        back = operation.apply(cotangent, zeros, source=dest, dest=source, **params)
+        # The result does not depend on `recvbuf`, except if that is the result.
+        other = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
+        return back, other, *mark
+
+
+class SendRecvTangents(SendRecv):
+    """A sendrecv of tangents, which have one direction in common on all processes.
+
+    :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
+    same time. The third operand is the primal arrays' mark, which tells that from a map
+    over arrays and their tangents.
+    """
+
+    operands = ("sendbuf", "recvbuf", "mark")
+
+    def check_batch(self, axes: Sequence[int | None], **_: Any) -> None:
+        check_batch_of_tangents(self.name, axes[-1])
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        results = self.primitive.bind(*primals, **params)
+        operands = *map(ad.instantiate_zeros, tangents[:-1]), primals[-1]
+        return results, self.primitive.bind(*operands, **params)
+
+
+operation = SendRecv()
+tangents_operation = SendRecvTangents()
 
 
 @without_tokens
@@ -94,7 +147,7 @@ def sendrecv(
 
     """
     communicator = handles.communicator("sendrecv", comm)
-    return operation.receive(
+    return operation.call_with_status(
         communicator,
         sendbuf,
         recvbuf,
@@ -117,26 +170,6 @@ def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
         )
 
 
-class _Tangents(Operation):
-    """A sendrecv of tangents, which have one direction in common on all processes.
-
-    :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
-    same time. The third operand is the primal arrays' mark, which tells that from a map
-    over arrays and their tangents.
-    """
-
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-        check_batch_of_tangents(self.name, axes[-1])
-        return super()._batch(operands, axes, **params)
-
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        result = self.primitive.bind(*primals, **params)
-        pushed = map(ad.instantiate_zeros, tangents[:-1])
-        return result, self.primitive.bind(*pushed, primals[-1], **params)
-
-
-tangents = _operation(_Tangents, "sendbuf", "recvbuf", "mark")
-
 # A scalar that is mapped over where one of its operands is, and takes no time.
 mark_p = Primitive("sendrecv_mark")
 mark_p.def_impl(lambda *_: jnp.zeros((), bool))
@@ -154,39 +187,3 @@ ad.primitive_jvps[mark_p] = lambda primals, _: (
     mark_p.bind(*primals),
     ad.Zero(ShapedArray((), jax.dtypes.float0)),
 )
-
-
-def _jvp(primals: Sequence[Any], given: Sequence[Any], **params: Any) -> Any:
-    result = operation.primitive.bind(*primals, **params)
-    pushed = map(ad.instantiate_zeros, given)
-    params["status_number"] = handles.NO_STATUS
-    mark = mark_p.bind(*primals)
-    return result, tangents.primitive.bind(*pushed, mark, **params)
-
-
-def _transpose(
-    cotangent: Any,
-    sendbuf: Any,
-    recvbuf: Any,
-    *mark: Any,
-    source: int,
-    dest: int,
-    **params: Any,
-) -> Any:
-    if source == ANY_SOURCE:
-        raise NotImplementedError(
-            "sendrecv with source=MPI.ANY_SOURCE can't be differentiated in reverse mode: "
-            "the gradient has to be sent back to the source. Name it"
-        )
-    # The cotangent goes the way back. Which tag it comes with, its sender alone knows.
-    params.update(recvtag=ANY_TAG, status_number=handles.NO_STATUS)
-    nothing = jnp.zeros(sendbuf.shape, sendbuf.dtype)
-    back = operation.apply(cotangent, nothing, source=dest, dest=source, **params)
-    # What was in recvbuf had no part in the result, unless nothing came.
-    kept = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
-    return back, kept, *mark
-
-
-operation.def_jvp(_jvp)
-operation.def_transpose(_transpose)
-tangents.def_linear(_transpose)

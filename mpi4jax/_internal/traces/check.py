@@ -15,7 +15,7 @@ import jax
 
 from mpi4jax import _core
 
-from ..operations.primitive import wrap_eager_calls
+from ..operations._eager import wrap_eager_calls
 from ..xla.call_sites import describe_stack, frames_of
 
 

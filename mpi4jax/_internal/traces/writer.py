@@ -30,7 +30,7 @@ from mpi4jax import _core
 from .. import versions
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..mpi import binding, handles
-from ..operations.primitive import wrap_eager_calls
+from ..operations._eager import wrap_eager_calls
 from ..watch.late_ranks import collective_section
 from ..xla import call_sites
 

@@ -1,0 +1,129 @@
+"""The calls of handlers in compiled programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.dtypes import carrier_aval
+from ..mpi import device
+from ..xla import call_sites
+from ..xla.effects import custom_call_target, lower_in_order
+from ..xla.jax_compat import (
+    LoweredProgram,
+    Primitive,
+    calls_with,
+    convert,
+    forbid_aliasing,
+    has_aliases,
+    is_undonated_argument,
+    lower_with,
+    on_lowering,
+    register_lowering,
+)
+from ._declaration import Declaration
+
+
+def lower(operation: Declaration, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+    """Lower an operation to the call of its handler.
+
+    Some types have a carrier, another type of the same size that XLA can pass to a handler:
+    operands are converted to it, and results from it.
+    """
+    carriers = list(map(carrier_aval, ctx.avals_in[: operation.read_operands(**params)]))
+    aval = operation.written_aval(*ctx.avals_in, **params)
+    written = [] if aval is None else [aval]
+    in_place = (
+        operation.in_place
+        and len(written) == 1
+        # XLA would copy an argument of the program to have it overwritten.
+        and not is_undonated_argument(operands[0])
+    )
+    envelopes = operation.envelopes(*carriers, **params)
+    results = call_in_program(
+        ctx,
+        operation.name,
+        list(map(convert, operands, carriers)),
+        operation.attributes(**params),
+        envelopes,
+        None if operation.is_collective else envelopes,
+        avals_in=carriers,
+        avals_out=list(map(carrier_aval, written)),
+        aliases={0: 0} if in_place else None,
+    )
+    parts = operation.unwritten_rows(**params)
+    if parts:
+        clear = functools.partial(fill, value=0, parts=parts)
+        results = lower_with(ctx, lambda x: [clear(x)], results, [carrier_aval(written[0])])
+    forwarded = operation.forwarded_operand(**params)
+    if forwarded is not None:
+        return [operands[forwarded]]
+    return list(map(convert, results, written))
+
+
+def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
+    """Register a rule that calls a handler, on all platforms that have handlers."""
+
+    def lower_on_device(
+        platform: str, ctx: Any, *operands: Any, **params: Any
+    ) -> Sequence[Any]:
+        device.prepare(platform)
+        return rule(ctx, *operands, **params)
+
+    register_lowering(primitive, rule, platform="cpu")
+    for platform in device.PLATFORMS:
+        on_device = functools.partial(lower_on_device, platform)
+        register_lowering(primitive, on_device, platform=platform)
+
+
+def call_in_program(
+    ctx: Any,
+    handler: str,
+    operands: Sequence[Any],
+    attributes: dict[str, Any],
+    envelopes: call_sites.Envelopes | None = None,
+    awaited: call_sites.Envelopes | None = None,
+    **types: Any,
+) -> list[Any]:
+    """Call a handler, in order with all other calls, and note the call's line.
+
+    `envelopes` are the messages that the call sends and receives, and `awaited` those for
+    which it is reported to wait.
+    """
+    index = call_sites.note(ctx, envelopes, awaited)
+    attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}
+    return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
+
+
+def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
+    """An array with a value in some parts, each a first row and a number of rows.
+
+    XLA overwrites these and no more, where nothing else needs the array.
+    """
+    value = jnp.asarray(value, array.dtype)
+    for first, rows in parts:
+        part = jnp.broadcast_to(value, (rows, *array.shape[1:]))
+        array = jax.lax.dynamic_update_slice_in_dim(array, part, first, 0)
+    return array
+
+
+def _finish(program: LoweredProgram) -> None:
+    """Complete the calls of a program when all of it is lowered."""
+    if not call_sites.is_noted(program):
+        return
+    calls = calls_with(program, call_sites.CALL_SITE)
+    for call in calls:
+        # XLA would have to copy an operand that others read as well before a result can
+        # take its memory. It takes long to find that out: the time to compile grows with
+        # the square of the number of such operations.
+        if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
+            forbid_aliasing(call)
+    call_sites.tell(program, calls)
+
+
+on_lowering(_finish)
