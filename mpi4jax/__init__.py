@@ -26,7 +26,6 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.mpi.device import has_cuda_support as has_cuda_support
     from ._internal.mpi.device import has_sycl_support as has_sycl_support
     from ._internal.nonblocking.requests import Request as Request
-    from ._internal.nonblocking.requests import wait as wait
 
     __version__ = _versions.VERSION
 
@@ -40,47 +39,11 @@ elif not _is_for_command:
         from .notoken import *
     from . import tree as tree
 
-# What is the same in both, and is made of the operations.
 if _typing.TYPE_CHECKING or not _is_for_command:
     from . import halo as halo
-    from ._internal.nonblocking.functions import iallgather as iallgather
-    from ._internal.nonblocking.functions import iallreduce as iallreduce
-    from ._internal.nonblocking.functions import ialltoall as ialltoall
-    from ._internal.nonblocking.functions import ibcast as ibcast
-    from ._internal.nonblocking.functions import iexchange as iexchange
-    from ._internal.nonblocking.functions import irecv as irecv
-    from ._internal.nonblocking.functions import isend as isend
-    from ._internal.nonblocking.functions import isendrecv as isendrecv
-    from ._internal.nonblocking.overlap import in_order as in_order
-    from ._internal.nonblocking.overlap import overlap as overlap
 
 if not _typing.TYPE_CHECKING and not _is_for_command:
-    __all__ = [
-        *notoken.__all__,
-        "HashableMPIType",
-        "LinearToken",
-        "Request",
-        "create_token",
-        "halo",
-        "has_cuda_support",
-        "has_sycl_support",
-        "iallgather",
-        "iallreduce",
-        "ialltoall",
-        "ibcast",
-        "iexchange",
-        "in_order",
-        "irecv",
-        "isend",
-        "isendrecv",
-        "overlap",
-        "prepare_gpu",
-        "tie",
-        "tree",
-        "unpack_hashable",
-        "wait",
-        "wrap_as_hashable",
-    ]
+    __all__ = [name for name in dir() if not name.startswith("_")]
 
     def __getattr__(name: str) -> _typing.Any:
         if name in ("_src", "diagnostics", "distributed", "extend"):

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from mpi4jax import notoken
-from mpi4jax._internal.forms.token import signature_with_token
+from mpi4jax._internal.forms.token import add_token, is_operation, signature_with_token
 from mpi4jax.experimental import tokens
 
 FOLDER = Path(__file__).resolve().parent.parent / "mpi4jax" / "experimental" / "tokens"
@@ -26,11 +26,13 @@ HEAD = "# Written by `make stubs` (tools/stubs.py) from the forms without tokens
 
 #: What signatures may contain.
 IMPORTS = {
+    "collections.abc": ("Callable",),
     "typing": ("TypeVar", "overload"),
     "..._internal.arguments.types": (
         *("Array", "ArrayLike", "Comm", "Counts", "Integer", "Op", "Status"),
     ),
     "..._internal.forms.token": ("AnyToken",),
+    "..._internal.nonblocking.requests": ("Request",),
     "..._internal.operations._arguments": ("ANY_SOURCE", "ANY_TAG"),
 }
 
@@ -51,13 +53,15 @@ class Name:
 def stub(plain: ModuleType, with_tokens: ModuleType) -> str:
     """The text of a stub for the functions of a module, each with those without tokens."""
     names = with_tokens.__all__
-    body = "\n".join(
+    body = "".join(
         text
         for name in names
         for text in declarations(getattr(plain, name), getattr(with_tokens, name))
     )
-    if re.search(r"\bT\b", body):
-        body = f'T = TypeVar("T")\n\n{body}'
+    variables = [name for name in ("T", "R") if re.search(rf"\b{name}\b", body)]
+    if variables:
+        made = "".join(f'{name} = TypeVar("{name}")\n' for name in variables)
+        body = f"{made}\n{body}"
     imports = []
     for module, imported in IMPORTS.items():
         used = [name for name in imported if re.search(rf"\b{name}\b", body)]
@@ -66,23 +70,40 @@ def stub(plain: ModuleType, with_tokens: ModuleType) -> str:
             imports += [""] if module == "typing" else []
     imports += ["from . import tree as tree"] if hasattr(with_tokens, "tree") else []
     listed = "".join(f'    "{name}",\n' for name in names)
-    return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body])
+    return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body.rstrip(), ""])
 
 
 def declarations(plain: Callable[..., Any], function: Callable[..., Any]) -> Iterator[str]:
-    """A function's declaration, or those of its overloads."""
-    doc = function.__doc__
-    assert doc is not None
-    overloads = typing.get_overloads(inspect.unwrap(plain))
-    for overload in overloads:
-        signature = signature_with_token(inspect.signature(overload))
-        yield "@overload\n" + declaration(function.__name__, signature, doc)
-    if not overloads:
-        yield declaration(function.__name__, inspect.signature(function), doc)
+    """A function's declaration, or its overloads, of which the first has the docstring."""
+    without_token = inspect.unwrap(plain)
+    forms = typing.get_overloads(without_token) or [without_token]
+    signatures = [
+        signature
+        for form in forms
+        for signature in signatures_with_token(plain, inspect.signature(form))
+    ]
+    prefix = "@overload\n" if len(signatures) > 1 else ""
+    doc = f'\n    """{function.__doc__}"""\n\n'
+    for signature in signatures:
+        yield prefix + declaration(function.__name__, signature) + doc
+        doc = " ...\n"
 
 
-def declaration(name: str, signature: inspect.Signature, doc: str) -> str:
-    """A function, one parameter a line."""
+def signatures_with_token(
+    plain: Callable[..., Any], signature: inspect.Signature
+) -> Iterator[inspect.Signature]:
+    """The signatures of a form with tokens, from the one without."""
+    if is_operation(plain):
+        yield signature_with_token(signature)
+    else:
+        yield add_token(signature, default=None, annotation="None")
+        pair = f"tuple[{signature.return_annotation}, AnyToken]"
+        signature = signature.replace(return_annotation=pair)
+        yield add_token(signature, annotation="AnyToken")
+
+
+def declaration(name: str, signature: inspect.Signature) -> str:
+    """The head of a function, one parameter a line."""
     lines = [f"def {name}("]
     was_keyword_only = False
     for parameter in signature.parameters.values():
@@ -93,8 +114,7 @@ def declaration(name: str, signature: inspect.Signature, doc: str) -> str:
         if type(parameter.default) is int and parameter.default < 0:
             parameter = parameter.replace(default=Name(WILDCARDS[parameter.name]))
         lines.append(f"    {parameter},".replace("'", ""))
-    lines.append(f") -> {signature.return_annotation}:")
-    return "\n".join([*lines, f'    """{doc}"""', ""])
+    return "\n".join([*lines, f") -> {signature.return_annotation}:"])
 
 
 def stubs() -> dict[Path, str]:

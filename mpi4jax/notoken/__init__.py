@@ -24,6 +24,21 @@ from .._internal.operations.scatter import scatter
 from .._internal.operations.scatterv import scatterv
 from .._internal.operations.send import send
 from .._internal.operations.sendrecv import sendrecv
+
+# isort: split
+# These are made of the operations.
+from .._internal.nonblocking.functions import (
+    iallgather,
+    iallreduce,
+    ialltoall,
+    ibcast,
+    iexchange,
+    irecv,
+    isend,
+    isendrecv,
+)
+from .._internal.nonblocking.overlap import in_order, overlap
+from .._internal.nonblocking.requests import wait
 from . import tree as tree
 
 __all__ = [
@@ -38,10 +53,20 @@ __all__ = [
     "exscan",
     "gather",
     "gatherv",
+    "iallgather",
+    "iallreduce",
+    "ialltoall",
+    "ibcast",
+    "iexchange",
+    "in_order",
+    "irecv",
+    "isend",
+    "isendrecv",
     "neighbor_allgather",
     "neighbor_allgatherv",
     "neighbor_alltoall",
     "neighbor_alltoallv",
+    "overlap",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -51,4 +76,5 @@ __all__ = [
     "scatterv",
     "send",
     "sendrecv",
+    "wait",
 ]

@@ -8,12 +8,18 @@ import re
 import mpi4py.MPI
 import pytest
 
-from mpi4jax import _core, notoken
+import mpi4jax
+from mpi4jax import _core, experimental, notoken
 from mpi4jax.__main__ import parser
 from mpi4jax._internal.mpi.binding import abi
+from mpi4jax._testing.cases import NAMES as OPERATIONS
 from mpi4jax.experimental import tokens
 
-OPERATIONS = notoken.__all__
+#: The other functions: their forms with tokens may be called without.
+OTHERS = sorted({*notoken.__all__} - {*OPERATIONS})
+#: Those that start an operation.
+NONBLOCKING = [name for name in OTHERS if name[0] == "i" and name[1:] in OPERATIONS]
+NAMESPACES = (mpi4jax, notoken, experimental.notoken, tokens)
 
 
 def is_part(handler):
@@ -39,8 +45,7 @@ def test_every_list_has_every_operation(root):
     usage = (root / "docs" / "usage.md").read_text()
     with_tokens, without = re.split("\n## Operations without tokens\n", documented)
     lists = {
-        "notoken": OPERATIONS,
-        "experimental/tokens": tokens.__all__,
+        "the table of cases": OPERATIONS,
         "the core's handlers": [name for name, _ in on_host if not is_part(name)],
         "those for devices": [name for name, _ in on_device if not is_part(name)],
         "docs/api.md, with tokens": re.findall(r":: mpi4jax\.(\w+)$", with_tokens, re.M),
@@ -49,8 +54,29 @@ def test_every_list_has_every_operation(root):
     }
     for name, listed in lists.items():
         assert sorted(listed) == sorted(files), name
-    for listed in (OPERATIONS, tokens.__all__):
-        assert listed == sorted(listed)
+
+
+def test_every_namespace_has_every_name():
+    assert {*NONBLOCKING, "overlap", "wait"} <= {*OTHERS}
+    for namespace in NAMESPACES:
+        missing = {*notoken.__all__} - {*namespace.__all__}
+        assert not missing, namespace
+        assert sorted(namespace.__all__) == namespace.__all__
+        assert all(hasattr(namespace, name) for name in namespace.__all__)
+        for name in notoken.tree.__all__:
+            assert hasattr(importlib.import_module(f"{namespace.__name__}.tree"), name)
+    assert tokens.__all__ == experimental.notoken.__all__ == notoken.__all__
+
+
+def test_every_list_has_every_nonblocking_function(root):
+    documented = (root / "docs" / "api.md").read_text()
+    (section,) = re.findall(r"\n## Messages in flight\n(.*?)\n## ", documented, re.S)
+    functions = re.findall(r"autofunction:: mpi4jax\.(\w+)$", section, re.M)
+    assert sorted(functions) == OTHERS
+    page = (root / "docs" / "overlap.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)\(", page, re.M)) == NONBLOCKING
+    for name in importlib.import_module("mpi4jax._internal.nonblocking.functions").__dict__:
+        assert name[0] != "i" or name[1:] not in OPERATIONS or name in NONBLOCKING, name
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -81,6 +107,22 @@ def test_stubs_are_up_to_date(root, monkeypatch):
     monkeypatch.syspath_prepend(root / "tools")
     for path, text in importlib.import_module("stubs").stubs().items():
         assert path.read_text() == text, f"run `make stubs`: {path}"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_form_with_an_optional_token(name):
+    """It takes what the other form takes, and a token, which it returns if it is given."""
+    plain, with_token = getattr(notoken, name), getattr(tokens, name)
+    *parameters, token = inspect.signature(with_token).parameters.values()
+    assert parameters == list(inspect.signature(plain).parameters.values())
+    assert str(token) == "token: 'AnyToken | None' = None"
+    result = inspect.signature(plain).return_annotation
+    returned = inspect.signature(with_token).return_annotation
+    assert returned == f"{result} | tuple[{result}, AnyToken]"
+    assert with_token.__name__ == plain.__name__ == name
+    assert with_token.__module__ == plain.__module__
+    assert "\n        token (Token): " in with_token.__doc__
+    assert "With a token, a tuple of" in re.sub(r"\s+", " ", with_token.__doc__)
 
 
 TREES = notoken.tree.__all__

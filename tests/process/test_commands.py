@@ -9,10 +9,10 @@ import pytest
 from mpi4py import MPI
 from processes import run
 
-from mpi4jax import notoken
 from mpi4jax.__main__ import parser
 from mpi4jax._commands import doctor, facts, hosts, launcher, ranks
 from mpi4jax._commands.watchdog import Watchdog
+from mpi4jax._testing.cases import NAMES
 
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 600
@@ -690,14 +690,14 @@ def test_selftest():
     assert re.fullmatch(r"all is well \(\d+ s\)", last)
     found = [re.fullmatch("ok      (.*)", line)[1] for line in lines]
     names = [name for line in found for name in line.split(" and ")]
-    assert sorted(names) == sorted(notoken.__all__)
+    assert sorted(names) == sorted(NAMES)
 
 
 OF_ONE_OPERATION = """
     import sys
     from mpi4py import MPI
     from mpi4jax import notoken
-    from mpi4jax._commands import cases
+    from mpi4jax._testing import cases
     from mpi4jax.__main__ import main
 
     case = cases.OPERATIONS[{name!r}]
@@ -725,7 +725,7 @@ def test_selftest_that_fails(launch):
     )
     done = launch(code, ranks=2, timeout=PATIENCE)
     assert done.returncode != 0
-    missing = ", ".join(sorted({*notoken.__all__} - {"allgather"}))
+    missing = ", ".join(sorted({*NAMES} - {"allgather"}))
     assert f"\nFAILED  no case for {missing}\n" in done.stdout
     modes = ["eager", "jit", "loop"]
     failure = "FAILED  allgather\n" + "".join(

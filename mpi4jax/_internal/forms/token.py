@@ -215,9 +215,35 @@ def with_tokens(
 
     signature = signature_with_token(inspect.signature(function))
     has_result = signature.return_annotation != "AnyToken"
-    with_token.__doc__ = _describe(function.__doc__, has_result=has_result)
+    with_token.__doc__ = _describe(function.__doc__, _describe_pair if has_result else None)
     set_signature(with_token, signature)
     return with_token
+
+
+def with_optional_token(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the form with tokens of a function that is called without any as a rule.
+
+    It returns a token only if it is given one.
+    """
+
+    @functools.wraps(function)
+    def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
+        if token is None:
+            return function(*args, **kwargs)
+        check(function.__name__, "token", TOKEN_TYPES, token)
+        return function(*args, **kwargs), token
+
+    with_token.__doc__ = _describe(function.__doc__ or "", _describe_optional_pair)
+    signature = inspect.signature(function)
+    result = signature.return_annotation
+    signature = signature.replace(return_annotation=f"{result} | tuple[{result}, AnyToken]")
+    set_signature(with_token, add_token(signature, default=None, annotation=_TOKEN_OR_NONE))
+    return with_token
+
+
+def is_operation(function: Callable[..., Any]) -> bool:
+    """Whether a function of the API without tokens came out of :func:`without_tokens`."""
+    return "token" in inspect.signature(function).parameters
 
 
 def signature_with_token(signature: inspect.Signature) -> inspect.Signature:
@@ -225,7 +251,10 @@ def signature_with_token(signature: inspect.Signature) -> inspect.Signature:
     result = signature.return_annotation
     returned = "AnyToken" if result == "None" else f"tuple[{result}, AnyToken]"
     signature = signature.replace(return_annotation=returned)
-    return add_token(signature, default=None, annotation="AnyToken | None")
+    return add_token(signature, default=None, annotation=_TOKEN_OR_NONE)
+
+
+_TOKEN_OR_NONE = "AnyToken | None"
 
 
 def add_token(signature: inspect.Signature, **properties: Any) -> inspect.Signature:
@@ -242,23 +271,30 @@ _TOKEN_ARGUMENT = """\
 _TOKEN_RESULT = "The given token, or a new one."
 
 
-def _describe(docstring: str, *, has_result: bool) -> str:
+def _describe(docstring: str, describe_result: Callable[[str], str] | None) -> str:
     """Add the token to a docstring's arguments and results."""
     head, _, result = docstring.partition("\n    Returns:\n")
-    items = [result, _TOKEN_RESULT]
-    pair = "A tuple of two.\n\n" + "\n".join(map(_item, items))
-    returned = pair if has_result else _TOKEN_RESULT
-    return f"{head.rstrip()}\n{_TOKEN_ARGUMENT}\n    Returns:\n        {returned}\n\n    "
+    result = re.sub(r"\s+", " ", result).strip()
+    result = describe_result(result) if describe_result else _TOKEN_RESULT
+    return f"{head.rstrip()}\n{_TOKEN_ARGUMENT}\n    Returns:\n        {result}\n\n    "
 
 
-def _item(text: str) -> str:
-    """A text as an item of a list."""
-    text = re.sub(r"\s+", " ", text).strip()
+def _describe_pair(result: str) -> str:
+    items = [_fill(text, first="        - ") for text in (result, _TOKEN_RESULT)]
+    return "\n".join(["A tuple of two.\n", *items])
+
+
+def _describe_optional_pair(result: str) -> str:
+    return _fill(f"{result} With a token, a tuple of this and the token.").lstrip()
+
+
+def _fill(text: str, first: str = " " * 8) -> str:
+    """A text in lines, of which the others are indented like the text of the first."""
     return textwrap.fill(
         text,
         width=92,
-        initial_indent=" " * 8 + "- ",
-        subsequent_indent=" " * 10,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
         break_long_words=False,
         break_on_hyphens=False,
     )

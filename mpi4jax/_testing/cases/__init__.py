@@ -18,11 +18,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
+from mpi4jax import notoken
+from mpi4jax._internal.forms.token import is_operation
+
 from . import collectives, messages, neighbors, ragged
 from .case import Array, Case, Shape
 from .operators import OPERATORS, SUM, Operator
 
-__all__ = ["CASES", "OPERATIONS", "OPERATORS", "SUM", "Array", "Case", "Operator", "Shape"]
+__all__ = [
+    "CASES",
+    "NAMES",
+    "OPERATIONS",
+    "OPERATORS",
+    "SUM",
+    "Array",
+    "Case",
+    "Operator",
+    "Shape",
+]
+
+
+#: The operations that have to be in the table.
+NAMES = [name for name in notoken.__all__ if is_operation(getattr(notoken, name))]
 
 
 def _entries(module: ModuleType) -> Iterator[type[Case]]:

@@ -2,4 +2,4 @@
 
 from ...notoken import *  # noqa: F403
 from ...notoken import __all__ as __all__
-from ...notoken import tree as tree
+from . import tree as tree

@@ -1,8 +1,10 @@
 # Written by `make stubs` (tools/stubs.py) from the forms without tokens.
+from collections.abc import Callable
 from typing import TypeVar, overload
 
 from ..._internal.arguments.types import Array, ArrayLike, Comm, Counts, Integer, Op, Status
 from ..._internal.forms.token import AnyToken
+from ..._internal.nonblocking.requests import Request
 from ..._internal.operations._arguments import ANY_SOURCE, ANY_TAG
 from . import tree as tree
 
@@ -18,10 +20,20 @@ __all__ = [
     "exscan",
     "gather",
     "gatherv",
+    "iallgather",
+    "iallreduce",
+    "ialltoall",
+    "ibcast",
+    "iexchange",
+    "in_order",
+    "irecv",
+    "isend",
+    "isendrecv",
     "neighbor_allgather",
     "neighbor_allgatherv",
     "neighbor_alltoall",
     "neighbor_alltoallv",
+    "overlap",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -31,9 +43,11 @@ __all__ = [
     "scatterv",
     "send",
     "sendrecv",
+    "wait",
 ]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 def allgather(
     x: ArrayLike,
@@ -107,35 +121,7 @@ def allgatherv(
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]:
-    """Collect arrays of unequal length from all processes, on every process.
-
-    Arguments:
-        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
-            the dtype, must be the same on all processes.
-        counts (Sequence[int]): The size of the first axis on every process. With a
-            capacity, this is the number of rows that this process sends, which the program
-            may compute. ``x`` may have more rows.
-        capacity (int): The number of rows of the result, if ``counts`` is computed by the
-            program. If there would be more rows, this is an error on all processes, and
-            nothing is sent.
-        fill_value: The value of the remaining rows of the result, if it has a capacity: a
-            number, or an array like a row.
-        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
-            :obj:`COMM_WORLD`).
-        token (Token): Accepted and returned, for programs that pass it from call to
-            call. Operations run in program order with and without it.
-
-    Returns:
-        A tuple of two.
-
-        - The arrays of all processes, one after the other in rank order: shape
-          ``(sum(counts), ...)``. With a capacity, a tuple of these, padded to the shape
-          ``(capacity, ...)``, and the number of rows received from each process.
-        - The given token, or a new one.
-
-    """
-
+) -> tuple[tuple[Array, Array], AnyToken]: ...
 def allreduce(
     x: ArrayLike,
     op: Op,
@@ -238,38 +224,7 @@ def alltoallv(
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]:
-    """Send a part of an array to every process, and receive one from each.
-
-    Arguments:
-        x: Array input to send: the parts for all processes, one after the other in rank
-            order, with shape ``(sum(sendcounts), ...)``.
-        sendcounts (Sequence[int]): The size of the part for each process, along the first
-            axis. With a capacity, this may be an array that the program computes, and
-            ``x`` may have more rows, which are not sent.
-        recvcounts (Sequence[int]): The size of the part that comes from each process. It
-            must match ``sendcounts[rank]`` of that process. With a capacity, it is not
-            given; the processes exchange it.
-        capacity (int): The number of rows of the result, for counts that the program
-            computes. It need not be the same on all processes. If there would be more rows,
-            this is an error on all of them, and nothing is sent.
-        fill_value: The value of the remaining rows of the result, if it has a capacity: a
-            number, or an array like a row.
-        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
-            :obj:`COMM_WORLD`).
-        token (Token): Accepted and returned, for programs that pass it from call to
-            call. Operations run in program order with and without it.
-
-    Returns:
-        A tuple of two.
-
-        - The received parts, one after the other in rank order: shape ``(sum(recvcounts),
-          ...)``. With a capacity, a tuple of these, padded to the shape ``(capacity,
-          ...)``, and the number of rows received from each process.
-        - The given token, or a new one.
-
-    """
-
+) -> tuple[tuple[Array, Array], AnyToken]: ...
 def barrier(
     *,
     comm: Comm = None,
@@ -456,6 +411,319 @@ def gatherv(
 
     """
 
+@overload
+def iallgather(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start collecting an array from every process: :func:`allgather`.
+
+    Arguments:
+        x: Array or scalar input to send.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def iallgather(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
+@overload
+def iallreduce(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start reducing an array over all processes: :func:`allreduce`.
+
+    Arguments:
+        x: Array or scalar input.
+        op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def iallreduce(
+    x: ArrayLike,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
+@overload
+def ialltoall(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start exchanging slices of an array between all processes: :func:`alltoall`.
+
+    Arguments:
+        x: Array input to send. The first axis must have size ``nproc``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def ialltoall(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
+@overload
+def ibcast(
+    x: ArrayLike,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start sending an array from one process to all others: :func:`bcast`.
+
+    Arguments:
+        x: Array or scalar input. On the other processes this determines the shape and
+            dtype of the result.
+        root (int): The process to use as source.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def ibcast(
+    x: ArrayLike,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
+@overload
+def iexchange(
+    sendbuf: object,
+    recvbuf: T,
+    source: object,
+    dest: object,
+    *,
+    sendtag: object = 0,
+    recvtag: object = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]:
+    """Start sending and receiving any number of messages: :func:`exchange`.
+
+    Arguments:
+        sendbuf: A tree of arrays or scalars to send, for example a list.
+        recvbuf: A tree of arrays or scalars with the structure, shapes and dtypes of what
+            is received. This can contain arbitrary data and will not be overwritten.
+        source: The ranks that send the messages: a tree that is a prefix of the tree
+            ``recvbuf``, or one rank.
+        dest: The ranks that receive the messages, in the same way for ``sendbuf``.
+        sendtag: A tag for all messages sent, or a tree of tags like ``dest``.
+        recvtag: A tag for all messages received, or a tree of tags like ``source``.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def iexchange(
+    sendbuf: object,
+    recvbuf: T,
+    source: object,
+    dest: object,
+    *,
+    sendtag: object = 0,
+    recvtag: object = 0,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[T], AnyToken]: ...
+@overload
+def in_order(
+    tree: T,
+    *,
+    token: None = None,
+) -> T:
+    """Put a computation in order with the calls of MPI.
+
+    What depends on the result is computed after all earlier calls of MPI, and what
+    the argument depends on is computed before all later ones. Use it to place a computation
+    between the start of a message and the wait for it.
+
+    Arguments:
+        tree: A tree of arrays.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        The tree, unchanged. With a token, a tuple of this and the token.
+
+    """
+
+@overload
+def in_order(
+    tree: T,
+    *,
+    token: AnyToken,
+) -> tuple[T, AnyToken]: ...
+@overload
+def irecv(
+    x: ArrayLike,
+    source: Integer,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start receiving an array from another process: :func:`recv`.
+
+    Arguments:
+        x: Array or scalar input with the correct shape and dtype. This can contain
+            arbitrary data and will not be overwritten.
+        source (int): Rank of the source MPI process.
+        tag (int): Tag of this message.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def irecv(
+    x: ArrayLike,
+    source: Integer,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
+@overload
+def isend(
+    x: ArrayLike,
+    dest: Integer,
+    *,
+    tag: Integer = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[None]:
+    """Start sending an array to another process: :func:`send`.
+
+    Arguments:
+        x: Array or scalar input to send.
+        dest (int): Rank of the destination MPI process.
+        tag (int): Tag of this message.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. The result is None. With a token, a
+        tuple of this and the token.
+
+    """
+
+@overload
+def isend(
+    x: ArrayLike,
+    dest: Integer,
+    *,
+    tag: Integer = 0,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[None], AnyToken]: ...
+@overload
+def isendrecv(
+    sendbuf: ArrayLike,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
+    """Start sending an array to one process and receiving another from a process.
+
+    Arguments:
+        sendbuf: Array or scalar input to send.
+        recvbuf: Array or scalar input with the correct shape and dtype. This can
+           contain arbitrary data and will not be overwritten.
+        source (int): Rank of the source MPI process.
+        dest (int): Rank of the destination MPI process.
+        sendtag (int): Tag of this message for sending.
+        recvtag (int): Tag of this message for receiving.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        A request, to be passed to :func:`wait` once. With a token, a tuple of this and the
+        token.
+
+    """
+
+@overload
+def isendrecv(
+    sendbuf: ArrayLike,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = 0,
+    comm: Comm = None,
+    token: AnyToken,
+) -> tuple[Request[Array], AnyToken]: ...
 def neighbor_allgather(
     x: ArrayLike,
     *,
@@ -596,6 +864,44 @@ def neighbor_alltoallv(
 
     """
 
+@overload
+def overlap(
+    communicate: Callable[[], T],
+    *,
+    during: Callable[[], R],
+    token: None = None,
+) -> tuple[T, R]:
+    """Compute while messages are in flight.
+
+    The operations of ``communicate`` that do not depend on the result of another one are
+    started. Then ``during`` is computed. Then the operations are waited for, and the rest
+    of ``communicate`` is done. Operations that have no nonblocking form, and those inside
+    of loops and branches, are done before ``during``.
+
+    Refs (``jax.new_ref``) and callbacks follow this order: if ``communicate`` writes the
+    result of an operation to a ref, ``during`` reads the old value.
+
+    Inside of :func:`jax.jit`, XLA computes nothing of ``during`` before the operations are
+    started, except what does not use the program's arrays.
+
+    Arguments:
+        communicate: A function without arguments that calls MPI.
+        during: A function without arguments.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        The results of both functions. With a token, a tuple of this and the token.
+
+    """
+
+@overload
+def overlap(
+    communicate: Callable[[], T],
+    *,
+    during: Callable[[], R],
+    token: AnyToken,
+) -> tuple[tuple[T, R], AnyToken]: ...
 def recv(
     x: ArrayLike,
     source: Integer = ANY_SOURCE,
@@ -870,3 +1176,30 @@ def sendrecv(
         - The given token, or a new one.
 
     """
+
+@overload
+def wait(
+    request: Request[T],
+    *,
+    token: None = None,
+) -> T:
+    """Wait for a nonblocking operation, and return its result.
+
+    Arguments:
+        request: The request of the operation. The process that started it can wait for it
+            once.
+        token (Token): Accepted and returned, for programs that pass it from call to
+            call. Operations run in program order with and without it.
+
+    Returns:
+        The result of the blocking operation, whose name lacks the ``i``. With a token, a
+        tuple of this and the token.
+
+    """
+
+@overload
+def wait(
+    request: Request[T],
+    *,
+    token: AnyToken,
+) -> tuple[T, AnyToken]: ...

@@ -36,6 +36,26 @@ def test_send_and_barrier_return_the_token_alone(rank):
     assert isinstance(mpi4jax.barrier(token=token), Token)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_nonblocking_functions_return_a_token_if_they_are_given_one(transform, size):
+    def with_token(x, token):
+        request, first = mpi4jax.iallreduce(x, op=MPI.SUM, token=token)
+        return *mpi4jax.wait(request, token=first), mpi4jax.in_order(x, token=token)
+
+    for token in (Token(), mpi4jax.create_token()):
+        total, last, (_, same) = transform(with_token)(jnp.ones(2), token)
+        np.testing.assert_array_equal(total, size * np.ones(2))
+        assert type(last) is type(same) is type(token)
+    for none in ({}, {"token": None}):
+        request = mpi4jax.iallreduce(jnp.ones(2), op=MPI.SUM, **none)
+        assert isinstance(request, mpi4jax.Request)
+        np.testing.assert_array_equal(mpi4jax.wait(request, **none), size * np.ones(2))
+    pair, token = mpi4jax.overlap(lambda: 1, during=lambda: 2, token=Token())
+    assert (pair, token) == ((1, 2), Token())
+    with pytest.raises(TypeError, match="isend got unexpected type for argument .token."):
+        mpi4jax.isend(jnp.ones(2), MPI.PROC_NULL, token=3)
+
+
 def test_through_jit(size):
     @jax.jit
     def function(x, token):

@@ -47,10 +47,12 @@ reveal_type(mpi4jax.overlap(lambda: 1, during=lambda: x))  # tuple[int, Array]
 linear = mpi4jax.create_token({"a": x})
 reveal_type(tokens.recv(x, 0, token=linear))  # tuple[Array, AnyToken]
 reveal_type(mpi4jax.tie(x, linear))  # Array
+reveal_type(tokens.ibcast(x, 0, token=linear)[0])  # Request[Array]
 
 mpi4jax.allreduce("text", op=MPI.SUM)  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=None)  # error
 mpi4jax.gather(x, None)  # error
+mpi4jax.isend(x, 0, token=None)  # error
 total(x, comm)  # error
 y, token = mpi4jax.barrier()  # error
 notoken.alreduce(x, op=MPI.SUM)  # error

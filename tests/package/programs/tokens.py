@@ -45,10 +45,18 @@ reveal_type(mpi4jax.notoken.tree.bcast([x], 0))  # list[Array]
 linear = mpi4jax.create_token({"a": x})
 reveal_type(mpi4jax.send(x, 0, token=linear))  # AnyToken
 reveal_type(mpi4jax.tie(x, linear))  # Array
+request = mpi4jax.iallreduce(x, MPI.SUM)
+reveal_type(request)  # Request[Array]
+reveal_type(mpi4jax.wait(request))  # Array
+reveal_type(mpi4jax.isend(x, 0, token=token))  # tuple[Request[None], AnyToken]
+reveal_type(mpi4jax.wait(request, token=token)[0])  # Array
+reveal_type(mpi4jax.overlap(lambda: 1, during=lambda: x))  # tuple[int, Array]
+reveal_type(mpi4jax.notoken.irecv(x, 0))  # Request[Array]
 
 mpi4jax.allreduce("text", op=MPI.SUM)  # error
 mpi4jax.allreduce(x, op=sum)  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=3)  # error
 mpi4jax.bcast(x, "0")  # error
 mpi4jax.barrier(comm="world")  # error
+mpi4jax.isend(x, 0, token=3)  # error
 mpi4jax.alreduce(x, op=MPI.SUM)  # error
