@@ -12,7 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._testing.cases import Sendrecv
+from mpi4jax._testing.cases.messages import Sendrecv
 from mpi4jax._testing.modes import MODES
 from mpi4jax.experimental import auto_tokenize
 
