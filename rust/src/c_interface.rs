@@ -52,8 +52,7 @@ pub static REGISTRY_INTERFACE: RegistryInterface = RegistryInterface {
     datatype,
 };
 
-/// What a function returns that finds something and gives it, or does not. A panic is as if there
-/// were none.
+/// Gives an object to C: 0 if there is one, and 1 if there is none, or if looking for it panics.
 fn answer<T>(find: impl FnOnce() -> Result<T>, give: impl FnOnce(T)) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| find().map(give)));
     c_int::from(!matches!(outcome, Ok(Ok(()))))
@@ -62,11 +61,11 @@ fn answer<T>(find: impl FnOnce() -> Result<T>, give: impl FnOnce(T)) -> c_int {
 /// Writes an output, unless it is left out.
 ///
 /// # Safety
-/// There is room at `place`, or it is null.
-unsafe fn put<T>(place: *mut T, value: T) {
-    if !place.is_null() {
+/// There is room at `output`, or it is null.
+unsafe fn put<T>(output: *mut T, value: T) {
+    if !output.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { place.write(value) }
+        unsafe { output.write(value) }
     }
 }
 
@@ -82,10 +81,10 @@ unsafe extern "C" fn communicator(
     answer(
         || REGISTRY.communicator(number),
         // SAFETY: C lends the outputs, or leaves them out.
-        |found| unsafe {
-            put(handle, found.raw_handle());
-            put(rank, found.rank);
-            put(size, found.size);
+        |communicator| unsafe {
+            put(handle, communicator.raw_handle());
+            put(rank, communicator.rank);
+            put(size, communicator.size);
         },
     )
 }
@@ -94,7 +93,7 @@ unsafe extern "C" fn operator(number: i64, handle: *mut usize) -> c_int {
     answer(
         || REGISTRY.raw_operator(number),
         // SAFETY: C lends the output, or leaves it out.
-        |found| unsafe { put(handle, found) },
+        |raw_handle| unsafe { put(handle, raw_handle) },
     )
 }
 
@@ -102,9 +101,9 @@ unsafe extern "C" fn datatype(xla_dtype: c_int, handle: *mut usize, size: *mut u
     answer(
         || REGISTRY.datatype(xla_dtype),
         // SAFETY: C lends the outputs, or leaves them out.
-        |found| unsafe {
-            put(handle, found.raw_handle());
-            put(size, found.size);
+        |datatype| unsafe {
+            put(handle, datatype.raw_handle());
+            put(size, datatype.size);
         },
     )
 }
@@ -125,9 +124,9 @@ mod tests {
 
     #[test]
     fn only_what_was_found_is_given() {
-        let mut given = None;
-        assert_eq!(answer(|| Ok(3), |found| given = Some(found)), 0);
-        assert_eq!(given, Some(3));
+        let mut output = None;
+        assert_eq!(answer(|| Ok(3), |value| output = Some(value)), 0);
+        assert_eq!(output, Some(3));
         let nothing = || Err::<i32, _>(Error::invalid("nothing"));
         assert_eq!(answer(nothing, |_| unreachable!()), 1);
     }

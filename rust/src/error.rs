@@ -1,9 +1,9 @@
-//! Why a call fails.
+//! The errors of calls.
 
 use std::ffi::c_int;
 use std::fmt;
 
-/// Whose fault it is that a call fails.
+/// The kind of an error, for which XLA has a code each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The call itself is wrong: its buffers or attributes are not what the operation takes.
@@ -14,12 +14,12 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// Why a call fails, as XLA is told.
+/// An error as XLA is told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// What XLA has a code for.
+    /// Its kind.
     pub kind: ErrorKind,
-    /// What the user reads.
+    /// The text for the user.
     pub message: String,
 }
 
@@ -45,7 +45,7 @@ impl Error {
     }
 }
 
-/// What a call comes to.
+/// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A function of MPI's or of the driver's that failed.
@@ -53,9 +53,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub struct Failure {
     /// Its name in C.
     pub function: &'static str,
-    /// What it returned.
+    /// The code that it returned.
     pub code: c_int,
-    /// What MPI or the driver says about the code.
+    /// The text of MPI or the driver for the code.
     pub text: String,
 }
 

@@ -3,18 +3,19 @@
 //! Each module imports from those above it in this list only, and files within a module import
 //! one way, too. `tests/modules.rs` holds them to both.
 //!
-//! - [`error`]: why a call fails.
+//! - [`error`]: the errors of calls.
+//! - `lock`: locks.
 //! - [`log`]: the debug lines.
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
 //! - [`xla`]: the frames in which XLA hands a call over.
-//! - [`recorder`]: what was called last, and when.
+//! - [`recorder`]: the last calls, and their times.
 //! - [`trace`]: all calls, in a file.
-//! - [`diagnosis`]: what is wrong between ranks.
+//! - [`diagnosis`]: mistakes between ranks, and deadlocks.
 //! - [`timeline`]: the traces of all processes, as one.
 //! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
-//! - [`watch`]: what explains a hang.
-//! - [`trampoline`]: what JAX's own collectives call.
+//! - [`watch`]: the thread that explains a hang.
+//! - [`trampoline`]: the MPI that JAX's own collectives call.
 //! - [`c_interface`]: the registry for handlers that other packages write.
 //! - `python`: the extension module `mpi4jax._core`.
 
@@ -24,6 +25,7 @@
 pub mod c_interface;
 pub mod diagnosis;
 pub mod error;
+mod lock;
 pub mod log;
 pub mod memory;
 pub mod mpi;

@@ -73,11 +73,11 @@ fn emit(line: &str) {
 /// Eight letters and digits that tell the two lines of a call from those of others.
 fn random_id() -> String {
     const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut number = RandomState::new().build_hasher().finish();
+    let mut seed = RandomState::new().build_hasher().finish();
     (0..8)
         .map(|_| {
-            let digit = DIGITS[(number % 36) as usize];
-            number /= 36;
+            let digit = DIGITS[(seed % 36) as usize];
+            seed /= 36;
             char::from(digit)
         })
         .collect()

@@ -12,11 +12,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::lock::lock;
 use crate::log::print_error;
 use crate::recorder::{self, Array, Reader, Record};
 
@@ -40,9 +41,9 @@ pub struct Entry {
     pub sent: i64,
     /// The number of elements received.
     pub received: i64,
-    /// The place among the collective calls on the communicator, or 0.
+    /// The position among the collective calls on the communicator, or 0.
     pub sequence: u64,
-    /// The number of what the call has begun, or waits for, or 0.
+    /// The number of the operation in flight that the call has started, or waits for, or 0.
     pub in_flight: u64,
     /// The number of the communicator.
     pub communicator: i32,
@@ -50,9 +51,9 @@ pub struct Entry {
     pub op: i32,
     /// The root.
     pub root: i32,
-    /// Who a message goes to.
+    /// The rank that a message is sent to.
     pub dest: i32,
-    /// Who one comes from.
+    /// The rank that a message is received from.
     pub source: i32,
     /// The tag of what is sent.
     pub send_tag: i32,
@@ -60,18 +61,18 @@ pub struct Entry {
     pub recv_tag: i32,
     /// XLA's number for the data type that is sent, or 0.
     pub sent_type: u8,
-    /// The same for what is received.
+    /// XLA's number for the data type that is received, or 0.
     pub received_type: u8,
-    /// The place of the operation in the list of them.
+    /// The index of the operation in the list of them.
     pub operation: u16,
 }
 
 /// The size of an entry.
 pub const SIZE: usize = size_of::<Entry>();
-/// The size of what comes before the entries.
+/// The size of the header, before the entries.
 pub const HEADER: usize = 16;
 
-/// What comes before the entries.
+/// The header of a file.
 pub fn header() -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);
@@ -79,17 +80,17 @@ pub fn header() -> [u8; HEADER] {
     header
 }
 
-/// Where an entry is in the file.
-pub fn offset(place: u64) -> u64 {
-    HEADER as u64 + place * SIZE as u64
+/// The offset of an entry in the file.
+pub fn offset(index: u64) -> u64 {
+    HEADER as u64 + index * SIZE as u64
 }
 
 impl Entry {
     /// The entry of a call, if it is one of these operations.
     fn new(call: &Record, operations: &[String]) -> Option<Self> {
-        let number = |name| call.attribute(name).map_or(NONE, |value| value as i32);
-        let tag = |name| match number(name) {
-            NONE => number("tag"),
+        let integer = |name| call.attribute(name).map_or(NONE, |value| value as i32);
+        let tag = |name| match integer(name) {
+            NONE => integer("tag"),
             tag => tag,
         };
         let count = |array: Option<Array>| array.map_or(0, |array| array.count);
@@ -102,7 +103,7 @@ impl Entry {
             call_site: call.attribute("call_site").unwrap_or(0),
             sent: count(call.sent),
             received: count(call.received),
-            // A call that waits has that of the one that it waits for.
+            // A call that waits has the sequence number of the one that it waits for.
             sequence: if call.operation.is_collective() {
                 call.sequence
             } else {
@@ -110,10 +111,10 @@ impl Entry {
             },
             in_flight: call.in_flight.into(),
             communicator: call.communicator() as i32,
-            op: number("op_number"),
-            root: number("root"),
-            dest: number("dest"),
-            source: number("source"),
+            op: integer("op_number"),
+            root: integer("root"),
+            dest: integer("dest"),
+            source: integer("source"),
             send_tag: tag("sendtag"),
             recv_tag: tag("recvtag"),
             sent_type: dtype(call.sent),
@@ -138,16 +139,16 @@ impl Entry {
 /// How often the thread looks for new calls.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// What is to be written next.
+/// The calls that are to be written next.
 struct Queue {
     operations: Vec<String>,
     /// The calls that were never written.
     new: Vec<u8>,
     /// How many calls there were, with those.
     count: u64,
-    /// The places of calls that were written before they were over, by their numbers.
+    /// The indices of entries that were written before their calls were over, by the ids of these.
     unfinished: HashMap<u64, u64>,
-    /// Those that are over now.
+    /// The entries of those that are over now, with their indices.
     finished: Vec<(u64, Entry)>,
 }
 
@@ -156,12 +157,12 @@ impl Queue {
         let Some(entry) = Entry::new(call, &self.operations) else {
             return;
         };
-        if let Some(place) = self.unfinished.remove(&call.number) {
-            self.finished.push((place, entry));
+        if let Some(index) = self.unfinished.remove(&call.id) {
+            self.finished.push((index, entry));
             return;
         }
         if call.end.is_none() {
-            self.unfinished.insert(call.number, self.count);
+            self.unfinished.insert(call.id, self.count);
         }
         self.new.extend(entry.to_bytes());
         self.count += 1;
@@ -169,8 +170,8 @@ impl Queue {
 
     fn write(&self, mut file: &File) -> io::Result<()> {
         file.write_all(&self.new)?;
-        for (place, entry) in &self.finished {
-            file.write_all_at(&entry.to_bytes(), offset(*place))?;
+        for (index, entry) in &self.finished {
+            file.write_all_at(&entry.to_bytes(), offset(*index))?;
         }
         Ok(())
     }
@@ -191,7 +192,7 @@ struct Trace {
     queue: Queue,
 }
 
-/// What became of a trace.
+/// How much of a trace is in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// The number of calls in the file.
@@ -202,17 +203,13 @@ pub struct Summary {
 
 static TRACE: Mutex<Option<Trace>> = Mutex::new(None);
 
-fn trace() -> MutexGuard<'static, Option<Trace>> {
-    TRACE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Writes all calls from now on into a new file. `operations` are the names of all of them, whose
 /// places stand in the file.
 pub fn start(path: &Path, operations: Vec<String>) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(&header())?;
     recorder::set_exact(true);
-    let mut current = trace();
+    let mut current = lock(&TRACE);
     // The calls of one that is under way are read by this one from now on.
     drop(current.take());
     *current = Some(Trace {
@@ -260,7 +257,7 @@ impl Trace {
         self.queue.clear();
     }
 
-    /// Writes no more, and says so once. The program is worth more than its trace.
+    /// Writes no more calls, and says so once. The program goes on: it is worth more than its trace.
     fn give_up(&mut self, reason: &str) {
         let Some(file) = self.file.take() else {
             return;
@@ -270,7 +267,7 @@ impl Trace {
             self.written = facts.len().saturating_sub(HEADER as u64) / SIZE as u64;
             let _ = file.set_len(offset(self.written));
         }
-        say_why(reason);
+        explain(reason);
     }
 
     fn summary(&self) -> Summary {
@@ -281,10 +278,9 @@ impl Trace {
     }
 }
 
-/// Writes the calls that are over into the file. Gives what became of it so far, if calls are
-/// written.
+/// Writes the calls that are over into the file. Gives a summary so far, if there is a trace.
 pub fn flush() -> Option<Summary> {
-    let mut current = trace();
+    let mut current = lock(&TRACE);
     let trace = current.as_mut()?;
     trace.write();
     Some(trace.summary())
@@ -292,13 +288,14 @@ pub fn flush() -> Option<Summary> {
 
 /// Has no more calls be written, as something that belongs to the trace can't be.
 pub fn give_up(reason: &str) {
-    if let Some(trace) = trace().as_mut() {
+    if let Some(trace) = lock(&TRACE).as_mut() {
         trace.give_up(reason);
     }
-    say_why(reason);
+    explain(reason);
 }
 
-fn say_why(reason: &str) {
+/// Says once why calls are not recorded any more.
+fn explain(reason: &str) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Ordering::Relaxed) {
         print_error(&format!(
@@ -307,10 +304,10 @@ fn say_why(reason: &str) {
     }
 }
 
-/// Ends the trace. Calls that are in progress are in it without their end. Gives what became of it,
-/// if there was one.
+/// Ends the trace. Calls that are in progress are in it without their end. Gives a summary, if there
+/// was a trace.
 pub fn stop() -> Option<Summary> {
-    let mut trace = trace().take()?;
+    let mut trace = lock(&TRACE).take()?;
     recorder::set_exact(false);
     trace.write();
     let queue = &mut trace.queue;

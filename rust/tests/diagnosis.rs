@@ -352,8 +352,8 @@ rank 1 may still act beside the call: a thread (server) at serve.py:3 in serve.
 /// With two threads that wait, a rank goes on if either call returns.
 #[test]
 fn a_rank_with_two_calls_waits_for_either() {
-    let call = |number, from| CallNote {
-        number,
+    let call = |id, from| CallNote {
+        id,
         ..receive(3, from)
     };
     let both = in_calls(vec![call(1, 1), call(2, 2)]);

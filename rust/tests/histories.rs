@@ -481,11 +481,11 @@ impl<'r> World<'r> {
         }
     }
 
-    fn call(&self, rank: usize, number: u64, operation: &Operation) -> CallNote {
+    fn call(&self, rank: usize, id: u64, operation: &Operation) -> CallNote {
         let name = (self.communicators[operation.communicator].name)(rank as i32);
         let is_wait = operation.name.starts_with("wait");
         CallNote {
-            number,
+            id,
             operation: operation.name.into(),
             text: format!("{} on {name}", operation.name),
             line: String::new(),
@@ -547,8 +547,8 @@ impl<'r> World<'r> {
             let is_xla = place == threads.len() - 1;
             match thread.steps.get(thread.place) {
                 Some(Step::Operate(operation)) if operation.is_ours && thread.has_begun => {
-                    let number = (place * 1000 + thread.place) as u64;
-                    running.calls.push(self.call(rank, number, operation));
+                    let id = (place * 1000 + thread.place) as u64;
+                    running.calls.push(self.call(rank, id, operation));
                 }
                 Some(Step::Synchronise) | None => {}
                 Some(_) if is_xla => {}

@@ -197,7 +197,7 @@ fn the_last_calls_are_kept() {
     assert_eq!(numbers, before + 10..before + 10 + KEPT);
     for (number, tag) in numbers.zip(10..) {
         let record = recorder::record(number).unwrap();
-        assert_eq!(record.number, number);
+        assert_eq!(record.id, number);
         assert_eq!(record.attribute("tag"), Some(tag));
     }
     assert!(recorder::record(before + 9).is_none());
@@ -248,7 +248,7 @@ fn a_call_in_progress_keeps_its_record() {
         assert_eq!((record.operation.name, record.end), ("barrier", None));
         assert_eq!(record.thread, recorder::os_thread::current());
         let recent = recorder::recent();
-        assert_eq!(recent[0].number, number);
+        assert_eq!(recent[0].id, number);
         assert_ne!(recent[1].thread, record.thread);
     };
     let before = recorder::recorded().end;

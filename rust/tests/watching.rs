@@ -129,7 +129,7 @@ impl World {
         rank.now = self.now;
         rank.calls.clear();
         for call in rank.note.calls() {
-            rank.calls.push((call.number, self.now - rank.since));
+            rank.calls.push((call.id, self.now - rank.since));
         }
         let actions = self.watchers[index].step(self.now, messages.into(), rank);
         self.act(own, actions);
@@ -231,7 +231,7 @@ fn the_next_wait_is_reported_again() {
     world.set(1, elsewhere(1));
     world.run(10.0);
     let mut call = collective(2, "barrier");
-    call.number = 2;
+    call.id = 2;
     world.set(1, waiting(call));
     world.run(100.0);
     let times: Vec<i32> = world.last_lines().iter().map(|line| line.0).collect();
@@ -546,8 +546,8 @@ fn messages_survive_their_form_on_the_wire() {
 #[test]
 fn each_call_of_a_rank_is_reported() {
     let mut world = World::new(2, SETTINGS);
-    let call = |number, from| CallNote {
-        number,
+    let call = |id, from| CallNote {
+        id,
         ..receive(2, from)
     };
     world.set(1, notes::in_calls(vec![call(1, 0)]));

@@ -1,25 +1,27 @@
-//! What is wrong, from the notes of all ranks.
+//! The mistakes between ranks, in sentences.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::note::{CallNote, Collective, CommunicatorKind, Endpoint, Note, Peer, State};
 use super::notes::Notes;
-use super::proof::{SETTLED, stuck, stuck_unless_others_act};
+use super::proof::{SETTLED, stuck_ranks, stuck_unless_others_act};
 use super::ranks::Ranks;
 use super::snapshot::Snapshot;
 use crate::recorder::NONBLOCKING;
 
-/// In a job that does not fail anyway: on a machine that has more to do than it can, a message may
-/// be on its way for some seconds while both sides are in other calls already.
+/// For how many seconds processes have to be unchanged in a job that does not fail anyway: on an
+/// overloaded machine, a message may be on its way for some seconds while both sides are in other
+/// calls already.
 const SURELY_SETTLED: f64 = 10.0;
 
-/// More of one kind are not listed.
+/// How many findings of a kind are listed.
 const MOST_OF_A_KIND: usize = 4;
-/// If ranks have made more different numbers of calls, they are told together.
+/// If ranks have made more different numbers of calls, they are named together.
 const MOST_COUNTS: usize = 3;
 
-/// How many seconds something has to last to count, if users have calls reported after so many.
-pub fn settled(notes: &Notes, report_after: f64) -> f64 {
+/// For how many seconds processes have to be unchanged to count, if users have calls reported after
+/// so many.
+pub fn settling_time(notes: &Notes, report_after: f64) -> f64 {
     let fails = |note: &Note| note.is_interrupted || note.end().is_some_and(|end| end.code != 0);
     if notes.iter().any(|(_, note)| fails(note)) {
         SETTLED
@@ -28,10 +30,10 @@ pub fn settled(notes: &Notes, report_after: f64) -> f64 {
     }
 }
 
-/// What is wrong.
+/// A diagnosis of all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
-    /// What is wrong, a sentence each.
+    /// The mistakes, a sentence each.
     pub findings: Vec<String>,
     /// The ranks that can never continue.
     pub stuck: Ranks,
@@ -41,7 +43,7 @@ pub struct Diagnosis {
 
 /// The exit code where no rank's own says more.
 pub const DEADLOCK: i32 = 86;
-/// That of a process that was interrupted, as shells have it.
+/// The exit code of a process that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
 
 /// The snapshot's ranks for which something holds of their notes.
@@ -50,9 +52,9 @@ fn ranks_where(snapshot: &Snapshot, holds: impl Fn(&Note) -> bool) -> Ranks {
     ranks.filter(|rank| holds(snapshot.note(*rank))).collect()
 }
 
-/// Says what is wrong. What has lasted for so many seconds counts.
+/// Finds the mistakes. Processes count that have been unchanged for `settled` seconds.
 pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
-    let stuck: Ranks = stuck(snapshot, settled).into_iter().collect();
+    let stuck: Ranks = stuck_ranks(snapshot, settled).into_iter().collect();
     let mut findings = Vec::new();
     let interrupted = ranks_where(snapshot, |note| note.is_interrupted);
     if !interrupted.is_empty() {
@@ -65,7 +67,7 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     let circles = circles(snapshot);
     let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
     let in_words = circles.iter().map(|circle| circle_in_words(circle));
-    findings.extend(shortened(in_words.collect(), "circles"));
+    findings.extend(shorten(in_words.collect(), "circles"));
     findings.extend(of_messages(snapshot, &explained));
     let silent = ranks_where(snapshot, |note| note.state == State::Silent);
     if !silent.is_empty() {
@@ -98,7 +100,7 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     }
 }
 
-/// What to say if nothing is wrong with the calls.
+/// The sentence for calls without a mistake.
 fn nothing_found(snapshot: &Snapshot) -> Option<String> {
     let mut calls = snapshot.calls().peekable();
     calls.peek()?;
@@ -112,8 +114,8 @@ fn nothing_found(snapshot: &Snapshot) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// The first sentences of a kind, and how many there are besides.
-fn shortened(mut sentences: Vec<String>, kind: &str) -> Vec<String> {
+/// The first sentences of a kind, and the number of the others.
+fn shorten(mut sentences: Vec<String>, kind: &str) -> Vec<String> {
     let more = sentences.len().saturating_sub(MOST_OF_A_KIND);
     sentences.truncate(MOST_OF_A_KIND);
     if more > 0 {
@@ -149,7 +151,7 @@ fn of_collectives(snapshot: &Snapshot) -> Vec<String> {
     findings
 }
 
-/// What all ranks that are in a collective call disagree about.
+/// The disagreement of the ranks in a collective call.
 pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Option<String> {
     let (about, sides) = snapshot.disagreement(collective)?;
     let mut who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
@@ -161,7 +163,7 @@ pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Op
         values.truncate(MOST_OF_A_KIND);
         values.push(format!("{others} others"));
     }
-    let what = match about {
+    let mistake = match about {
         "operations" => "they called different operations".to_owned(),
         "counts" => "they gave different counts".to_owned(),
         "structures" => "they are about to pass trees that differ in their structure, or in \
@@ -170,7 +172,7 @@ pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Op
         _ => format!("they gave different {about} ({})", listed(&values)),
     };
     Some(format!(
-        "{} disagree about call #{} of {}: {what}.",
+        "{} disagree about call #{} of {}: {mistake}.",
         listed(&who),
         collective.sequence,
         collective.name
@@ -266,7 +268,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             let plural = if there.len() == 1 { "" } else { "s" };
             format!("{their} neighbor{plural}, {there},")
         };
-        let what = match least.zip(most) {
+        let mistake = match least.zip(most) {
             Some((least, most)) => {
                 let calls = calls_on(collective, least, most);
                 format!("{} made {calls}", absent.with_verb("has", "have"))
@@ -278,7 +280,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             ),
         };
         findings.push(format!(
-            "{what}, and {who} {} for call #{sequence}.",
+            "{mistake}, and {who} {} for call #{sequence}.",
             if there.len() == 1 { "waits" } else { "wait" },
         ));
     }
@@ -291,8 +293,8 @@ fn message_call<'a>(snapshot: &Snapshot<'a>, rank: i32) -> Option<&'a CallNote> 
     calls.find(|call| call.sequence == 0)
 }
 
-/// The message that is named as the one that a call waits for: if that is not known, what it receives
-/// rather than what it sends.
+/// The messages that are named as those that a call waits for: if that is not known, rather those
+/// that it receives than those that it sends.
 fn named_messages(call: &CallNote) -> Vec<Endpoint> {
     let awaited = call.awaited_messages();
     let is_receive = |endpoint: &&Endpoint| endpoint.is_receive;
@@ -338,7 +340,7 @@ fn circles(snapshot: &Snapshot) -> Vec<Vec<i32>> {
     circles
 }
 
-/// More ranks of a circle are not listed.
+/// How many ranks of a circle are listed.
 const MOST_IN_A_CIRCLE: usize = 8;
 
 /// A circle: `0 -> 1 -> 0`.
@@ -356,7 +358,7 @@ fn circle_in_words(circle: &[i32]) -> String {
 /// Messages that one side waits for, and the other side does not send or receive. Those of some
 /// ranks are explained already.
 fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
-    // Who waits, by what is said of them.
+    // The ranks that wait, by the sentence about them.
     let mut waiting: BTreeMap<String, Vec<i32>> = BTreeMap::new();
     let mut pairs = HashSet::new();
     for (rank, call) in snapshot.calls() {
@@ -385,7 +387,7 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
             if let (Some(other), Some(_)) = (other, counterpart)
                 && !pairs.insert((rank.min(other), rank.max(other)))
             {
-                // It was said of the other one.
+                // The finding of the other rank covers it.
                 continue;
             }
             let wish = if is_receive {
@@ -436,22 +438,22 @@ fn tag_in_words(tag: Option<i64>) -> String {
     tag.map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"))
 }
 
-/// Why what looks like a deadlock is not proven to be one.
+/// The reasons why an apparent deadlock is not proven to be one.
 fn doubts(snapshot: &Snapshot) -> Vec<String> {
     let mut doubts: BTreeMap<String, Vec<i32>> = BTreeMap::new();
     for rank in stuck_unless_others_act(snapshot) {
         let Some(running) = snapshot.note(rank).running() else {
             continue;
         };
-        if let Some(place) = running.elsewhere.first() {
-            let thread = match place.thread.as_str() {
+        if let Some(elsewhere) = running.elsewhere.first() {
+            let thread = match elsewhere.thread.as_str() {
                 "" => "its main thread".to_owned(),
                 name => format!("a thread ({name})"),
             };
-            let line = if place.line.is_empty() {
+            let line = if elsewhere.line.is_empty() {
                 String::new()
             } else {
-                format!(" at {}", place.line)
+                format!(" at {}", elsewhere.line)
             };
             doubts
                 .entry(format!("{thread}{line}"))
@@ -461,21 +463,24 @@ fn doubts(snapshot: &Snapshot) -> Vec<String> {
             doubts.entry(running.doubt.clone()).or_default().push(rank);
         }
     }
-    let sentence = |(what, ranks): (String, Vec<i32>)| {
+    let sentence = |(reason, ranks): (String, Vec<i32>)| {
         let ranks: Ranks = ranks.into_iter().collect();
-        format!("{ranks} may still act beside the call: {what}.")
+        format!("{ranks} may still act beside the call: {reason}.")
     };
-    shortened(doubts.into_iter().map(sentence).collect(), "of these")
+    shorten(doubts.into_iter().map(sentence).collect(), "of these")
 }
 
 /// "a, b and c".
 pub fn listed<T: AsRef<str>>(words: &[T]) -> String {
-    match words {
-        [] => String::new(),
-        [one] => one.as_ref().to_owned(),
-        [most @ .., last] => {
-            let most: Vec<&str> = most.iter().map(AsRef::as_ref).collect();
-            format!("{} and {}", most.join(", "), last.as_ref())
-        }
+    join_words(words, "and")
+}
+
+/// Words as a list, with this conjunction before the last one.
+pub fn join_words<T: AsRef<str>>(words: &[T], conjunction: &str) -> String {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, most)) => format!("{} {conjunction} {last}", most.join(", ")),
+        None => String::new(),
     }
 }

@@ -1,12 +1,12 @@
-//! What is wrong between ranks, from what each of them says about itself.
+//! Mistakes between ranks, and deadlocks, from the notes in which processes describe themselves.
 //!
 //! - `ranks`: sets of ranks, in words.
-//! - `note`: what a process says about itself.
-//! - `notes`: what many of them say.
-//! - `snapshot`: what all of them do at one time.
-//! - `proof`: which ranks can never continue.
-//! - `findings`: what is wrong.
-//! - `report`: the same in words.
+//! - `note`: the note of a process: its calls, threads and messages.
+//! - `notes`: the notes of many processes.
+//! - `snapshot`: the state of all processes at one time, by communicators and messages.
+//! - `proof`: the ranks that can never continue.
+//! - `findings`: the mistakes, in sentences.
+//! - `report`: the table of what ranks do, and the findings.
 //! - `traffic`: messages that were sent and never received.
 
 mod findings;
@@ -19,7 +19,8 @@ mod snapshot;
 mod traffic;
 
 pub use findings::{
-    DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, listed, settled,
+    DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, join_words, listed,
+    settling_time,
 };
 pub use note::{
     Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Note, Peer,

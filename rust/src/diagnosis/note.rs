@@ -1,4 +1,5 @@
-//! What a process says about itself.
+//! The note in which a process describes itself: its calls in progress, its threads, and how long they
+//! have been as they are.
 
 use std::collections::BTreeSet;
 
@@ -32,17 +33,17 @@ pub struct Endpoint {
     pub is_receive: bool,
 }
 
-/// What is known about which communicator of other processes one is. Two that are equal may be one
+/// A communicator, as far as processes can say which one they mean. Two that are equal may be one
 /// communicator; only those that are `Default` or `World` surely are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CommunicatorId {
     /// The hash of the group.
     pub group: u64,
-    /// What tells it from others with this group.
+    /// How it differs from others with this group.
     pub kind: CommunicatorKind,
 }
 
-/// What tells communicators with the same group from each other.
+/// How communicators with the same group differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CommunicatorKind {
     /// The default communicator, on which usually nobody but mpi4jax communicates.
@@ -58,7 +59,7 @@ pub enum CommunicatorKind {
 }
 
 impl CommunicatorId {
-    /// What is known of a communicator of this process.
+    /// The identity of a communicator of this process.
     pub fn of(facts: &CommunicatorFacts) -> Self {
         Self {
             group: facts.group.hash(),
@@ -87,8 +88,8 @@ impl CommunicatorId {
 /// A call in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallNote {
-    /// Its number among all calls of the process.
-    pub number: u64,
+    /// Its position among all calls of the process.
+    pub id: u64,
     /// The name of the operation.
     pub operation: String,
     /// The call in words, without its line.
@@ -112,7 +113,7 @@ pub struct CallNote {
     pub neighbors: Option<Vec<i32>>,
     /// The messages that it sends and receives.
     pub messages: Vec<Endpoint>,
-    /// Of several messages the one that it waits for, if that is known. Others may have arrived.
+    /// The one of several messages that it waits for, if that is known. Others may have arrived.
     pub awaited: Option<Endpoint>,
     /// The bytes of its arrays.
     pub bytes: u64,
@@ -131,12 +132,12 @@ pub struct Posted {
     pub messages: Vec<Endpoint>,
 }
 
-/// Where a thread of Python's is that is not in a call of mpi4jax.
+/// A thread of Python's that is not in a call of mpi4jax.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadActivity {
     /// The name of the thread, or nothing for the main thread.
     pub thread: String,
-    /// What it does: "compiling", "in Comm.recv of mpi4py", or nothing.
+    /// Its activity: "compiling", "in Comm.recv of mpi4py", or nothing.
     pub activity: String,
     /// The Python line.
     pub line: String,
@@ -166,7 +167,7 @@ pub struct Running {
     pub ending: Option<End>,
 }
 
-/// What a process does.
+/// The state of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum State {
     /// It runs.
@@ -177,7 +178,7 @@ pub enum State {
     Silent,
 }
 
-/// What a process did in a collective call of others.
+/// The part of a process in a collective call of others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attendance {
     /// How many collective calls it has made on the communicator.
@@ -198,10 +199,10 @@ pub struct Collective {
     pub sequence: u64,
 }
 
-/// What a process says about itself.
+/// The note of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Note {
-    /// What it does.
+    /// Whether it runs.
     pub state: State,
     /// Seconds for which it has done just that.
     pub steady: f64,
@@ -211,15 +212,15 @@ pub struct Note {
     pub default_calls: u64,
     /// Whether others than mpi4jax may communicate on that.
     pub shares_default: bool,
-    /// What it did in the collective calls that it was asked about, in their order.
+    /// Its part in each collective call that it was asked about.
     pub attendances: Vec<Option<Attendance>>,
 }
 
-/// The note of a process that says nothing.
+/// The note that stands for a process that does not answer.
 pub static SILENT: Note = Note::new(State::Silent);
 
 impl Note {
-    /// One that says no more than what a process does.
+    /// A note with no more than the state of a process.
     pub const fn new(state: State) -> Self {
         Self {
             state,
@@ -231,7 +232,7 @@ impl Note {
         }
     }
 
-    /// What it does, if it runs.
+    /// Its calls and threads, if it runs.
     pub fn running(&self) -> Option<&Running> {
         match &self.state {
             State::Running(running) => Some(running),
@@ -265,7 +266,7 @@ impl Note {
 /// The messages of a call on a communicator.
 pub fn messages_of(messages: recorder::Messages, facts: &CommunicatorFacts) -> Vec<Endpoint> {
     let peer = |rank: i64| {
-        if recorder::is_nobody(rank) {
+        if recorder::is_proc_null(rank) {
             return Peer::Null;
         }
         match facts.group.get(rank) {
@@ -306,7 +307,7 @@ impl CallNote {
             None => None,
         };
         Self {
-            number: record.number,
+            id: record.id,
             operation: record.name(),
             text: record.to_string(),
             line: record.line().unwrap_or_default(),
@@ -361,23 +362,22 @@ fn bytes_of(record: &Record, messages: &recorder::Messages) -> u64 {
     of_messages.max(of_array(record.sent) + of_array(record.received))
 }
 
-/// What this process did in collective calls of others.
+/// The part of this process in collective calls of others.
 pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
     let communicators = recorder::communicators();
-    let number = |asked: &Collective| {
-        let same: Vec<_> = communicators
+    let comm_number = |asked: &Collective| {
+        let alike: Vec<_> = communicators
             .iter()
             .filter(|(_, facts)| CommunicatorId::of(facts).resembles(&asked.communicator))
             .collect();
-        let named = || same.iter().filter(|(_, facts)| facts.name == asked.name);
-        match same.as_slice() {
-            [one] => Some(one.0),
-            _ if named().count() == 1 => named().next().map(|one| one.0),
+        let mut with_name = alike.iter().filter(|(_, facts)| facts.name == asked.name);
+        match (alike.as_slice(), with_name.next(), with_name.next()) {
+            ([(comm_number, _)], ..) | (_, Some((comm_number, _)), None) => Some(*comm_number),
             _ => None,
         }
     };
     let attendance = |asked: &Collective| {
-        let Some(number) = number(asked) else {
+        let Some(comm_number) = comm_number(asked) else {
             // One that it would know has never been used here.
             let is_known = asked.communicator.kind != CommunicatorKind::Unknown;
             return is_known.then_some(Attendance {
@@ -385,11 +385,12 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
                 call: None,
             });
         };
-        let is_asked =
-            |record: &Record| record.sequence == asked.sequence && record.communicator() == number;
+        let is_asked = |record: &Record| {
+            record.sequence == asked.sequence && record.communicator() == comm_number
+        };
         let call = recorder::recent().into_iter().find(is_asked);
         Some(Attendance {
-            count: recorder::calls_on(number),
+            count: recorder::calls_on(comm_number),
             call: call.map(|record| (record.name(), agreed_in_words(&record).collect())),
         })
     };
@@ -414,8 +415,8 @@ pub fn group_of(record: &Record) -> Group {
     Group::clone(&facts.group)
 }
 
-/// What all ranks have to agree about in a call on one communicator: the words for it, and what
-/// this rank has.
+/// The aspects about which all ranks have to agree in a collective call, and the values of this rank,
+/// in words.
 pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)> {
     agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.in_words(value)))
 }
@@ -423,7 +424,7 @@ pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)
 /// The number of the first operator that a user has made.
 const FIRST_OF_USERS: i64 = PredefinedOp::ALL.len() as i64;
 
-/// What all ranks have to agree about in a collective call besides the operation.
+/// Something about which all ranks have to agree in a collective call, besides the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aspect {
     /// The rank of the root.
@@ -441,7 +442,7 @@ pub enum Aspect {
 }
 
 impl Aspect {
-    /// What it is called.
+    /// The word for it.
     fn name(self) -> &'static str {
         match self {
             Self::Roots => "roots",
@@ -453,7 +454,7 @@ impl Aspect {
         }
     }
 
-    /// What a rank has, in words.
+    /// The value of a rank, in words.
     fn in_words(self, value: i64) -> String {
         match self {
             Self::Operators if value == FIRST_OF_USERS => "one of your own".to_owned(),
@@ -465,8 +466,8 @@ impl Aspect {
     }
 }
 
-/// What all ranks have to agree about in a collective call, and what this rank has. Neighbors have
-/// to agree with each other only.
+/// The aspects about which all ranks have to agree in a collective call, and the values of this rank.
+/// Neighbors have to agree with each other only.
 pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
     let is_shared = record.operation.scope == Scope::All;
     // What travels is what root has in the case of a broadcast, and is received by all.
@@ -484,7 +485,7 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
         (Aspect::Roots, record.attribute("root")),
         (
             Aspect::Operators,
-            operator.map(|number| number.min(FIRST_OF_USERS)),
+            operator.map(|op_number| op_number.min(FIRST_OF_USERS)),
         ),
         (Aspect::Types, array.map(|array| array.dtype.into())),
         (

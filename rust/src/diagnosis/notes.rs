@@ -1,4 +1,4 @@
-//! What many processes say about themselves.
+//! The notes of many processes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,9 +14,9 @@ pub struct Notes {
     entries: Vec<(Ranks, Note)>,
     /// The groups of the communicators in the notes, by their hashes.
     groups: BTreeMap<u64, Group>,
-    /// The places of the entries, by what their notes say without the times.
+    /// The indices of the entries, by the texts of their notes without the times.
     #[serde(skip)]
-    places: HashMap<String, usize>,
+    indices: HashMap<String, usize>,
 }
 
 impl PartialEq for Notes {
@@ -25,7 +25,7 @@ impl PartialEq for Notes {
     }
 }
 
-/// What a note says, without the times in it.
+/// The text of a note without the times in it.
 fn timeless(note: &Note) -> String {
     let mut note = note.clone();
     note.steady = 0.0;
@@ -64,20 +64,20 @@ impl Notes {
     }
 
     fn add_entry(&mut self, ranks: Ranks, note: Note) {
-        if self.places.len() != self.entries.len() {
+        if self.indices.len() != self.entries.len() {
             // They come from another process.
-            let places = self.entries.iter().enumerate();
-            self.places = places
-                .map(|(place, (_, note))| (timeless(note), place))
+            let indices = self.entries.iter().enumerate();
+            self.indices = indices
+                .map(|(index, (_, note))| (timeless(note), index))
                 .collect();
         }
         let key = timeless(&note);
-        if let Some(place) = self.places.get(&key) {
-            let (known_ranks, known) = &mut self.entries[*place];
-            combine(known, &note);
-            known_ranks.extend(ranks.iter());
+        if let Some(index) = self.indices.get(&key) {
+            let (entry_ranks, entry_note) = &mut self.entries[*index];
+            combine(entry_note, &note);
+            entry_ranks.extend(ranks.iter());
         } else {
-            self.places.insert(key, self.entries.len());
+            self.indices.insert(key, self.entries.len());
             self.entries.push((ranks, note));
         }
     }
@@ -97,13 +97,13 @@ impl Notes {
         self.entries.iter().map(|(ranks, note)| (ranks, note))
     }
 
-    /// The notes, by rank. Who has none is silent.
+    /// The notes, by rank. A rank without one is silent.
     pub fn by_rank(&self, size: i32) -> Vec<&Note> {
         let mut notes = vec![&SILENT; usize::try_from(size).unwrap_or(0)];
         for (ranks, note) in &self.entries {
             for rank in ranks.iter() {
-                if let Some(place) = usize::try_from(rank).ok().and_then(|r| notes.get_mut(r)) {
-                    *place = note;
+                if let Some(slot) = usize::try_from(rank).ok().and_then(|r| notes.get_mut(r)) {
+                    *slot = note;
                 }
             }
         }
@@ -119,7 +119,7 @@ impl Notes {
         Self {
             entries: entries.filter(|(ranks, _)| !ranks.is_empty()).collect(),
             groups: self.groups.clone(),
-            places: HashMap::new(),
+            indices: HashMap::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which ranks can never continue.
+//! The ranks that can never continue.
 //!
 //! A program is ended only if this is proven, so everything that could bring a call to its end is
 //! taken into account: other threads, calls of mpi4py, and communicators that ranks can't tell apart.
@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use super::note::{CallNote, Collective, CommunicatorId, Endpoint, Note, Peer, State};
 use super::snapshot::{Attendants, Snapshot};
 
-/// What nobody has to wait for any more has lasted for so many seconds, in a job that fails anyway.
+/// For how many seconds processes have to be unchanged to count, in a job that fails anyway.
 pub const SETTLED: f64 = 1.0;
 
-/// In a second, the slowest MPI on the busiest machine moves so many bytes. A message that was sent
+/// How many bytes the slowest MPI on the busiest machine moves in a second. A message that was sent
 /// before, or by mpi4py, is on its way for no longer than this allows.
 const SLOWEST_TRANSFER: f64 = 1e6;
 
-/// The ranks that can never continue. What counts has been so for `settled` seconds.
-pub fn stuck(snapshot: &Snapshot, settled: f64) -> Vec<i32> {
+/// The ranks that can never continue. Processes count that have been unchanged for `settled` seconds.
+pub fn stuck_ranks(snapshot: &Snapshot, settled: f64) -> Vec<i32> {
     let steady = |note: &Note| match &note.state {
         State::Running(running) if running.calls.is_empty() => 0.0,
         State::Running(running) if !running.elsewhere.is_empty() => 0.0,
@@ -40,7 +40,8 @@ pub fn stuck_unless_others_act(snapshot: &Snapshot) -> Vec<i32> {
     stuck_if(snapshot, SETTLED, &steady)
 }
 
-/// The same, where `steady` says for how many seconds nothing has been able to act in a process.
+/// The ranks that can never continue if `steady` gives the seconds for which nothing has been able to
+/// act in a process.
 fn stuck_if(snapshot: &Snapshot, settled: f64, steady: &dyn Fn(&Note) -> f64) -> Vec<i32> {
     let attendants = Attendants::new(snapshot);
     let mut graph = Graph::new(snapshot, settled, steady);
@@ -64,12 +65,12 @@ fn stuck_if(snapshot: &Snapshot, settled: f64, steady: &dyn Fn(&Note) -> f64) ->
         .collect()
 }
 
-/// What is known of a rank so far.
+/// Whether a rank may act, as far as is known.
 #[derive(Clone, Copy, PartialEq)]
 enum Outlook {
     /// It may act.
     Free,
-    /// It can't, as far as is known.
+    /// It can't act unless a call of its returns.
     Stuck,
     /// It never acts again.
     Ended,
@@ -174,7 +175,7 @@ impl<'s, 'a> Graph<'s, 'a> {
                 .collect();
             by_count.sort_unstable();
             let mut before: Option<usize> = None;
-            for calls in by_count.chunk_by(|one, other| one.0 == other.0) {
+            for calls in by_count.chunk_by(|left, right| left.0 == right.0) {
                 let event = self.new_event(calls.iter().map(|(_, rank)| *rank));
                 if let Some(before) = before.replace(event) {
                     self.events[before].next = Some(event);
@@ -185,7 +186,7 @@ impl<'s, 'a> Graph<'s, 'a> {
         let fewer = self
             .positions
             .partition_point(|(count, _)| *count < sequence);
-        fewer.checked_sub(1).map(|place| self.positions[place].1)
+        fewer.checked_sub(1).map(|last| self.positions[last].1)
     }
 
     /// Notes what could bring a call of a frozen rank to its end.
@@ -215,7 +216,7 @@ impl<'s, 'a> Graph<'s, 'a> {
         seconds.fold(f64::INFINITY, f64::min)
     }
 
-    /// The same of all members of a communicator.
+    /// Seconds for which all members of a communicator have done nothing.
     fn steady_on(&mut self, id: &CommunicatorId) -> f64 {
         if let Some(seconds) = self.steady_on.get(&id.group) {
             return *seconds;

@@ -1,4 +1,4 @@
-//! The report that users read.
+//! The report for users: a table of what ranks do, and the findings.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +7,39 @@ use super::note::{CallNote, Note, SILENT, State, ThreadActivity};
 use super::notes::Notes;
 use super::ranks::Ranks;
 
-/// The most lines that say what ranks do.
+/// How many lines the table has at most.
 const MOST_LINES: usize = 18;
 
-/// What ranks do, and their Python line.
+/// The activity of ranks in words, and their Python line.
 pub type Activity = (String, String);
 
+/// The activity of a rank in a call.
 fn in_call(call: &CallNote) -> Activity {
     (format!("in {}", call.text), call.line.clone())
 }
 
-/// The same, with no more than the operation of the call.
+/// The activity of a rank in a call, with no more than the operation.
 fn in_call_in_short(call: &CallNote) -> Activity {
-    let what = format!("in {} on {}", call.operation, call.communicator_name);
-    (what, call.line.clone())
+    let text = format!("in {} on {}", call.operation, call.communicator_name);
+    (text, call.line.clone())
 }
 
-/// Where a thread is, of a process that is in a call, or not.
-fn at_place(place: &ThreadActivity, is_in_call: bool) -> Activity {
-    let activity = match place.activity.as_str() {
+/// The activity of a thread that is not in a call, of a process that is in one, or not.
+fn beside_calls(thread: &ThreadActivity, is_in_call: bool) -> Activity {
+    let activity = match thread.activity.as_str() {
         "" => "not in MPI",
         activity => activity,
     };
-    let what = match place.thread.as_str() {
+    let text = match thread.thread.as_str() {
         "" if is_in_call => format!("main thread: {activity}"),
         "" => activity.to_owned(),
-        thread => format!("thread {thread}: {activity}"),
+        name => format!("thread {name}: {activity}"),
     };
-    (what, place.line.clone())
+    (text, thread.line.clone())
 }
 
-/// What a process does: several things, if it has several threads.
-fn doings(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> {
+/// The activities of a process: several, if it has several threads.
+fn activities(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> {
     let ended = |how: &str, reason: &str| match reason {
         "" => how.to_owned(),
         reason => format!("{how}: {reason}"),
@@ -49,9 +50,9 @@ fn doings(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> {
             let ending = ending.map(|end| (ended("is ending", &end.reason), String::new()));
             let calls = running.calls.iter().map(in_call);
             let is_in_call = !running.calls.is_empty();
-            let places = running.elsewhere.iter();
-            let places = places.map(|place| at_place(place, is_in_call));
-            let all: Vec<Activity> = ending.chain(calls).chain(places).collect();
+            let threads = running.elsewhere.iter();
+            let threads = threads.map(|thread| beside_calls(thread, is_in_call));
+            let all: Vec<Activity> = ending.chain(calls).chain(threads).collect();
             if all.is_empty() {
                 vec![("not in MPI".to_owned(), String::new())]
             } else {
@@ -63,25 +64,29 @@ fn doings(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> {
     }
 }
 
-/// What ranks do, by what it is.
+/// Joins ranks with equal activities.
 fn groups(ranks: impl IntoIterator<Item = (Ranks, Activity)>) -> Vec<(Ranks, Activity)> {
     let mut groups: BTreeMap<Activity, Ranks> = BTreeMap::new();
-    for (ranks, doing) in ranks {
-        groups.entry(doing).or_default().extend(ranks.iter());
+    for (ranks, activity) in ranks {
+        groups.entry(activity).or_default().extend(ranks.iter());
     }
-    let groups = groups.into_iter().map(|(doing, ranks)| (ranks, doing));
+    let groups = groups
+        .into_iter()
+        .map(|(activity, ranks)| (ranks, activity));
     let mut groups: Vec<(Ranks, Activity)> = groups.collect();
     groups.sort();
     groups
 }
 
-/// A line for all ranks that do the same.
+/// The table of some ranks: a line for each activity.
 pub fn rows(ranks: impl IntoIterator<Item = (i32, Activity)>) -> Vec<String> {
-    let one = |(rank, doing)| ([rank].into_iter().collect(), doing);
-    table(groups(ranks.into_iter().map(one)))
+    let ranks = ranks.into_iter();
+    table(groups(ranks.map(|(rank, activity)| {
+        ([rank].into_iter().collect(), activity)
+    })))
 }
 
-/// The same, from their notes, of ranks below `size`.
+/// The table of ranks below `size`, from their notes.
 pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
     let all = |in_call: fn(&CallNote) -> Activity| {
         let known: Ranks = notes.iter().flat_map(|(ranks, _)| ranks.iter()).collect();
@@ -89,11 +94,11 @@ pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
         let silent = (0..size).filter(|rank| !is_complete && !known.contains(*rank));
         let silent: Ranks = silent.collect();
         let silent = (!silent.is_empty()).then_some((&silent, &SILENT));
-        let doings = notes.iter().chain(silent).flat_map(|(ranks, note)| {
-            let doings = doings(note, in_call).into_iter();
-            doings.map(|doing| (ranks.clone(), doing))
+        let activities = notes.iter().chain(silent).flat_map(|(ranks, note)| {
+            let activities = activities(note, in_call).into_iter();
+            activities.map(|activity| (ranks.clone(), activity))
         });
-        groups(doings.collect::<Vec<_>>())
+        groups(activities.collect::<Vec<_>>())
     };
     let groups = all(in_call);
     if groups.len() > MOST_LINES {
@@ -102,7 +107,7 @@ pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
     table(groups)
 }
 
-/// A line for each group.
+/// A table with a line for each group.
 fn table(mut groups: Vec<(Ranks, Activity)>) -> Vec<String> {
     // What most ranks do is shown, whichever ranks these are.
     if groups.len() > MOST_LINES {
@@ -118,7 +123,7 @@ fn table(mut groups: Vec<(Ranks, Activity)>) -> Vec<String> {
     groups.truncate(MOST_LINES);
     let shown: Vec<(String, &Activity)> = groups
         .iter()
-        .map(|(ranks, doing)| (padded(&ranks.to_string()), doing))
+        .map(|(ranks, activity)| (pad(&ranks.to_string()), activity))
         .collect();
     let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
     let first = width(&mut shown.iter().map(|(ranks, _)| ranks.chars().count()));
@@ -168,8 +173,8 @@ pub fn report(notes: &Notes, size: i32, diagnosis: &Diagnosis) -> String {
 }
 
 /// "rank 1", so that the number stands below that of "ranks 0-3".
-fn padded(ranks: &str) -> String {
+fn pad(ranks: &str) -> String {
     ranks
         .strip_prefix("rank ")
-        .map_or_else(|| ranks.to_owned(), |number| format!("rank  {number}"))
+        .map_or_else(|| ranks.to_owned(), |rank| format!("rank  {rank}"))
 }

@@ -1,4 +1,5 @@
-//! What all processes do at one time.
+//! The state of all processes at one time, as their notes tell it, sorted by communicators and
+//! messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +12,8 @@ use super::ranks::Ranks;
 use crate::mpi::CopyCounts;
 use crate::recorder::Group;
 
-/// What makes two collective calls fit: the operation, and what all ranks have to agree about.
+/// The signature of a collective call: the operation, and the values about which all ranks have to
+/// agree. Calls with equal signatures fit.
 pub type Signature<'a> = (&'a str, &'a [(String, String)]);
 
 /// The collective operation that a call belongs to: one that waits belongs to what it waits for.
@@ -19,15 +21,17 @@ fn collective_operation(name: &str) -> &str {
     name.strip_prefix("wait for ").unwrap_or(name)
 }
 
-/// What two ranks that make the same collective call do not agree about, if anything.
-pub fn disagreement<'a>(one: Signature<'a>, other: Signature<'a>) -> Option<&'a str> {
-    if one.0 != other.0 {
+/// The first aspect about which two ranks in one collective call disagree.
+pub fn disagreement<'a>(left: Signature<'a>, right: Signature<'a>) -> Option<&'a str> {
+    if left.0 != right.0 {
         return Some("operations");
     }
-    let value = |name: &str| other.1.iter().find(|(about, _)| about == name);
-    let differs =
-        |(about, own): &&(String, String)| value(about).is_some_and(|(_, others)| others != own);
-    one.1.iter().find(differs).map(|(about, _)| about.as_str())
+    let mut pairs = left.1.iter().flat_map(|(aspect, value)| {
+        let others = right.1.iter().filter(move |(other, _)| other == aspect);
+        others.map(move |(_, other_value)| (aspect, value, other_value))
+    });
+    let (aspect, ..) = pairs.find(|(_, value, other_value)| value != other_value)?;
+    Some(aspect)
 }
 
 /// The communicator and the tag of a message.
@@ -50,20 +54,20 @@ pub struct Snapshot<'a> {
     ambiguous: BTreeSet<u64>,
     /// Whether mpi4jax knows all that is communicated on the default communicator.
     default_is_private: bool,
-    /// What ranks send, in calls and by nonblocking operations, by sender and receiver.
+    /// The messages that ranks send, in calls and by nonblocking operations, by sender and receiver.
     sent: HashMap<(i32, i32), Vec<Envelope<'a>>>,
     /// The senders to each rank.
     senders: HashMap<i32, Vec<i32>>,
-    /// What ranks receive, by receiver and sender. `None` is any sender.
+    /// The messages that ranks receive, by receiver and sender. `None` is any sender.
     received: HashMap<(i32, Option<i32>), Vec<Envelope<'a>>>,
     /// The ranks in each collective call.
     collectives: BTreeMap<Collective, Vec<i32>>,
-    /// What ranks were asked about, in the order of the answers.
+    /// The calls that ranks were asked about, in the order of the answers.
     about: &'a [Collective],
 }
 
 impl<'a> Snapshot<'a> {
-    /// The snapshot that notes describe, of so many ranks, which were asked about collective calls.
+    /// The snapshot of so many ranks, which were asked about collective calls.
     pub fn new(notes: &'a Notes, size: i32, about: &'a [Collective]) -> Self {
         let all = notes.iter().flat_map(|(_, note)| communicators_of(note));
         let groups = all.filter_map(|id| Some((id.group, notes.group(id.group)?)));
@@ -126,8 +130,8 @@ impl<'a> Snapshot<'a> {
         collectives.map(|(collective, ranks)| (collective, &ranks[..]))
     }
 
-    /// What to ask all ranks about: collective calls that some members have not made, or have left.
-    /// Those of most ranks come first.
+    /// The calls to ask all ranks about: collective calls that some members have not made, or have
+    /// left. Those of most ranks come first.
     pub fn questions(&self, most: usize) -> Vec<Collective> {
         let mut incomplete: Vec<_> = self
             .collectives()
@@ -198,8 +202,7 @@ impl<'a> Snapshot<'a> {
 
     /// The note of a rank, if it is one of `MPI_COMM_WORLD`.
     pub fn get(&self, rank: i32) -> Option<&'a Note> {
-        let place = usize::try_from(rank).ok()?;
-        self.notes.get(place).copied()
+        self.notes.get(usize::try_from(rank).ok()?).copied()
     }
 
     /// The note of a rank.
@@ -213,7 +216,7 @@ impl<'a> Snapshot<'a> {
         notes.flat_map(|(rank, note)| note.calls().iter().map(move |call| (rank as i32, call)))
     }
 
-    /// What can be known of a communicator: two that have the same may be one.
+    /// A communicator, as far as all ranks can know which one it is: two that are equal may be one.
     pub fn communicator(&self, id: &CommunicatorId) -> CommunicatorId {
         let mut id = id.clone();
         if let CommunicatorKind::Copy(path) = &mut id.kind {
@@ -244,15 +247,15 @@ impl<'a> Snapshot<'a> {
         self.groups.get(&id.group).map_or(0, |group| group.len())
     }
 
-    /// What a rank said about a collective call.
+    /// The answer of a rank that was asked about a collective call.
     fn attendance(&self, rank: i32, of: &Collective) -> Option<&'a Attendance> {
         let is_same = |asked: &&Collective| {
             asked.sequence == of.sequence
                 && self.communicator(&asked.communicator) == of.communicator
                 && (of.communicator.kind != CommunicatorKind::Unknown || asked.name == of.name)
         };
-        let place = self.about.iter().position(|asked| is_same(&asked))?;
-        self.note(rank).attendances.get(place)?.as_ref()
+        let index = self.about.iter().position(|asked| is_same(&asked))?;
+        self.note(rank).attendances.get(index)?.as_ref()
     }
 
     /// How many collective calls a rank has made on the communicator of one, if that is known.
@@ -292,7 +295,7 @@ impl<'a> Snapshot<'a> {
         strays
     }
 
-    /// What the ranks in a collective call disagree about, and the ranks for each view.
+    /// The aspect about which the ranks in a collective call disagree, and the ranks with each value.
     pub fn disagreement(&self, collective: &Collective) -> Option<(&'a str, Vec<(String, Ranks)>)> {
         let ranks = self.collectives.get(collective)?;
         let mut views: BTreeMap<Signature, Vec<i32>> = BTreeMap::new();
@@ -352,7 +355,7 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// What another rank sends to this one, or receives from it.
+    /// The first message that another rank sends to this one, or receives from it.
     pub fn counterpart(&self, rank: i32, other: i32, is_receive: bool) -> Option<&Envelope<'a>> {
         let envelopes = if is_receive {
             self.sent.get(&(other, rank))
@@ -400,7 +403,7 @@ pub struct Attendants<'a> {
 }
 
 impl<'a> Attendants<'a> {
-    /// Those of a snapshot. Who has started a nonblocking operation attends it.
+    /// The attendants in a snapshot. A rank that has started a nonblocking operation attends it.
     pub fn new(snapshot: &Snapshot<'a>) -> Self {
         let mut by_signature: HashMap<_, BTreeSet<i32>> = HashMap::new();
         for rank in 0..snapshot.size {
@@ -421,7 +424,7 @@ impl<'a> Attendants<'a> {
         Self { by_signature }
     }
 
-    /// Whether all that a call waits for are in calls that fit it.
+    /// Whether all ranks that a call waits for are in calls that fit it.
     pub fn are_complete(&self, snapshot: &Snapshot, rank: i32, call: &'a CallNote) -> bool {
         let key = (snapshot.communicator(&call.communicator), signature(call));
         let Some(present) = self.by_signature.get(&key) else {
@@ -436,7 +439,7 @@ impl<'a> Attendants<'a> {
     }
 }
 
-/// What makes a call fit others.
+/// The signature of a call.
 pub fn signature(call: &CallNote) -> Signature<'_> {
     (collective_operation(&call.operation), &call.agreed)
 }

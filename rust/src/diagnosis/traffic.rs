@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What messages of one route have in common.
+/// The route of messages: their sender, receiver, communicator and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Route {
-    /// The rank in `MPI_COMM_WORLD` of who sends.
+    /// The rank of the sender in `MPI_COMM_WORLD`.
     pub from: i32,
-    /// The rank in `MPI_COMM_WORLD` of who receives.
+    /// The rank of the receiver in `MPI_COMM_WORLD`.
     pub to: i32,
     /// The number that the sender has for the communicator.
     pub communicator: i64,
@@ -17,10 +17,10 @@ pub struct Route {
     pub tag: i32,
 }
 
-/// How many messages of a route were sent.
+/// The messages that were sent on a route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// What they have in common.
+    /// Their route.
     pub route: Route,
     /// How many.
     pub count: u64,
@@ -39,7 +39,7 @@ pub struct Traffic {
     pub received: Vec<(Route, u64)>,
 }
 
-/// More kinds are not listed.
+/// How many routes are listed.
 const MOST_LISTED: usize = 20;
 
 /// The report of messages that nobody has received, if there are any.
@@ -55,12 +55,12 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
     }
     left.retain(|_, (left, _)| *left > 0);
     let total: u64 = left.values().map(|(left, _)| *left).sum();
-    let what = match total {
+    let subject = match total {
         0 => return None,
         1 => "1 message was",
         _ => &format!("{total} messages were"),
     };
-    let mut lines = vec![format!("mpi4jax: {what} never received (MPI4JAX_CHECK)")];
+    let mut lines = vec![format!("mpi4jax: {subject} never received (MPI4JAX_CHECK)")];
     for (route, (left, sent)) in left.iter().take(MOST_LISTED) {
         let Route { from, to, tag, .. } = route;
         let Sent {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::ring::{Array, Record};
 use super::tables::{
-    Message, Messages, call_site, communicator_facts, eager_line, is_nobody, messages,
+    Message, Messages, call_site, communicator_facts, eager_line, is_proc_null, messages,
 };
 use crate::mpi::PredefinedOp;
 use crate::xla::data_type_name;
@@ -47,7 +47,7 @@ impl Record {
         self.attribute("comm_number").unwrap_or(-1)
     }
 
-    /// What users call the communicator.
+    /// The name of the communicator for users.
     pub fn communicator_name(&self) -> String {
         communicator_name(self.communicator())
     }
@@ -62,9 +62,9 @@ impl Record {
 
     /// The messages that the call sends and receives.
     pub fn messages(&self) -> Messages {
-        let told = self.attribute("call_site").and_then(messages);
-        told.unwrap_or_else(|| {
-            let one = |rank: &str, tag: &str| {
+        let of_site = self.attribute("call_site").and_then(messages);
+        of_site.unwrap_or_else(|| {
+            let message = |rank: &str, tag: &str| {
                 let rank = self.attribute(rank)?;
                 let tag = self.attribute(tag).or_else(|| self.attribute("tag"));
                 Some(Message {
@@ -74,8 +74,8 @@ impl Record {
                 })
             };
             Messages {
-                sent: one("dest", "sendtag").into_iter().collect(),
-                received: one("source", "recvtag").into_iter().collect(),
+                sent: message("dest", "sendtag").into_iter().collect(),
+                received: message("source", "recvtag").into_iter().collect(),
             }
         })
     }
@@ -127,7 +127,7 @@ impl Record {
     }
 }
 
-/// More messages of a call are not listed.
+/// How many messages of a call are listed.
 const MOST_MESSAGES: usize = 8;
 
 fn tag_in_words(tag: i64) -> String {
@@ -138,22 +138,25 @@ fn tag_in_words(tag: i64) -> String {
     }
 }
 
-/// What users call the communicator with this number.
-pub fn communicator_name(number: i64) -> String {
-    communicator_facts(number).map_or_else(|| format!("communicator {number}"), |c| c.name)
+/// The name for users of the communicator with this number.
+pub fn communicator_name(comm_number: i64) -> String {
+    communicator_facts(comm_number)
+        .map_or_else(|| format!("communicator {comm_number}"), |facts| facts.name)
 }
 
 /// The name of a reduction operator.
-pub fn operator_name(number: i64) -> String {
-    PredefinedOp::from_number(number)
-        .map_or_else(|| format!("operator {number}"), |op| op.name().to_owned())
+pub fn operator_name(op_number: i64) -> String {
+    PredefinedOp::from_number(op_number).map_or_else(
+        || format!("operator {op_number}"),
+        |op| op.name().to_owned(),
+    )
 }
 
-/// A rank, or the word for what is none.
+/// The process at the other end of a message, in words.
 fn peer(rank: i64) -> String {
     if rank >= 0 {
         rank.to_string()
-    } else if is_nobody(rank) {
+    } else if is_proc_null(rank) {
         "nobody".into()
     } else {
         "anyone".into()

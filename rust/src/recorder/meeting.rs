@@ -1,11 +1,13 @@
-//! What all ranks do together in Python, such as the end of a profile: it is recorded as a collective
-//! call on the default communicator, so that ranks that wait there are known to.
+//! Meetings: places in Python where all ranks wait for each other, such as the end of a profile. They
+//! are recorded as collective calls on the default communicator, so that ranks that wait there are
+//! known to.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::ring::{Operation, Recordable, Recording, Scope, begin};
 use super::tables::DEFAULT_COMMUNICATOR;
+use crate::lock::lock;
 
 static PROFILE: Operation = Operation::new("profile", Scope::All);
 static TRACE: Operation = Operation::new("trace", Scope::All);
@@ -32,19 +34,19 @@ impl Recordable for Meeting {
     }
 }
 
-/// Records that this rank waits for all others, and gives a number for it.
+/// Records that this rank waits for all others, and gives the id of the call.
 pub fn begin_meeting(name: &str) -> Option<u64> {
     let all = [&PROFILE, &TRACE];
     let operation = all.into_iter().find(|operation| operation.name == name)?;
     let recording = begin(operation, &Meeting, DEFAULT_COMMUNICATOR);
-    let number = recording.number();
-    let mut meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    meetings.get_or_insert_default().insert(number, recording);
-    Some(number)
+    let id = recording.id();
+    lock(&MEETINGS)
+        .get_or_insert_default()
+        .insert(id, recording);
+    Some(id)
 }
 
 /// Records that it does not wait any more.
-pub fn end_meeting(number: u64) {
-    let mut meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(meetings.get_or_insert_default().remove(&number));
+pub fn end_meeting(id: u64) {
+    drop(lock(&MEETINGS).get_or_insert_default().remove(&id));
 }

@@ -1,14 +1,12 @@
-//! What this process called last: a ring of records, which every call writes.
+//! The last calls of this process: a ring of records, which every call writes.
 //!
-//! - `clock`: the time of a record.
-//! - `group`: the processes of a communicator.
-//! - `identify`: which communicators of several processes are one.
-//! - `meeting`: what all ranks do together in Python.
-//! - `os_thread`: the system's numbers of threads.
-//! - `ring`: the records.
-//! - `tables`: what is known of what they refer to.
+//! - `ring`: the records. `clock`, `os_thread`: their times and threads.
+//! - `tables`: communicators, call sites and messages, to which records refer by numbers.
+//! - `group`: the processes of a communicator. `identify`: which communicators of several processes
+//!   are one.
 //! - `describe`: a record in words.
 //! - `reader`: all records, one after another.
+//! - `meeting`: records of waits in Python.
 
 mod clock;
 mod describe;
@@ -33,6 +31,7 @@ pub use ring::{
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,
     call_sites_since, communicator_facts, communicators, find_line, has_foreign_handlers,
-    is_default_shared, is_nobody, messages, set_call_site, set_communicator_facts, set_eager_line,
-    set_foreign_handlers, set_line_finder, set_messages, set_proc_null, share_default, world_rank,
+    is_default_shared, is_proc_null, messages, set_call_site, set_communicator_facts,
+    set_eager_line, set_foreign_handlers, set_line_finder, set_messages, set_proc_null,
+    share_default, world_rank,
 };

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 thread_local! {
     static CURRENT: Cell<u32> = const { Cell::new(0) };
@@ -13,7 +15,7 @@ thread_local! {
 pub fn current() -> u32 {
     CURRENT.with(|known| match known.get() {
         0 => ask(known),
-        number => number,
+        thread => thread,
     })
 }
 
@@ -27,16 +29,14 @@ fn ask(known: &Cell<u32>) -> u32 {
 }
 
 /// The threads of the core.
-static OWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static CORE_THREADS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Says that the calling thread is one of the core, which does nothing for the program.
 pub fn claim() {
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    own.insert(current());
+    lock(&CORE_THREADS).insert(current());
 }
 
 /// Whether a thread is one of the core.
 pub fn is_own(thread: u32) -> bool {
-    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    own.contains(&thread)
+    lock(&CORE_THREADS).contains(&thread)
 }

@@ -3,10 +3,10 @@
 use super::clock::exactly_now;
 use super::ring::{Record, capacity, is_skipped, record, recorded, set_reader_position};
 
-/// A place in the records. Only one may be in use at a time, as calls wait for it.
+/// A position in the records. There may be one reader at a time, as calls wait for it.
 pub struct Reader {
     next: u64,
-    /// Calls that were in progress when it was their turn, in the order of their numbers.
+    /// Calls that were in progress when it was their turn, in the order of their ids.
     unfinished: Vec<Record>,
     lost: u64,
 }
@@ -33,7 +33,7 @@ impl Reader {
     /// If a call takes so long that others fill half of the ring meanwhile, it is shown without its
     /// end, and again when it is over.
     pub fn read(&mut self, mut see: impl FnMut(&Record)) {
-        self.unfinished.retain(|call| match record(call.number) {
+        self.unfinished.retain(|call| match record(call.id) {
             Some(call) if call.end.is_none() => true,
             Some(call) => {
                 see(&call);
@@ -69,10 +69,10 @@ impl Reader {
     /// Shows all calls that were not shown yet, also those that are in progress.
     pub fn read_last(&mut self, mut see: impl FnMut(&Record)) {
         self.read(&mut see);
-        for number in self.next..recorded().end {
-            match record(number) {
+        for id in self.next..recorded().end {
+            match record(id) {
                 Some(call) => see(&call),
-                None if is_skipped(number) => (),
+                None if is_skipped(id) => (),
                 None => self.lost += 1,
             }
         }

@@ -12,18 +12,19 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
 };
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use super::clock::{Instant, now};
 use super::os_thread;
+use crate::lock::lock;
 use crate::mpi::GrowingList;
 use crate::xla::{Buffer, Frame};
 
-/// How many calls are kept. A power of two.
+/// How many calls are kept: a power of two, so that the slot of a call is some bits of its id.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
-/// How many attributes of a call are kept: the first ones. What comes behind, nobody asks for.
+/// How many attributes of a call are kept: the first ones, which are those that are ever asked for.
 const ATTRIBUTES: usize = 7;
 
 /// Which processes of a communicator take part in a call.
@@ -64,7 +65,7 @@ impl Operation {
     }
 }
 
-/// What an array is made of: XLA's data type, and how many elements.
+/// The data type of an array, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Array {
     /// XLA's number for the data type.
@@ -85,11 +86,11 @@ impl From<&Buffer<'_>> for Array {
 /// One call.
 #[derive(Clone)]
 pub struct Record {
-    /// Its place among all calls of this process, from 1.
-    pub number: u64,
-    /// What was called.
+    /// Its position among all calls of this process, from 1.
+    pub id: u64,
+    /// The operation that was called.
     pub operation: &'static Operation,
-    /// For a collective operation: its place among those on the communicator, from 1.
+    /// For a collective operation: its position among those on the communicator, from 1.
     pub sequence: u64,
     /// When the call began.
     pub begin: Instant,
@@ -99,7 +100,7 @@ pub struct Record {
     pub sent: Option<Array>,
     /// The result that is received, if there is one.
     pub received: Option<Array>,
-    /// The number of what the call has begun, or waits for, or 0.
+    /// The number of the operation in flight that the call has started, or waits for, or 0.
     pub in_flight: u32,
     /// Which of several messages the call waits for, if it has said so.
     pub awaited: Option<Awaited>,
@@ -121,16 +122,16 @@ impl Record {
     /// The attribute called `name`, if the operation has it.
     pub fn attribute(&self, name: &str) -> Option<i64> {
         self.attributes()
-            .find_map(|(found, value)| (found == name).then_some(value))
+            .find_map(|(known, value)| (known == name).then_some(value))
     }
 }
 
-/// The place of a record: two lines of the processor's cache.
+/// The memory of a record: two lines of the processor's cache.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// The number of the call, or 0 while the record is written.
-    number: AtomicU64,
+    /// The id of the call, or 0 while the record is written.
+    id: AtomicU64,
     operation: AtomicPtr<Operation>,
     sequence: AtomicU64,
     begin: AtomicU64,
@@ -144,7 +145,7 @@ struct Slot {
     sent: AtomicI64,
     received: AtomicI64,
     in_flight: AtomicU32,
-    /// The place of the message that is waited for, from 1, or 0.
+    /// Which message is waited for, as [`Awaited`] in a number.
     awaited: AtomicU32,
     attributes: [AtomicI64; ATTRIBUTES],
 }
@@ -155,22 +156,21 @@ impl Slot {
     /// Whether it holds a call that is in progress.
     #[inline(always)]
     fn is_occupied(&self) -> bool {
-        self.end.load(Relaxed) == 0 && self.number.load(Relaxed) != 0
+        self.end.load(Relaxed) == 0 && self.id.load(Relaxed) != 0
     }
 }
 
 struct Ring {
     slots: Box<[Slot]>,
-    /// How many numbers were given to calls.
+    /// How many ids were given to calls.
     count: AtomicU64,
-    /// The number of the first call that would overwrite what a reader of all calls still needs.
+    /// The id of the first call that would overwrite a record that a reader of all calls still needs.
     limit: AtomicU64,
-    /// The numbers that no call got, as their slots were occupied, while there is a reader of all
-    /// calls.
+    /// The ids that no call got, as their slots were occupied, while there is a reader of all calls.
     skipped: Mutex<Vec<u64>>,
 }
 
-/// Nobody reads all calls.
+/// The limit while there is no reader of all calls.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// Has so many calls be kept, at least. This has to be said before the first call.
@@ -183,18 +183,19 @@ pub(super) fn capacity() -> usize {
     Ring::get().slots.len()
 }
 
-/// Says which call somebody who reads all of them will read next, so that it is kept.
+/// Says which call the reader of all calls will read next, so that it is kept. `None`: there is no
+/// reader.
 pub(super) fn set_reader_position(next: Option<u64>) {
     let ring = Ring::get();
     let limit = next.map_or(NO_LIMIT, |next| next + ring.slots.len() as u64);
     ring.limit.store(limit, Release);
     let first_kept = next.unwrap_or(NO_LIMIT);
-    ring.skipped().retain(|number| *number >= first_kept);
+    lock(&ring.skipped).retain(|id| *id >= first_kept);
 }
 
-/// Whether a number was given to no call.
-pub(super) fn is_skipped(number: u64) -> bool {
-    Ring::get().skipped().contains(&number)
+/// Whether no call has got this id.
+pub(super) fn is_skipped(id: u64) -> bool {
+    lock(&Ring::get().skipped).contains(&id)
 }
 
 impl Ring {
@@ -210,63 +211,59 @@ impl Ring {
         })
     }
 
-    fn skipped(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
-        self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The slot of the next call, and its number.
+    /// The slot of the next call, and its id.
     #[inline(always)]
     fn next(&self) -> (&Slot, u64) {
-        let number = self.count.fetch_add(1, Relaxed) + 1;
-        if self.is_taken(number) {
-            self.wait(number);
+        let id = self.count.fetch_add(1, Relaxed) + 1;
+        if self.is_taken(id) {
+            self.wait(id);
         }
-        let slot = self.slot(number);
+        let slot = self.slot(id);
         if slot.is_occupied() {
-            return self.next_free(number);
+            return self.next_free(id);
         }
-        (slot, number)
+        (slot, id)
     }
 
-    /// The slot of the next call, where that of this number is occupied.
+    /// The slot of the next call, where that for this id is occupied.
     #[cold]
     #[inline(never)]
-    fn next_free(&self, mut number: u64) -> (&Slot, u64) {
+    fn next_free(&self, mut id: u64) -> (&Slot, u64) {
         // If all of them are, there are more calls in progress than the ring has room for.
         for _ in 0..self.slots.len() {
-            if !self.slot(number).is_occupied() {
+            if !self.slot(id).is_occupied() {
                 break;
             }
             if self.limit.load(Relaxed) != NO_LIMIT {
-                self.skipped().push(number);
+                lock(&self.skipped).push(id);
             }
-            number = self.count.fetch_add(1, Relaxed) + 1;
-            if self.is_taken(number) {
-                self.wait(number);
+            id = self.count.fetch_add(1, Relaxed) + 1;
+            if self.is_taken(id) {
+                self.wait(id);
             }
         }
-        (self.slot(number), number)
+        (self.slot(id), id)
     }
 
     #[inline(always)]
-    fn slot(&self, number: u64) -> &Slot {
-        &self.slots[number as usize & (self.slots.len() - 1)]
+    fn slot(&self, id: u64) -> &Slot {
+        &self.slots[id as usize & (self.slots.len() - 1)]
     }
 
-    /// Whether somebody still has to read the call whose slot this one takes.
+    /// Whether the reader of all calls still needs the record whose slot this call takes.
     #[inline(always)]
-    fn is_taken(&self, number: u64) -> bool {
-        number >= self.limit.load(Relaxed)
+    fn is_taken(&self, id: u64) -> bool {
+        id >= self.limit.load(Relaxed)
     }
 
-    /// Waits for the one who reads all calls.
+    /// Waits for the reader of all calls.
     #[cold]
     #[inline(never)]
-    fn wait(&self, number: u64) {
+    fn wait(&self, id: u64) {
         const STEP: Duration = Duration::from_micros(50);
         // It waits for nothing but the disk. If that hangs, calls are lost instead.
         for _ in 0..20_000 {
-            if !self.is_taken(number) {
+            if !self.is_taken(id) {
                 return;
             }
             thread::sleep(STEP);
@@ -277,21 +274,21 @@ impl Ring {
 /// How many collective operations were called on each communicator.
 static SEQUENCES: GrowingList<AtomicU64> = GrowingList::new();
 
-/// A call that is under way. It is over when this is dropped.
+/// The record of a call in progress. The call is over when this is dropped.
 pub struct Recording {
     slot: &'static Slot,
-    number: u64,
+    id: u64,
 }
 
-/// What there is to record of a call.
+/// A call that can be recorded.
 pub trait Recordable {
-    /// The data type and the number of elements of what is sent, if something is.
+    /// The data type and the number of elements of the array that is sent, if there is one.
     fn sent(&self) -> Option<(i32, i64)>;
-    /// The same of what is received.
+    /// The data type and the number of elements of the array that is received, if there is one.
     fn received(&self) -> Option<(i32, i64)>;
-    /// Shows all attributes with their places.
+    /// Shows all attributes with their indices.
     fn integers(&self, see: impl FnMut(usize, i64));
-    /// Their names. Those of `comm_number` and `call_site` have a meaning.
+    /// The names of the attributes. Those of `comm_number` and `call_site` have a meaning.
     fn attribute_names(&self) -> Vec<String>;
 }
 
@@ -323,8 +320,8 @@ pub fn begin(
     call: &impl Recordable,
     communicator: i64,
 ) -> Recording {
-    let (slot, number) = Ring::get().next();
-    slot.number.store(0, Relaxed);
+    let (slot, id) = Ring::get().next();
+    slot.id.store(0, Relaxed);
     fence(Release);
 
     let sequence = if operation.is_collective() {
@@ -356,18 +353,18 @@ pub fn begin(
         let _ = operation.attributes.set(call.attribute_names());
     }
     slot.begin.store(now().0, Relaxed);
-    slot.number.store(number, Release);
-    Recording { slot, number }
+    slot.id.store(id, Release);
+    Recording { slot, id }
 }
 
-/// The place of a collective call among those on the communicator.
+/// The position of a collective call among those on the communicator.
 ///
 /// Nothing is lost by counting without a lock: to call two of them at once would be an error
 /// (MPI-4.1 §6.14).
 #[inline(always)]
 fn next_on(communicator: i64) -> u64 {
     let count = SEQUENCES.get(communicator).unwrap_or_else(|| {
-        // What is no number of a communicator was refused before.
+        // Calls on other numbers than communicators have were refused before.
         SEQUENCES.get_or_grow(usize::try_from(communicator).unwrap_or(0))
     });
     let sequence = count.load(Relaxed) + 1;
@@ -383,90 +380,90 @@ pub fn calls_on(communicator: i64) -> u64 {
 }
 
 impl Recording {
-    /// The place of the call among all calls of this process.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// The position of the call among all calls of this process.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
-    /// For a collective operation, its place among those on the communicator; else 0.
+    /// For a collective operation, its position among those on the communicator; else 0.
     pub fn sequence(&self) -> u64 {
         self.slot.sequence.load(Relaxed)
     }
 
-    /// Records what the call has begun, or waits for: its number, and its place among the
-    /// collective operations, if the call itself has none.
-    pub fn set_flight(&self, number: u32, sequence: Option<u64>) {
-        if self.slot.number.load(Relaxed) == self.number {
-            self.slot.in_flight.store(number, Relaxed);
+    /// Records the operation in flight that the call has started, or waits for: its number, and its
+    /// position among the collective operations, if the call itself has none.
+    pub fn set_flight(&self, flight: u32, sequence: Option<u64>) {
+        if self.slot.id.load(Relaxed) == self.id {
+            self.slot.in_flight.store(flight, Relaxed);
             if let Some(sequence) = sequence {
                 self.slot.sequence.store(sequence, Relaxed);
             }
         }
     }
 
-    /// What is recorded, unless it is not kept any more.
+    /// A copy of the record, if it is still kept.
     pub fn record(&self) -> Option<Record> {
-        record(self.number)
+        record(self.id)
     }
 
-    /// Records whether the call has come to MPI. It has, unless it says so.
+    /// Records whether the call has reached MPI. A call on host memory always has.
     pub fn set_reached_mpi(&self, has_reached: bool) {
-        if self.slot.number.load(Relaxed) == self.number {
+        if self.slot.id.load(Relaxed) == self.id {
             self.slot.has_reached_mpi.store(has_reached, Relaxed);
         }
     }
 
-    /// Where the call says how far it has got.
+    /// A handle by which the call says which message it waits for.
     #[inline(always)]
     pub fn progress(&self) -> Progress {
         Progress {
             slot: self.slot,
-            number: self.number,
+            id: self.id,
         }
     }
 }
 
-/// Which of its messages a call waits for.
+/// The messages that a call with several waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
-    /// One: its place among those that are received, and then those that are sent.
+    /// One: its index among those that are received, and then those that are sent.
     Message(usize),
     /// Any of those that are sent.
     Sends,
 }
 
-/// `Awaited::Sends` in a slot, where 0 says that nothing is known, and other numbers are one more
-/// than the place of a message.
+/// [`Awaited::Sends`] in a slot, where 0 says that nothing is known, and other numbers are one more
+/// than the index of a message.
 const SENDS: u32 = u32::MAX;
 
-fn awaited(number: u32) -> Option<Awaited> {
-    match number {
+fn decode_awaited(encoded: u32) -> Option<Awaited> {
+    match encoded {
         0 => None,
         SENDS => Some(Awaited::Sends),
-        _ => Some(Awaited::Message(number as usize - 1)),
+        _ => Some(Awaited::Message(encoded as usize - 1)),
     }
 }
 
-/// How far a call has got that has several messages.
+/// The progress of a call with several messages.
 #[derive(Clone, Copy)]
 pub struct Progress {
     slot: &'static Slot,
-    number: u64,
+    id: u64,
 }
 
 impl Progress {
-    /// Says which message the call waits for: its place among those that it receives, and then
+    /// Says which message the call waits for: its index among those that it receives, and then
     /// those that it sends.
     #[inline(always)]
-    pub fn set_awaited_message(&self, place: usize) {
-        if self.slot.number.load(Relaxed) == self.number {
-            self.slot.awaited.store(place as u32 + 1, Relaxed);
+    pub fn set_awaited_message(&self, index: usize) {
+        if self.slot.id.load(Relaxed) == self.id {
+            self.slot.awaited.store(index as u32 + 1, Relaxed);
         }
     }
 
     /// Says that all messages have come, and that the call waits for those that it sends.
     pub fn set_awaited_sends(&self) {
-        if self.slot.number.load(Relaxed) == self.number {
+        if self.slot.id.load(Relaxed) == self.id {
             self.slot.awaited.store(SENDS, Relaxed);
         }
     }
@@ -476,13 +473,13 @@ impl Drop for Recording {
     #[inline(always)]
     fn drop(&mut self) {
         // Others may have made so many calls meanwhile that the slot is another's by now.
-        if self.slot.number.load(Relaxed) == self.number {
+        if self.slot.id.load(Relaxed) == self.id {
             self.slot.end.store(now().0, Relaxed);
         }
     }
 }
 
-/// The numbers of the calls that are kept.
+/// The ids of the calls that are kept.
 pub fn recorded() -> Range<u64> {
     let ring = Ring::get();
     let count = ring.count.load(Acquire);
@@ -491,9 +488,9 @@ pub fn recorded() -> Range<u64> {
 }
 
 /// The record of a call, unless it is not kept any more, or just being written.
-pub fn record(number: u64) -> Option<Record> {
-    let slot = Ring::get().slot(number);
-    if slot.number.load(Acquire) != number {
+pub fn record(id: u64) -> Option<Record> {
+    let slot = Ring::get().slot(id);
+    if slot.id.load(Acquire) != id {
         return None;
     }
     let array = |dtype: &AtomicU8, count: &AtomicI64| {
@@ -510,7 +507,7 @@ pub fn record(number: u64) -> Option<Record> {
     }
     let end = slot.end.load(Relaxed);
     let copy = Record {
-        number,
+        id,
         // SAFETY: null, or an operation that lives for good.
         operation: unsafe { operation.as_ref() }?,
         sequence: slot.sequence.load(Relaxed),
@@ -519,22 +516,22 @@ pub fn record(number: u64) -> Option<Record> {
         sent: array(&slot.sent_type, &slot.sent),
         received: array(&slot.received_type, &slot.received),
         in_flight: slot.in_flight.load(Relaxed),
-        awaited: awaited(slot.awaited.load(Relaxed)),
+        awaited: decode_awaited(slot.awaited.load(Relaxed)),
         thread: slot.thread.load(Relaxed),
         has_reached_mpi: slot.has_reached_mpi.load(Relaxed),
         attributes,
     };
     fence(Acquire);
-    (slot.number.load(Relaxed) == number).then_some(copy)
+    (slot.id.load(Relaxed) == id).then_some(copy)
 }
 
-/// The numbers of the calls in progress, the oldest first.
+/// The ids of the calls in progress, the oldest first.
 pub fn in_progress() -> Vec<u64> {
     let slots = Ring::get().slots.iter();
     let occupied = slots.filter(|slot| slot.is_occupied());
-    let mut numbers: Vec<u64> = occupied.map(|slot| slot.number.load(Relaxed)).collect();
-    numbers.sort_unstable();
-    numbers
+    let mut ids: Vec<u64> = occupied.map(|slot| slot.id.load(Relaxed)).collect();
+    ids.sort_unstable();
+    ids
 }
 
 /// The last calls that are kept, and those in progress, the oldest first.

@@ -1,15 +1,16 @@
-//! What is known of the things that records refer to by numbers.
+//! The objects that records refer to by numbers, as far as Python has described them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
 
 use super::group::Group;
+use crate::lock::lock;
 use crate::mpi::Lineage;
 
-/// What a process knows about which communicator of other processes one of its own is.
+/// By what a process can say which communicator of other processes one of its own is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Identity {
     /// The default communicator.
@@ -18,14 +19,14 @@ pub enum Identity {
     World,
     /// A copy of that, or of a copy of it.
     Copy(Lineage),
-    /// One that XLA has made, by its place among those of the same processes.
+    /// One that XLA has made, by its index among those of the same processes.
     Jax(usize),
-    /// Nothing but which processes it has.
+    /// By nothing but the processes that it has.
     #[default]
     Unknown,
 }
 
-/// What users call a communicator, and which processes it has.
+/// A communicator: its name for users, and its processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommunicatorFacts {
     /// Its name in reports.
@@ -63,17 +64,17 @@ pub fn has_foreign_handlers() -> bool {
     HAS_FOREIGN_HANDLERS.load(Ordering::Relaxed)
 }
 
-/// The rank of no process in the MPI that is loaded (MPI-4.1 §3.10). Other negative ones stand for
-/// any process.
+/// `MPI_PROC_NULL` in the MPI that is loaded (MPI-4.1 §3.10). Other negative ranks stand for any
+/// process.
 static PROC_NULL: AtomicI32 = AtomicI32::new(i32::MIN);
 
-/// Says which rank is that of no process.
+/// Sets `MPI_PROC_NULL`.
 pub fn set_proc_null(rank: i32) {
     PROC_NULL.store(rank, Ordering::Relaxed);
 }
 
-/// Whether a rank is that of no process.
-pub fn is_nobody(rank: i64) -> bool {
+/// Whether a rank is `MPI_PROC_NULL`.
+pub fn is_proc_null(rank: i64) -> bool {
     rank == i64::from(PROC_NULL.load(Ordering::Relaxed))
 }
 
@@ -105,35 +106,34 @@ struct Tables {
     call_sites: HashMap<i64, Vec<String>>,
     messages: HashMap<i64, Messages>,
     /// The call sites in the order in which their lines became known.
-    told: Vec<i64>,
+    sites_in_order: Vec<i64>,
     eager_line: String,
 }
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
 
-/// Programs that are equal but for their lines have the same calls. So many lines are kept.
+/// How many lines of a call site are kept: programs that are equal but for their lines share it.
 const MOST_LINES: usize = 4;
 
 fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {
-    let mut tables: MutexGuard<_> = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    body(tables.get_or_insert_default())
+    body(lock(&TABLES).get_or_insert_default())
 }
 
-/// Says what there is to know about the communicator with this number.
-pub fn set_communicator_facts(number: i64, mut facts: CommunicatorFacts) {
+/// Describes the communicator with this number.
+pub fn set_communicator_facts(comm_number: i64, mut facts: CommunicatorFacts) {
     with_tables(|tables| {
-        let known = tables.groups.entry(facts.group.hash());
-        let known = known.or_insert_with(|| Arc::clone(&facts.group));
-        if *known == facts.group {
-            facts.group = Arc::clone(known);
+        let entry = tables.groups.entry(facts.group.hash());
+        let group = entry.or_insert_with(|| Arc::clone(&facts.group));
+        if *group == facts.group {
+            facts.group = Arc::clone(group);
         }
-        tables.communicators.insert(number, facts)
+        tables.communicators.insert(comm_number, facts)
     });
 }
 
-/// What is known about the communicator with this number.
-pub fn communicator_facts(number: i64) -> Option<CommunicatorFacts> {
-    with_tables(|tables| tables.communicators.get(&number).cloned())
+/// The description of the communicator with this number.
+pub fn communicator_facts(comm_number: i64) -> Option<CommunicatorFacts> {
+    with_tables(|tables| tables.communicators.get(&comm_number).cloned())
 }
 
 /// The rank in `MPI_COMM_WORLD` of a process with this rank in a communicator, if that is known.
@@ -161,7 +161,7 @@ pub fn set_call_site(site: i64, line: &str) {
         let lines = tables.call_sites.entry(site).or_default();
         if lines.len() < MOST_LINES && !lines.iter().any(|known| known == line) {
             lines.push(line.to_owned());
-            tables.told.push(site);
+            tables.sites_in_order.push(site);
         }
     });
 }
@@ -179,17 +179,17 @@ pub fn messages(site: i64) -> Option<Messages> {
 /// The call sites that have become known after the first so many, and their lines as of now.
 pub fn call_sites_since(count: usize) -> Vec<(i64, String)> {
     with_tables(|tables| {
-        let told = tables.told.get(count..).unwrap_or_default();
+        let sites = tables.sites_in_order.get(count..).unwrap_or_default();
         let lines = |site: &i64| (*site, either(&tables.call_sites[site]));
-        told.iter().map(lines).collect()
+        sites.iter().map(lines).collect()
     })
 }
 
-/// What is known about all communicators, in the order of their numbers.
+/// The descriptions of all communicators, in the order of their numbers.
 pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
     with_tables(|tables| {
         let mut all: Vec<_> = tables.communicators.clone().into_iter().collect();
-        all.sort_unstable_by_key(|(number, _)| *number);
+        all.sort_unstable_by_key(|(comm_number, _)| *comm_number);
         all
     })
 }
@@ -200,10 +200,11 @@ pub fn call_site(site: i64) -> Option<String> {
     with_tables(|tables| Some(either(tables.call_sites.get(&site)?)))
 }
 
-/// Finds the Python line of a thread in a call, by the system's number for it. It may take a while.
+/// A function that finds the Python line of a thread in a call, by the system's number for it. It may
+/// take a while.
 static FIND_LINE: OnceLock<fn(u32) -> Option<String>> = OnceLock::new();
 
-/// Says how the Python line of a thread in a call is found out.
+/// Sets the function that finds the Python line of a thread in a call.
 pub fn set_line_finder(find: fn(u32) -> Option<String>) {
     let _ = FIND_LINE.set(find);
 }

@@ -17,7 +17,7 @@ pub(super) struct TimedCall {
     pub(super) begin: i64,
     /// None if it did not end.
     pub(super) end: Option<i64>,
-    /// What is in the file. The times are of the process's own clock.
+    /// The entry in the file. Its times are of the process's own clock.
     pub(super) entry: Entry,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct CallReader<'a> {
     process: &'a Process,
     facts: &'a Facts,
     path: PathBuf,
-    /// What part of the run is wanted.
+    /// The part of the run that is wanted.
     part: Range<i64>,
     /// How many entries are read at a time.
     capacity: usize,
@@ -85,13 +85,12 @@ impl<'a> CallReader<'a> {
         }
     }
 
-    /// What is wrong with a call, if something is.
+    /// The mistake in an entry, if there is one.
     fn problem(&self, entry: &Entry) -> Option<String> {
         let operations = self.facts.operations.len();
         let Entry { begin, end, .. } = *entry;
         if usize::from(entry.operation) >= operations {
-            let number = entry.operation;
-            return Some(format!("operation {number} of {operations}"));
+            return Some(format!("operation {} of {operations}", entry.operation));
         }
         if begin == 0 || begin >= MOST_NANOSECONDS || end >= MOST_NANOSECONDS {
             return Some(format!("a call from {begin} ns to {end} ns"));
@@ -115,8 +114,8 @@ impl<'a> CallReader<'a> {
         };
         let body = if self.shown == 0 {
             let Some(body) = bytes.strip_prefix(&trace::header()) else {
-                let what = "is not a file of this version of mpi4jax";
-                return Err(Error::at(&self.path, 0, what));
+                let reason = "is not a file of this version of mpi4jax";
+                return Err(Error::at(&self.path, 0, reason));
             };
             body
         } else {

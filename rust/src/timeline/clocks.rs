@@ -20,7 +20,7 @@ impl Comparison {
     /// Whether sums of its numbers stay in range.
     pub(super) fn is_plausible(&self) -> bool {
         let largest = MOST_NANOSECONDS;
-        let is_small = |number: i64| number.unsigned_abs() < largest;
+        let is_small = |nanoseconds: i64| nanoseconds.unsigned_abs() < largest;
         is_small(self.at) && is_small(self.offset) && (0..largest as i64).contains(&self.error)
     }
 }

@@ -1,5 +1,5 @@
-//! What the timeline shows: a process for each of the run, with tracks for its calls, for what Python
-//! does, and for what is in flight.
+//! Draws the timeline: a process for each of the run, with tracks for its calls, for the work of JAX
+//! and Python, and for operations in flight.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -16,19 +16,19 @@ use super::slots::{NestingSlots, Slots};
 use crate::recorder::Message;
 use crate::trace::{Entry, NONE};
 
-/// The first tracks of what JAX and Python do, and of calls. Viewers show them in this order.
+/// The first tracks of the work of JAX and Python, and of calls. Viewers show them in this order.
 const COMPILES: u16 = 100;
 const EAGER_CALLS: u16 = 200;
 const CALLS: u16 = 300;
-/// There are fewer of each.
+/// How many tracks there are of each at most.
 const MOST_SLOTS: usize = 99;
 
-/// What a call does that has waited.
+/// The name of the rest of a call that has waited.
 const REST: &str = "moves bytes";
 
-/// So many descriptions of calls are kept.
+/// How many descriptions of calls are kept.
 const MOST_DETAILS: usize = 1 << 14;
-/// So many calls wait for others to be found.
+/// How many calls wait for others to be matched.
 const MOST_PENDING: usize = 1 << 20;
 
 /// A call that is drawn when it is known whom it waited for.
@@ -39,12 +39,12 @@ struct Pending<'a> {
     track: Option<Track>,
     /// The arrows that begin at it.
     sent: Range<u64>,
-    /// Those that end there.
+    /// The arrows that end there.
     received: Vec<u64>,
-    /// How many messages have not been found yet, or 1 if it is a collective call.
+    /// How many messages are not matched yet, or 1 if it is a collective call.
     unknown: usize,
     collective: Option<CollectiveKey>,
-    /// When the last one began that it needs, and whose call that is.
+    /// When the last call began that it needs, and the rank of that.
     needed: Option<(i64, i32)>,
 }
 
@@ -56,7 +56,7 @@ struct Tracks {
     eager_calls: NestingSlots,
     calls: Slots,
     flights: Slots,
-    /// Where what is in flight is drawn.
+    /// The tracks of operations in flight.
     flying: HashMap<u64, u16>,
 }
 
@@ -157,22 +157,22 @@ impl<'a, W: Write> Drawing<'a, W> {
         time.saturating_sub(self.start).max(0) as u64
     }
 
-    /// Draws what a process did besides MPI.
+    /// Draws a span in which a process did something else than MPI.
     pub(super) fn add_span(&mut self, process: &Process, span: &Span) -> io::Result<()> {
         let times = span.begin..span.end;
         let tracks = self.tracks(process);
-        let (place, slot, name) = if span.is_eager {
+        let (first, slot, name) = if span.is_eager {
             let slot = tracks.eager_calls.take(&times);
             (EAGER_CALLS, slot, "Eager calls in Python")
         } else {
             let slot = tracks.compiles.take(&times);
             (COMPILES, slot, "JAX traces and compiles")
         };
-        let track = self.thread(process, place, slot, name)?;
+        let track = self.thread(process, first, slot, name)?;
         self.slice(track, &span.name, times, &[])
     }
 
-    /// Draws something that took its time, to whose end arrows lead.
+    /// Draws a slice, to whose end arrows lead.
     fn slice(
         &mut self,
         track: Track,
@@ -194,7 +194,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         is_drawn: bool,
     ) -> io::Result<()> {
         self.find_messages(call.begin)?;
-        let number = self.call_count;
+        let call_id = self.call_count;
         self.call_count += 1;
         let mut pending = Pending {
             process,
@@ -212,10 +212,10 @@ impl<'a, W: Write> Drawing<'a, W> {
         }
         if let Some(communicator) = process.communicator(&call.entry) {
             if !self.run.facts.has_messages(&call.entry) {
-                self.add_collective(number, pending, communicator)?;
+                self.add_collective(call_id, pending, communicator)?;
             } else {
-                self.add_messages(number, &mut pending, communicator);
-                self.keep(number, pending)?;
+                self.add_messages(call_id, &mut pending, communicator);
+                self.keep(call_id, pending)?;
             }
             return Ok(());
         }
@@ -223,11 +223,11 @@ impl<'a, W: Write> Drawing<'a, W> {
     }
 
     /// Keeps a call until it is known whom it waits for.
-    fn keep(&mut self, number: u64, pending: Pending<'a>) -> io::Result<()> {
+    fn keep(&mut self, call_id: u64, pending: Pending<'a>) -> io::Result<()> {
         if pending.unknown == 0 {
             return self.draw(&pending);
         }
-        self.pending.insert(number, pending);
+        self.pending.insert(call_id, pending);
         if self.pending.len() > MOST_PENDING {
             if let Some((_, oldest)) = self.pending.pop_first() {
                 if let Some(key) = &oldest.collective {
@@ -241,7 +241,7 @@ impl<'a, W: Write> Drawing<'a, W> {
 
     fn add_collective(
         &mut self,
-        number: u64,
+        call_id: u64,
         mut pending: Pending<'a>,
         communicator: &IdentifiedCommunicator,
     ) -> io::Result<()> {
@@ -257,13 +257,13 @@ impl<'a, W: Write> Drawing<'a, W> {
         }
         let key = (communicator.key, call.entry.sequence, call.entry.operation);
         let participant = Participant {
-            call: call.end.map(|_| number),
+            call: call.end.map(|_| call_id),
             rank: process.rank,
             begin: call.begin,
         };
         pending.unknown = usize::from(call.end.is_some());
         pending.collective = Some(key);
-        self.keep(number, pending)?;
+        self.keep(call_id, pending)?;
         let participants = self.collectives.add(key, members.len(), participant);
         let pattern = self.run.facts.pattern(&call.entry);
         let root = members.get(call.entry.root.into());
@@ -281,7 +281,7 @@ impl<'a, W: Write> Drawing<'a, W> {
 
     fn add_messages(
         &mut self,
-        number: u64,
+        call_id: u64,
         pending: &mut Pending,
         communicator: &IdentifiedCommunicator,
     ) {
@@ -317,7 +317,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         self.largest_error = self.largest_error.max(error);
         for message in &messages.received {
             let receive = Receive {
-                call: number,
+                call: call_id,
                 source: communicator.members.get(message.rank),
                 tag: message.tag,
                 end,
@@ -358,7 +358,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         self.thread(process, CALLS, slot, "MPI")
     }
 
-    /// The number of the name of a call.
+    /// The id of the name of a call.
     fn name_of(&mut self, process: &Process, call: &TimedCall) -> u64 {
         let key = (process.rank, call.entry.operation, call.entry.call_site);
         if let Some(name) = self.names.get(&key) {
@@ -381,7 +381,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         let is_over = self.run.facts.operation(&call.entry) == "wait";
         let tracks = self.tracks(process);
         if is_over {
-            // It may have been started before what is shown.
+            // It may have been started before the part that is shown.
             let (Some(slot), Some(end)) = (tracks.flying.remove(&flight), call.end) else {
                 return Ok(());
             };
@@ -410,18 +410,19 @@ impl<'a, W: Write> Drawing<'a, W> {
         self.drawn_count += 1;
         let name = self.name_of(process, call);
         let details = self.details_of(process, call);
-        let mut own = Annotations::default();
+        let mut its_details = Annotations::default();
         if call.end.is_none() {
-            self.writer.annotate(&mut own, "end", &"never".into());
-        }
-        if let Ok(number @ 1..) = i64::try_from(call.entry.sequence) {
             self.writer
-                .annotate(&mut own, "number", &Value::Number(number));
+                .annotate(&mut its_details, "end", &"never".into());
+        }
+        if let Ok(sequence @ 1..) = i64::try_from(call.entry.sequence) {
+            self.writer
+                .annotate(&mut its_details, "number", &Value::Number(sequence));
         }
         let begin = self.time(call.begin);
         let sent = pending.sent.clone();
         self.writer
-            .begin(track, begin, name, &[&details, &own], sent)?;
+            .begin(track, begin, name, &[&details, &its_details], sent)?;
         let Some(end) = call.end else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Why there is no timeline.
+//! The error of a timeline.
 
 use std::fmt;
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::path::Path;
 pub struct Error(String);
 
 impl Error {
-    /// Of the file as a whole.
-    pub(super) fn of(path: &Path, what: impl fmt::Display) -> Self {
-        Self(format!("{}: {what}", path.display()))
+    /// An error of a file as a whole.
+    pub(super) fn of(path: &Path, reason: impl fmt::Display) -> Self {
+        Self(format!("{}: {reason}", path.display()))
     }
 
-    /// Of what begins at this byte.
-    pub(super) fn at(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
-        Self(format!("{}, byte {offset}: {what}", path.display()))
+    /// An error of the line or entry that begins at this byte.
+    pub(super) fn at(path: &Path, offset: u64, reason: impl fmt::Display) -> Self {
+        Self(format!("{}, byte {offset}: {reason}", path.display()))
     }
 }
 

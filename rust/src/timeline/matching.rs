@@ -1,4 +1,4 @@
-//! Which calls of several processes belong together.
+//! Matches the calls of several processes: those of one collective call, and sends with receives.
 //!
 //! CallReader come in the order in which they began, on whichever process.
 
@@ -17,14 +17,14 @@ pub(super) struct Participant {
     pub(super) begin: i64,
 }
 
-/// What makes calls one: the communicator, their number on it, and the operation, which keeps apart
-/// what a mistake in the program mixes.
+/// The key of a collective call: the communicator, the position on it, and the operation, which keeps
+/// calls apart that a mistake in the program mixes.
 pub(super) type CollectiveKey = (usize, u64, u16);
 
 /// Finds the calls by which all processes of a communicator do one thing.
 #[derive(Default)]
 pub(super) struct CollectiveMatcher {
-    waiting: HashMap<CollectiveKey, Vec<Participant>>,
+    incomplete: HashMap<CollectiveKey, Vec<Participant>>,
 }
 
 impl CollectiveMatcher {
@@ -35,17 +35,17 @@ impl CollectiveMatcher {
         size: usize,
         participant: Participant,
     ) -> Vec<Participant> {
-        let participants = self.waiting.entry(key).or_default();
+        let participants = self.incomplete.entry(key).or_default();
         participants.push(participant);
         if participants.len() < size {
             return Vec::new();
         }
-        self.waiting.remove(&key).unwrap_or_default()
+        self.incomplete.remove(&key).unwrap_or_default()
     }
 
     /// Forgets the calls that were added with this key.
     pub(super) fn forget(&mut self, key: &CollectiveKey) {
-        self.waiting.remove(key);
+        self.incomplete.remove(key);
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn needed<'a>(
     }
 }
 
-/// Where a message travels: the communicator, whether it is between neighbors in a topology, which
+/// The channel of a message: the communicator, whether it is between neighbors in a topology, which
 /// is on a communicator of ours, and the receiver's rank in `MPI_COMM_WORLD`.
 pub(super) type Channel = (usize, bool, i32);
 

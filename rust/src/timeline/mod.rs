@@ -2,7 +2,7 @@
 //!
 //! The calls of all processes are read in the order in which they began, on whichever process. What
 //! is in memory is what the processes wrote besides their calls, a part of each file, and the calls
-//! that others have yet to be found for. Files are open only while a part of them is read.
+//! that are not matched yet. Files are open only while a part of them is read.
 
 mod call_reader;
 mod clocks;
@@ -29,7 +29,7 @@ pub use rules::{Pattern, match_messages};
 use run::Run;
 
 /// Writes the timeline of the traces in a folder into a file. `seconds` is the part to show, from
-/// the beginning of the run. Gives what there is to say of it, line by line.
+/// the beginning of the run. Gives a summary, line by line.
 pub fn merge(folder: &Path, output: &Path, seconds: Range<f64>) -> Result<Vec<String>, Error> {
     let run = Run::read(folder)?;
     let target = Target::new(&run, output)?;
@@ -49,7 +49,7 @@ pub fn merge(folder: &Path, output: &Path, seconds: Range<f64>) -> Result<Vec<St
 /// A file that is replaced when all of it is written.
 struct Target {
     path: PathBuf,
-    /// What is written: another file, or the file itself if that is a device or a pipe.
+    /// The file that is written: another one, or the file itself if that is a device or a pipe.
     unfinished: PathBuf,
 }
 

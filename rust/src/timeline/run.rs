@@ -1,5 +1,5 @@
-//! What processes wrote besides their calls: what the numbers in a call stand for, how long JAX
-//! compiled and Python dispatched, and how clocks compare.
+//! Reads the files that processes write beside their calls: the objects that numbers in a call stand
+//! for, how long JAX compiled and Python dispatched, and how clocks compare.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ struct Beginning {
     facts: Facts,
 }
 
-/// What is the same for all processes of a run.
+/// The facts that all processes of a run share.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(super) struct Facts {
     /// The names of the operations, by their numbers.
@@ -62,7 +62,7 @@ pub(super) struct Facts {
     pub(super) operators: Vec<String>,
     /// The names of data types, and their bytes.
     pub(super) dtypes: BTreeMap<String, (String, i64)>,
-    /// What stands for no process.
+    /// `MPI_PROC_NULL`.
     pub(super) nobody: i64,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct IdentifiedCommunicator {
     pub(super) members: Group,
 }
 
-/// What a process did besides MPI.
+/// A time in which a process did something else than MPI.
 #[derive(Debug, Deserialize)]
 pub(super) struct Span {
     /// Whether Python dispatched a call, or else JAX compiled.
@@ -122,7 +122,7 @@ pub(super) struct Span {
 /// A process of the run.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Where it wrote this.
+    /// The file.
     pub(super) path: PathBuf,
     pub(super) rank: i32,
     pub(super) host: String,
@@ -142,7 +142,7 @@ pub(super) struct Run {
     pub(super) processes: Vec<Process>,
 }
 
-/// Shows the lines of a file, each with the place where it begins.
+/// Shows the lines of a file, each with the offset at which it begins.
 fn for_each_line(
     path: &Path,
     mut see: impl FnMut(u64, Line) -> Result<(), Error>,
@@ -165,14 +165,14 @@ fn for_each_line(
     }
 }
 
-/// Why a line is none of ours. The place that serde_json names is that in the line.
+/// Why a line is not one of a trace. The position that serde_json names is that in the line.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
     format!("not a line of a trace: {text}")
 }
 
-/// What was read of a process.
+/// The file of a process, as it was read.
 struct Reading {
     process: Process,
     beginning: Beginning,
@@ -225,7 +225,7 @@ impl Reading {
                 }
                 Line::Clock(_) => return Err(Error::at(path, offset, "a time that can't be")),
                 Line::Compile(_) | Line::Eager(_) => has_spans = true,
-                Line::End { lost: number } => lost = number,
+                Line::End { lost: count } => lost = count,
             }
             Ok(())
         })?;
@@ -255,26 +255,32 @@ impl Reading {
         })
     }
 
-    /// That the process is of the same run as another one.
-    fn belongs_to(&self, root: &Self) -> Result<(), Error> {
+    /// Checks that the process is of the same run as rank 0.
+    fn check_run(&self, root: &Self) -> Result<(), Error> {
         let path = &self.process.path;
-        let (own, root_run) = (&self.beginning, &root.beginning);
-        let name = format!("rank-{}.json", own.rank);
-        if path.file_name().is_none_or(|found| found != &name[..]) {
-            return Err(Error::of(path, format!("is of rank {}", own.rank)));
+        let Beginning {
+            rank, size, run, ..
+        } = &self.beginning;
+        let root_beginning = &root.beginning;
+        let expected_name = format!("rank-{rank}.json");
+        if path
+            .file_name()
+            .is_none_or(|name| name != &expected_name[..])
+        {
+            return Err(Error::of(path, format!("is of rank {rank}")));
         }
-        if (&own.run, own.size) != (&root_run.run, root_run.size) || own.rank >= own.size {
+        if (run, size) != (&root_beginning.run, &root_beginning.size) || rank >= size {
             return Err(Error::of(
                 path,
                 format!(
                     "is of another run ({} processes) than {} ({} processes)",
-                    own.size,
+                    size,
                     root.process.path.display(),
-                    root_run.size
+                    root_beginning.size
                 ),
             ));
         }
-        if own.facts != root_run.facts {
+        if self.beginning.facts != root_beginning.facts {
             return Err(Error::of(
                 path,
                 "is of another version of mpi4jax than that of rank 0",
@@ -310,7 +316,7 @@ impl Run {
         let mut readings: Vec<Reading> = Vec::new();
         for path in paths.values() {
             let reading = Reading::new(path, &mut texts)?;
-            reading.belongs_to(readings.first().unwrap_or(&reading))?;
+            reading.check_run(readings.first().unwrap_or(&reading))?;
             readings.push(reading);
         }
         let tables: Vec<_> = readings
@@ -352,7 +358,7 @@ impl Run {
         self.processes.iter().map(started).min().unwrap_or(0)
     }
 
-    /// What to know about the times, line by line.
+    /// How exact the times are, line by line.
     pub(super) fn about(&self) -> Vec<String> {
         let of_each: Vec<_> = self.processes.iter().map(Process::about).collect();
         if of_each.len() <= MOST_LINES {
@@ -365,11 +371,11 @@ impl Run {
                 })
                 .collect();
         }
-        // By what is said of the ranks, those with incomplete files first.
+        // By the text about the ranks, those with incomplete files first.
         let mut ranks: BTreeMap<(bool, String), Ranks> = BTreeMap::new();
         for (process, about) in self.processes.iter().zip(of_each) {
-            let of_these = ranks.entry((process.lost != Some(0), about)).or_default();
-            of_these.extend([process.rank]);
+            let with_text = ranks.entry((process.lost != Some(0), about)).or_default();
+            with_text.extend([process.rank]);
         }
         let mut kinds: Vec<_> = ranks.into_iter().collect();
         kinds.sort_by_key(|((is_incomplete, _), ranks)| (!is_incomplete, ranks.first()));
@@ -391,7 +397,7 @@ impl Run {
     }
 }
 
-/// So many lines are said of the processes.
+/// How many lines there are about the processes.
 const MOST_LINES: usize = 16;
 
 /// The files of a run, by rank.
@@ -451,7 +457,7 @@ impl Process {
         self.sites.get(&entry.call_site)?.messages.as_ref()
     }
 
-    /// The messages of a call, but for those with nobody.
+    /// The messages of a call, but for those with `MPI_PROC_NULL`.
     pub(super) fn messages(&self, entry: &Entry, facts: &Facts) -> Messages {
         let is_real = |message: &Message| ![NONE.into(), facts.nobody].contains(&message.rank);
         let real = |messages: &[Message]| messages.iter().copied().filter(is_real).collect();
@@ -477,7 +483,8 @@ impl Process {
         self.communicators.get(&entry.communicator)
     }
 
-    /// Shows what the process did besides MPI, with the times of rank 0's clock.
+    /// Shows the spans in which the process did something else than MPI, with the times of rank 0's
+    /// clock.
     pub(super) fn for_each_span(
         &self,
         mut see: impl FnMut(Span) -> Result<(), Error>,
@@ -493,8 +500,8 @@ impl Process {
             };
             let largest = MOST_NANOSECONDS as i64;
             if !(0 <= span.begin && span.begin <= span.end && span.end < largest) {
-                let what = format!("from {} ns to {} ns", span.begin, span.end);
-                return Err(Error::at(&self.path, offset, what));
+                let reason = format!("from {} ns to {} ns", span.begin, span.end);
+                return Err(Error::at(&self.path, offset, reason));
             }
             see(Span {
                 is_eager,
@@ -505,7 +512,7 @@ impl Process {
         })
     }
 
-    /// What to know about its times.
+    /// How exact its times are.
     fn about(&self) -> String {
         let mut text = match self.clocks.error() {
             _ if self.rank == 0 => "its clock is that of the timeline".into(),

@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::recorder::os_thread;
 
-/// A thread that takes this part of a core computes. What wakes up now and then takes less.
+/// A thread that takes this part of a core computes. One that wakes up now and then takes less.
 const BUSY: f64 = 0.01;
 
-/// What is known of a thread.
+/// A thread at the last look.
 struct Thread {
     /// The seconds that it has run.
     seconds: f64,
-    /// Whether it was about to run when it was looked at last.
+    /// Whether it was about to run.
     is_runnable: bool,
 }
 
@@ -57,8 +57,8 @@ impl BusyThreads {
 #[cfg(target_os = "linux")]
 fn threads() -> Option<Vec<u32>> {
     let folder = std::fs::read_dir("/proc/self/task").ok()?;
-    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    Some(folder.flatten().filter_map(number).collect())
+    let id = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Some(folder.flatten().filter_map(id).collect())
 }
 
 /// The seconds that a thread of this process has run.

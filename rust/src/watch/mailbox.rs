@@ -1,4 +1,4 @@
-//! The messages of the watchers, on a communicator of their own.
+//! The messages between the watchers of all ranks, on a communicator of their own.
 //!
 //! Nothing here waits for another rank: sends are begun and then looked after, and a message is
 //! received when it is there.
@@ -8,12 +8,12 @@ use std::ffi::{c_int, c_void};
 use super::watcher::WatcherMessage;
 use crate::mpi::{Abi, Functions, Handle, Status, abort, source_and_tag};
 
-/// What the mailbox gets from mpi4py.
+/// The objects of mpi4py's that the mailbox needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects {
     /// The communicator, by mpi4py's number for its handle.
     pub comm: usize,
-    /// `MPI_BYTE`, in the same way.
+    /// `MPI_BYTE`, by mpi4py's number for its handle.
     pub byte: usize,
     /// `MPI_ANY_SOURCE`.
     pub any_source: c_int,
@@ -25,13 +25,13 @@ const TAG: c_int = 0;
 pub struct Mailbox<A: Abi> {
     functions: &'static Functions<A>,
     objects: Objects,
-    /// What is being sent.
+    /// The messages that are being sent.
     sends: Vec<(A::Request, Vec<u8>)>,
-    /// The others have come to their end, too, when this is over.
+    /// A barrier, which all ranks enter at their end.
     end: Option<A::Request>,
 }
 
-/// A request in a test.
+/// Whether a request is complete, or has failed.
 fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
     let mut flag = 0;
     // SAFETY: a request of MPI's that is not freed; the flag may be written.
@@ -124,8 +124,8 @@ impl<A: Abi> Mailbox<A> {
         Some((source, message))
     }
 
-    /// Says that this rank is done, and whether all others are. Nothing is said after that.
-    pub fn has_ended(&mut self) -> bool {
+    /// Says that this rank has ended, and tells whether all others have. This rank sends nothing more.
+    pub fn poll_end(&mut self) -> bool {
         if self.end.is_none() {
             let mut request = A::Request::from_raw(0);
             // SAFETY: a communicator of this process's.

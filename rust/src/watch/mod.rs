@@ -1,10 +1,10 @@
-//! What watches the calls: a thread that explains a hang.
+//! The watchdog: a thread that watches the calls of this process, and explains a hang.
 //!
-//! - `round`: asking many ranks, along a tree; without MPI and threads.
-//! - `watcher`: when ranks ask each other, and what follows; also without.
-//! - `signals`, `python`, `threads`: what there is to know about this process.
-//! - `process`: what the thread makes of that.
-//! - `mailbox`: the messages of the ranks.
+//! - `round`: how many ranks are asked for their notes, along a tree; without MPI and threads.
+//! - `watcher`: when ranks ask each other, and what follows; without MPI and threads, too.
+//! - `observer`: the note of this process, from its records and from `signals`, `python_threads` and
+//!   `busy_threads`.
+//! - `mailbox`: the messages between the watchers of all ranks.
 //! - `thread`: the thread.
 
 mod busy_threads;

@@ -1,4 +1,4 @@
-//! What this process does, as its watching thread finds out.
+//! The note of this process, as its watching thread finds it out.
 //!
 //! That a program is in a deadlock is concluded from what its processes do *not* do, for some time.
 //! So the thread keeps looking while a call takes long: where Python's threads are, and whether any
@@ -18,32 +18,34 @@ use crate::diagnosis::{
     group_of,
 };
 use crate::ops;
-use crate::recorder::{self, Group, Instant, exactly_now};
+use crate::recorder::{self, Group, Instant, Record, exactly_now};
 
-/// Calls that take longer are looked at closely.
+/// After so many seconds in a call, the process is looked at closely.
 const SOON: f64 = 0.3;
-/// How often the thread asks where Python is: in the first seconds of a call, and later.
+/// How often the thread asks for the state of Python's threads: in the first seconds of a call, and
+/// later.
 const INTERVAL: f64 = 0.25;
 const LATER_INTERVAL: f64 = 1.0;
 const FIRST_SECONDS: f64 = 15.0;
-/// At most so much time passes from one look to the next.
+/// The longest time that counts from one look to the next.
 const LONGEST_STEP: f64 = 0.5;
-/// An interrupt that Python has not handled after so many seconds, it can't handle.
+/// If Python has not handled an interrupt after so many seconds, it can't.
 const INTERRUPT_PATIENCE: f64 = 1.0;
 
-/// What is known about this process.
+/// Looks at this process, and remembers since when it has been as it is.
 pub struct Observer {
     last: Instant,
-    /// The seconds in which it was looked at.
+    /// The seconds in which the process was looked at.
     now: f64,
+    /// The calls in progress, with their ages.
     calls: Vec<(u64, f64)>,
     /// When each call was seen first.
     seen: HashMap<u64, f64>,
     asking: Asking,
-    /// What Python said last, and when it was asked.
+    /// The last answer of Python, and when it was asked.
     python: Option<(f64, Option<Python>)>,
     threads: BusyThreads,
-    /// What has to stay as it is for the process to be steady, and since when it is.
+    /// A hash of all that has to stay as it is for the process to be steady, and since when it has.
     steady: (u64, f64),
     /// Why it can't be excluded that something acts beside Python's threads.
     doubt: String,
@@ -82,19 +84,16 @@ impl Observer {
         if has_ended && !std::mem::replace(&mut self.has_ended, has_ended) {
             self.steady = (0, self.now);
         }
-        let numbers = recorder::in_progress();
-        self.seen = numbers
+        let ids = recorder::in_progress();
+        self.seen = ids
             .iter()
-            .map(|number| (*number, *self.seen.get(number).unwrap_or(&self.now)))
+            .map(|id| (*id, *self.seen.get(id).unwrap_or(&self.now)))
             .collect();
-        if !numbers
-            .iter()
-            .eq(self.calls.iter().map(|(number, _)| number))
-        {
+        if !ids.iter().eq(self.calls.iter().map(|(id, _)| id)) {
             self.steady = (0, self.now);
         }
-        let age = |number: &u64| (*number, self.now - self.seen[number]);
-        self.calls = numbers.iter().map(age).collect();
+        let age = |id: &u64| (*id, self.now - self.seen[id]);
+        self.calls = ids.iter().map(age).collect();
         self.look_at_interrupts();
         self.look_at_threads();
     }
@@ -150,26 +149,24 @@ impl Observer {
         }
     }
 
-    fn threads_in_calls(&self) -> Vec<u32> {
-        let records = self
-            .calls
+    /// The records of the calls in progress.
+    fn records(&self) -> impl Iterator<Item = Record> {
+        self.calls
             .iter()
-            .filter_map(|(number, _)| recorder::record(*number));
-        records.map(|record| record.thread).collect()
+            .filter_map(|(id, _)| recorder::record(*id))
     }
 
-    /// Whether the process does what it did at the last look, and nothing else.
+    fn threads_in_calls(&self) -> Vec<u32> {
+        self.records().map(|record| record.thread).collect()
+    }
+
+    /// Judges by an answer of Python whether the process is as it was at the last look, and whether
+    /// something may act in it.
     fn judge(&mut self, when: f64, python: Option<&Python>) {
         let is_waiting = python.is_some_and(|python| python.wait_for_jax);
         let in_calls: BTreeSet<u32> = self.threads_in_calls().into_iter().collect();
         let is_busy = is_waiting.then(|| self.threads.look(self.now, &in_calls));
-        let waits_for_device = || {
-            let mut records = self
-                .calls
-                .iter()
-                .filter_map(|(number, _)| recorder::record(*number));
-            records.any(|record| !record.has_reached_mpi)
-        };
+        let waits_for_device = || self.records().any(|record| !record.has_reached_mpi);
         self.doubt = match (python, is_busy) {
             (None, _) => "Python does not say what its threads do".to_owned(),
             (Some(python), _) if !python.doubt.is_empty() => python.doubt.clone(),
@@ -182,9 +179,9 @@ impl Observer {
             _ => String::new(),
         };
         let mut hasher = DefaultHasher::new();
-        let numbers: Vec<u64> = self.calls.iter().map(|(number, _)| *number).collect();
+        let ids: Vec<u64> = self.calls.iter().map(|(id, _)| *id).collect();
         let threads = python.map(|python| (&python.waiting, python.is_in_shutdown));
-        (numbers, threads, &self.doubt).hash(&mut hasher);
+        (ids, threads, &self.doubt).hash(&mut hasher);
         let state = hasher.finish();
         let is_elsewhere = python.is_none_or(|python| !python.elsewhere.is_empty());
         if self.steady.0 != state || is_elsewhere || !self.doubt.is_empty() {
@@ -194,11 +191,8 @@ impl Observer {
 
     /// The calls that this process is in.
     fn running(&self) -> (Running, Vec<Group>) {
-        let numbers = self.calls.iter().map(|(number, _)| *number);
-        let records: Vec<_> = numbers
-            .filter_map(recorder::record)
-            .filter(|record| record.end.is_none())
-            .collect();
+        let records = self.records().filter(|record| record.end.is_none());
+        let records: Vec<_> = records.collect();
         let python = self.python.as_ref().and_then(|(_, python)| python.as_ref());
         let mut calls: Vec<CallNote> = records.iter().map(CallNote::new).collect();
         for (call, record) in calls.iter_mut().zip(&records) {
@@ -239,20 +233,20 @@ impl Observer {
     }
 }
 
-/// What waits for the JAX of all processes at exit, as if it were a call: the next collective one on
-/// the default communicator.
+/// The wait for the JAX of all processes at exit, as if it were a call: the next collective one on the
+/// default communicator.
 fn shutdown() -> CallNote {
-    let number = recorder::DEFAULT_COMMUNICATOR;
-    let facts = recorder::communicator_facts(number).unwrap_or_default();
+    let comm_number = recorder::DEFAULT_COMMUNICATOR;
+    let facts = recorder::communicator_facts(comm_number).unwrap_or_default();
     CallNote {
-        number: u64::MAX,
+        id: u64::MAX,
         operation: "jax.distributed.shutdown".to_owned(),
         text: "jax.distributed.shutdown".to_owned(),
         line: String::new(),
         seconds: 0.0,
         communicator: CommunicatorId::of(&facts),
         communicator_name: facts.name,
-        sequence: recorder::calls_on(number) + 1,
+        sequence: recorder::calls_on(comm_number) + 1,
         agreed: Vec::new(),
         neighbors: None,
         messages: Vec::new(),

@@ -9,7 +9,7 @@ use super::signals::without_signals;
 use crate::diagnosis::ThreadActivity;
 use crate::recorder::{self, os_thread};
 
-/// Where the threads of Python's are.
+/// The state of Python's threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Python {
     /// The lines of those that are in calls, by the system's numbers. An eager call that XLA makes

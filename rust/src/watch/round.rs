@@ -1,8 +1,8 @@
-//! Asking many ranks what they do, along a tree.
+//! Asking many ranks for their notes, along a tree.
 //!
 //! The rank that asks counts the others from itself on, and so do those that help it. A rank that is
 //! asked for the notes of a range of ranks, of which it is the first, asks others for parts of it.
-//! Who does not answer at all is left out, and its part of the range is divided anew.
+//! A rank that does not answer at all is left out, and its part of the range is divided anew.
 
 use std::ops::Range;
 
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::{Collective, Notes};
 
-/// So many ranks are asked by one, if there are that many.
+/// How many ranks one rank asks, if there are that many.
 pub const FAN_OUT: i32 = 32;
 /// A rank that does not say that it was asked within so many seconds does not answer.
 const HEARING: f64 = 3.0;
 /// Others are given so many seconds to collect their notes.
 const COLLECTING: f64 = 20.0;
 
-/// An asking: who asks, and which time.
+/// A round of questions: the rank that begins it, and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RoundId {
-    /// The rank that wants to know.
+    /// The rank that begins the round.
     pub leader: i32,
-    /// Its number among the askings of that rank.
+    /// The number of the round among those of that rank.
     pub number: u64,
 }
 
-/// What is asked.
+/// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// Which asking it is for.
+    /// The round that it belongs to.
     pub round: RoundId,
     /// The ranks, counted from the leader on. The one that is asked is the first.
     pub range: (i32, i32),
@@ -79,11 +79,11 @@ struct Asked {
 /// The notes that one rank collects, for itself or for the one that has asked it.
 pub struct Collection {
     question: Question,
-    /// Who gets the notes, if that is another rank.
+    /// The rank that gets the notes, if that is another one.
     pub asked_by: Option<i32>,
     size: i32,
     begin: f64,
-    has_own: bool,
+    has_own_note: bool,
     asked: Vec<Asked>,
     notes: Notes,
 }
@@ -96,13 +96,13 @@ impl Collection {
             asked_by,
             size,
             begin: now,
-            has_own: false,
+            has_own_note: false,
             asked: Vec::new(),
             notes: Notes::default(),
         }
     }
 
-    /// What was asked.
+    /// The question for the whole range.
     pub fn question(&self) -> &Question {
         &self.question
     }
@@ -153,14 +153,14 @@ impl Collection {
     }
 
     /// Whether the own note is still to be added.
-    pub fn lacks_own(&self) -> bool {
-        !self.has_own
+    pub fn lacks_own_note(&self) -> bool {
+        !self.has_own_note
     }
 
     /// Has the own note added, by a function that adds it.
-    pub fn add_own(&mut self, add: impl FnOnce(&mut Notes)) {
+    pub fn add_own_note(&mut self, add: impl FnOnce(&mut Notes)) {
         add(&mut self.notes);
-        self.has_own = true;
+        self.has_own_note = true;
     }
 
     /// Gives up ranks that do not answer. Their parts are asked of others.
@@ -180,7 +180,7 @@ impl Collection {
 
     /// The notes, if all are there that will come.
     pub fn take_if_complete(&mut self, now: f64) -> Option<Notes> {
-        let is_complete = self.has_own && self.asked.is_empty();
+        let is_complete = self.has_own_note && self.asked.is_empty();
         let is_late = now - self.begin > 2.0 * COLLECTING;
         (is_complete || is_late).then(|| std::mem::take(&mut self.notes))
     }
@@ -221,9 +221,9 @@ mod tests {
             most: &mut usize,
         ) -> Notes {
             let leader = question.round.leader;
-            let own = rank_at(question.range.0, leader, size);
+            let own_rank = rank_at(question.range.0, leader, size);
             let mut collection = Collection::new(question, None, size, 0.0);
-            collection.add_own(|notes| notes.add(own, Note::new(State::Silent), []));
+            collection.add_own_note(|notes| notes.add(own_rank, Note::new(State::Silent), []));
             let mut questions = collection.ask_others(0.0);
             *most = questions.len().max(*most);
             let mut now = 0.0;
@@ -235,7 +235,7 @@ mod tests {
                     }
                     if silent.is_empty() {
                         let above = rank_at(position_above(position, size), leader, size);
-                        assert_eq!(above, own);
+                        assert_eq!(above, own_rank);
                     }
                     collection.hear(rank);
                     collection.add(rank, notes_of(question, size, silent, most));
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_rank_that_was_heard_is_given_time() {
         let mut collection = Collection::new(question(0, (0, 2)), None, 2, 0.0);
-        collection.add_own(|_| ());
+        collection.add_own_note(|_| ());
         collection.ask_others(0.0);
         collection.hear(1);
         assert!(collection.give_up(COLLECTING - 1.0).is_empty());

@@ -16,7 +16,7 @@ pub fn interrupts() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Forgets those that Python has handled.
+/// Forgets the interrupts, as Python has handled them.
 pub fn forget_interrupts() {
     COUNT.store(0, Ordering::Relaxed);
 }
@@ -49,10 +49,10 @@ pub fn note_interrupts() {
         {
             return;
         }
-        let mut own = before;
-        own.sa_flags |= libc::SA_SIGINFO;
-        own.sa_sigaction = note as *const () as usize;
-        libc::sigaction(libc::SIGINT, &raw const own, ptr::null_mut());
+        let mut action = before;
+        action.sa_flags |= libc::SA_SIGINFO;
+        action.sa_sigaction = note as *const () as usize;
+        libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut());
     }
 }
 

@@ -3,30 +3,31 @@
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::mailbox::{Mailbox, Objects};
 use super::observer::Observer;
 use super::signals::{note_interrupts, without_signals};
-use super::watcher::{Action, Process, Settings, Watcher, alone, timed_out};
+use super::watcher::{Action, Process, Settings, Watcher, report_alone, timeout_text};
 use crate::diagnosis::{DEADLOCK, End};
+use crate::lock::lock;
 use crate::log;
 use crate::memory::gpu_aware;
 use crate::mpi::{Abi, Functions, Handle, let_launcher_read};
 use crate::ops;
 use crate::recorder::os_thread;
 
-/// What the thread has to know.
+/// The parameters of the thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// The rank of this process in `MPI_COMM_WORLD`.
     pub rank: i32,
     /// How many processes there are.
     pub size: i32,
-    /// What users have set.
+    /// The settings of the user.
     pub settings: Settings,
 }
 
@@ -42,19 +43,15 @@ const IDLE: u64 = 100;
 const BUSY: u64 = 5;
 const ENDING: u64 = 1;
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Says how the main program of this process has ended. Functions may run that were registered for
 /// its exit; after them, it is in `MPI_Finalize`.
 pub fn end_with(end: End) {
-    *locked(&END) = Some(end);
+    *lock(&END) = Some(end);
     wake();
 }
 
 fn wake() {
-    if let Some(thread) = &*locked(&THREAD) {
+    if let Some(thread) = &*lock(&THREAD) {
         thread.thread().unpark();
     }
 }
@@ -62,8 +59,8 @@ fn wake() {
 /// Gives the watchers of all processes a communicator to talk on, and that of rank 0 the host of
 /// each rank.
 pub fn connect(objects: Objects, hosts: Vec<String>) {
-    *locked(&HOSTS) = hosts;
-    *locked(&OBJECTS) = Some(objects);
+    *lock(&HOSTS) = hosts;
+    *lock(&OBJECTS) = Some(objects);
 }
 
 /// Called by MPI when it is about to be finalised: waits until all processes are there, as MPI
@@ -72,29 +69,29 @@ pub fn finish() {
     end_with_default();
     IS_ENDING.store(true, Ordering::Release);
     wake();
-    let thread = locked(&THREAD).take();
+    let thread = lock(&THREAD).take();
     if let Some(thread) = thread {
         let _ = thread.join();
     }
 }
 
 fn end_with_default() {
-    locked(&END).get_or_insert_with(|| End {
+    lock(&END).get_or_insert_with(|| End {
         code: 0,
         reason: "in MPI_Finalize".into(),
     });
 }
 
-/// Starts the thread. `own` is mpi4py's number for `MPI_COMM_SELF`.
-pub fn start<A: Abi>(start: Start, own: usize) {
+/// Starts the thread. `comm_self` is mpi4py's number for `MPI_COMM_SELF`.
+pub fn start<A: Abi>(start: Start, comm_self: usize) {
     let Some(functions) = A::functions().get() else {
         return;
     };
-    let mut thread = locked(&THREAD);
+    let mut thread = lock(&THREAD);
     if thread.is_some() {
         return;
     }
-    call_when_finalised(functions, A::Comm::from_raw(own));
+    call_when_finalised(functions, A::Comm::from_raw(comm_self));
     note_interrupts();
     let spawned = without_signals(|| {
         thread::Builder::new()
@@ -106,7 +103,7 @@ pub fn start<A: Abi>(start: Start, own: usize) {
 
 /// Has MPI call [`finish`] at the begin of `MPI_Finalize`: it then deletes the attributes of
 /// `MPI_COMM_SELF` (MPI-4.1 §11.2.4).
-fn call_when_finalised<A: Abi>(functions: &Functions<A>, own: A::Comm) {
+fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
     unsafe extern "C" fn copy<A: Abi>(
         _: A::Comm,
         _: c_int,
@@ -138,7 +135,7 @@ fn call_when_finalised<A: Abi>(functions: &Functions<A>, own: A::Comm) {
             ptr::null_mut(),
         );
         if made == 0 {
-            (functions.comm_set_attr)(own, keyval, ptr::null_mut());
+            (functions.comm_set_attr)(comm_self, keyval, ptr::null_mut());
         }
     }
 }
@@ -150,13 +147,13 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
     let mut process = Observer::new();
     let mut mailbox: Option<Mailbox<A>> = None;
     let mut alone = Alone::default();
-    let mut has_told_traffic = !ops::check_is_enabled();
+    let mut has_sent_traffic = !ops::check_is_enabled();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
-        process.look(locked(&END).clone(), is_ending);
+        process.look(lock(&END).clone(), is_ending);
         if mailbox.is_none() {
-            mailbox = locked(&OBJECTS).map(|objects| Mailbox::new(functions, objects));
-            watcher.set_hosts(std::mem::take(&mut *locked(&HOSTS)));
+            mailbox = lock(&OBJECTS).map(|objects| Mailbox::new(functions, objects));
+            watcher.set_hosts(std::mem::take(&mut *lock(&HOSTS)));
         }
         let mut is_busy = false;
         if let Some(mailbox) = &mut mailbox {
@@ -165,8 +162,8 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
             let messages: Vec<_> = std::iter::from_fn(|| mailbox.receive()).collect();
             is_busy = !messages.is_empty() || watcher.is_busy();
             let mut actions = watcher.step(process.now(), messages, &mut process);
-            if is_ending && !has_told_traffic {
-                has_told_traffic = true;
+            if is_ending && !has_sent_traffic {
+                has_sent_traffic = true;
                 actions.extend(watcher.end((!process.fails()).then(ops::traffic)));
             }
             for action in actions {
@@ -178,7 +175,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
                 }
             }
             let is_settled = !ops::check_is_enabled() || watcher.knows_traffic();
-            if is_ending && is_settled && mailbox.has_ended() {
+            if is_ending && is_settled && mailbox.poll_end() {
                 return;
             }
         } else {
@@ -195,7 +192,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
     }
 }
 
-/// The part of a rank that can't ask others.
+/// The watcher of a rank that can't ask others.
 #[derive(Default)]
 struct Alone {
     /// The calls that were reported.
@@ -207,9 +204,9 @@ impl Alone {
         let settings = start.settings;
         let calls = process.calls();
         self.reported
-            .retain(|number| calls.iter().any(|call| call.0 == *number));
-        let is_news = |(number, seconds): &&(u64, f64)| {
-            *seconds >= settings.report_after && !self.reported.contains(number)
+            .retain(|id| calls.iter().any(|call| call.0 == *id));
+        let is_news = |(id, seconds): &&(u64, f64)| {
+            *seconds >= settings.report_after && !self.reported.contains(id)
         };
         let news: Vec<u64> = calls.iter().filter(is_news).map(|call| call.0).collect();
         let is_timed_out = settings.timeout.is_some_and(|timeout| {
@@ -219,13 +216,13 @@ impl Alone {
         if !news.is_empty()
             && let Some((note, _)) = process.note(&[])
         {
-            log::print_error(&alone(start.rank, note, NO_EXCHANGE));
+            log::print_error(&report_alone(start.rank, note, NO_MAILBOX));
             self.reported.extend(news);
         }
         if is_timed_out {
             // Without the level of threads that it takes, MPI can't be asked to do it. When a
             // process dies, its launcher ends the others.
-            log::print_error(&timed_out("this rank", DEADLOCK));
+            log::print_error(&timeout_text("this rank", DEADLOCK));
             let_launcher_read();
             // SAFETY: this ends the process, without the functions that would run at exit while
             // another thread is in MPI.
@@ -235,5 +232,5 @@ impl Alone {
 }
 
 /// Why a rank may have to report alone.
-const NO_EXCHANGE: &str = "no call was made on the default communicator, or MPI was not \
+const NO_MAILBOX: &str = "no call was made on the default communicator, or MPI was not \
     initialised with MPI_THREAD_MULTIPLE (mpi4jax.diagnostics.watch() has ranks ask each other)";

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::round::{Collection, Question, RoundId, position_above, rank_at};
 use crate::diagnosis::{
     Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot, State,
-    Traffic, diagnose, report, settled, unreceived,
+    Traffic, diagnose, join_words, report, settling_time, unreceived,
 };
 use crate::recorder::Group;
 
-/// What ranks say to each other.
+/// A message between the watchers of two ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WatcherMessage {
     /// On the way to a rank that leads: a rank has reason to ask all others.
@@ -31,9 +31,9 @@ pub enum WatcherMessage {
     Heard(RoundId),
     /// The answer.
     Answer {
-        /// Which asking this is for.
+        /// The round that this belongs to.
         round: RoundId,
-        /// What the ranks do.
+        /// The notes of the ranks.
         notes: Notes,
     },
     /// To rank 0, from a rank that ends: the messages that it has sent and received, or nothing if
@@ -54,7 +54,7 @@ pub enum Alarm {
     Timeout,
 }
 
-/// What users have set.
+/// The settings of the user.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Report a call after so many seconds.
@@ -65,7 +65,7 @@ pub struct Settings {
     pub end_deadlocks: bool,
 }
 
-/// What is to be done.
+/// Something to be done after a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Send a message to a rank.
@@ -76,16 +76,16 @@ pub enum Action {
     Abort(i32),
 }
 
-/// What a process knows about itself.
+/// The process of a watcher, as it sees itself.
 pub trait Process {
-    /// Its calls in progress: their numbers, and for how many seconds it has seen them.
+    /// Its calls in progress: their ids, and for how many seconds it has seen them.
     fn calls(&self) -> &[(u64, f64)];
     /// Whether it ends, or has ended, with an error.
     fn fails(&self) -> bool;
     /// How often it was interrupted in a call, where Python can't handle that.
     fn interrupts(&self) -> u32;
-    /// Its note, with the groups of the communicators in it. It may take a while to find out what
-    /// Python does: until then there is none, and the process is asked again.
+    /// Its note, with the groups of the communicators in it. It may take a while to find out the state
+    /// of Python's threads: until then there is none, and the process is asked again.
     fn note(&mut self, about: &[Collective]) -> Option<(Note, Vec<Group>)>;
 }
 
@@ -98,9 +98,9 @@ const LONGEST_PAUSE: f64 = 10.0;
 /// In large jobs it is so many seconds for each rank.
 const PAUSE_PER_RANK: f64 = 0.01;
 
-/// All ranks are asked about no more collective calls.
+/// About how many collective calls all ranks are asked at most.
 const MOST_QUESTIONS: usize = 8;
-/// More hosts are not named.
+/// How many hosts are named.
 const MOST_HOSTS: usize = 8;
 
 /// An alarm that this rank has given, and that was not followed by a question yet.
@@ -117,7 +117,7 @@ struct Round {
     collection: Collection,
 }
 
-/// The part of one rank.
+/// The watcher of one rank.
 pub struct Watcher {
     rank: i32,
     size: i32,
@@ -131,13 +131,13 @@ pub struct Watcher {
     unheard: Option<Unheard>,
     /// When alarms to each leader were passed on last.
     passed_on: HashMap<(i32, Alarm), f64>,
-    /// What it collects for others.
+    /// The notes that it collects for others.
     collections: Vec<Collection>,
     rounds: u64,
     round: Option<Round>,
     /// As the leader: the reason for the next round.
     due: Option<Alarm>,
-    /// As the leader: the calls, by rank and number, that were reported to be in a deadlock.
+    /// As the leader: the calls, by rank and id, that were reported to be in a deadlock.
     told: HashSet<(i32, u64)>,
     /// As the leader, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
@@ -148,7 +148,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The part of a rank.
+    /// The watcher of a rank.
     pub fn new(rank: i32, size: i32, settings: Settings) -> Self {
         Self {
             rank,
@@ -186,7 +186,7 @@ impl Watcher {
         actions
     }
 
-    /// Whether all have said so that this rank listens to.
+    /// Whether this rank waits for no more messages about traffic.
     pub fn knows_traffic(&self) -> bool {
         self.rank != 0 || self.traffic.len() == self.size as usize
     }
@@ -204,7 +204,7 @@ impl Watcher {
         self.round.is_some() || !self.collections.is_empty()
     }
 
-    /// Takes in what has come, at a time in seconds.
+    /// Takes messages in at a time in seconds, and says what is to be done.
     pub fn step(
         &mut self,
         now: f64,
@@ -217,7 +217,7 @@ impl Watcher {
         }
         let calls = process.calls();
         self.reported
-            .retain(|number| calls.iter().any(|call| call.0 == *number));
+            .retain(|id| calls.iter().any(|call| call.0 == *id));
         if calls.is_empty() {
             self.unheard = None;
         }
@@ -237,7 +237,7 @@ impl Watcher {
         }
         if process.interrupts() > self.interrupts.max(1) {
             // The report was made when it was interrupted first.
-            let text = format!("{}\n", ending("interrupted again", INTERRUPTED));
+            let text = format!("{}\n", ending_text("interrupted again", INTERRUPTED));
             actions.push(Action::Print(format!("mpi4jax: {text}")));
             actions.push(Action::Abort(INTERRUPTED));
         }
@@ -295,12 +295,12 @@ impl Watcher {
     }
 
     fn collection_of(&mut self, round: RoundId) -> Option<&mut Collection> {
-        let own = self.round.as_mut().map(|round| &mut round.collection);
-        let mut all = self.collections.iter_mut().chain(own);
+        let led = self.round.as_mut().map(|round| &mut round.collection);
+        let mut all = self.collections.iter_mut().chain(led);
         all.find(|collection| collection.question().round == round)
     }
 
-    /// What this rank has reason to say, by the calls that it is in.
+    /// The alarm that this rank has reason to give, by the calls that it is in.
     fn alarm(&mut self, process: &dyn Process) -> Option<Alarm> {
         if process.fails() && !self.has_told_of_end {
             self.has_told_of_end = true;
@@ -318,8 +318,8 @@ impl Watcher {
             self.timed_out = oldest;
             return Some(Alarm::Timeout);
         }
-        let is_news = |(number, seconds): &(u64, f64)| {
-            *seconds >= self.settings.report_after && !self.reported.contains(number)
+        let is_news = |(id, seconds): &(u64, f64)| {
+            *seconds >= self.settings.report_after && !self.reported.contains(id)
         };
         (calls.iter().any(is_news) && self.unheard.is_none()).then_some(Alarm::Waiting)
     }
@@ -373,7 +373,7 @@ impl Watcher {
     /// This rank is the leader, and was alarmed.
     fn hear(&mut self, now: f64, reason: Alarm) {
         if reason == Alarm::Ending {
-            // Who waits for it may not have waited for long.
+            // The ranks that wait for it may not have waited for long.
             self.next_look
                 .get_or_insert((now + FIRST_PAUSE, FIRST_PAUSE));
             self.unheard = None;
@@ -391,8 +391,8 @@ impl Watcher {
         if question.is_report {
             let is_urgent = |alarm: &Unheard| alarm.reason == Alarm::Timeout;
             self.unheard = self.unheard.take().filter(is_urgent);
-            let numbers = process.calls().iter().map(|call| call.0);
-            self.reported.extend(numbers);
+            let ids = process.calls().iter().map(|call| call.0);
+            self.reported.extend(ids);
         }
     }
 
@@ -423,13 +423,13 @@ impl Watcher {
     /// Goes on with what it collects, for itself and for others.
     fn collect(&mut self, now: f64, process: &mut dyn Process, actions: &mut Vec<Action>) {
         let rank = self.rank;
-        let own = self.round.as_mut().map(|round| &mut round.collection);
+        let led = self.round.as_mut().map(|round| &mut round.collection);
         let mut done = Vec::new();
-        for collection in self.collections.iter_mut().chain(own) {
-            if collection.lacks_own()
+        for collection in self.collections.iter_mut().chain(led) {
+            if collection.lacks_own_note()
                 && let Some((note, groups)) = process.note(&collection.question().about)
             {
-                collection.add_own(|notes| notes.add(rank, note, groups));
+                collection.add_own_note(|notes| notes.add(rank, note, groups));
             }
             ask(collection.give_up(now), actions);
             if let Some(notes) = collection.take_if_complete(now) {
@@ -467,10 +467,10 @@ impl Watcher {
                 return;
             }
         }
-        let diagnosis = diagnose(&snapshot, settled(notes, self.settings.report_after));
+        let diagnosis = diagnose(&snapshot, settling_time(notes, self.settings.report_after));
         let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
         if !is_over {
-            // Who is awaited may come to its end later, or to a call that does not fit: the ranks
+            // A rank that is awaited may come to its end later, or to a call that does not fit: the ranks
             // that wait don't alarm again.
             let is_fine = notes.iter().all(|(_, note)| is_fine(note));
             let first = (now + FIRST_PAUSE, FIRST_PAUSE);
@@ -499,8 +499,7 @@ impl Watcher {
     ) {
         for (ranks, note) in notes.iter() {
             let stuck = ranks.iter().filter(|rank| diagnosis.stuck.contains(*rank));
-            let calls =
-                stuck.flat_map(|rank| note.calls().iter().map(move |call| (rank, call.number)));
+            let calls = stuck.flat_map(|rank| note.calls().iter().map(move |call| (rank, call.id)));
             self.told.extend(calls);
         }
         let mut text = report(notes, self.size, diagnosis);
@@ -508,10 +507,13 @@ impl Watcher {
         let mut code = None;
         if is_over {
             code = Some(diagnosis.exit_code);
-            text += &format!("{}\n", ending("this is a deadlock", diagnosis.exit_code));
+            text += &format!(
+                "{}\n",
+                ending_text("this is a deadlock", diagnosis.exit_code)
+            );
         } else if reason == Alarm::Timeout {
             code = Some(DEADLOCK);
-            text += &timed_out("all ranks", DEADLOCK);
+            text += &timeout_text("all ranks", DEADLOCK);
         } else if !diagnosis.stuck.is_empty() {
             text += "this is a deadlock: no rank can go on\n";
         }
@@ -522,19 +524,19 @@ impl Watcher {
         actions.extend(code.map(Action::Abort));
     }
 
-    /// Whether there is a deadlock that is not told, in a program that goes on nevertheless. Who
-    /// waits for a rank in one that is told makes no other one.
+    /// Whether there is a deadlock that is not reported, in a program that goes on nevertheless. A rank
+    /// that waits for one in a reported deadlock makes no other one.
     fn is_news(&self, notes: &Notes, about: &[Collective]) -> bool {
         if !self.settings.report_after.is_finite() {
             return false;
         }
         let is_told = |rank: i32, note: &Note| {
             let mut calls = note.calls().iter();
-            calls.any(|call| self.told.contains(&(rank, call.number)))
+            calls.any(|call| self.told.contains(&(rank, call.id)))
         };
         let untold = notes.without(is_told);
         let snapshot = Snapshot::new(&untold, self.size, about);
-        let settled = settled(&untold, self.settings.report_after);
+        let settled = settling_time(&untold, self.settings.report_after);
         !diagnose(&snapshot, settled).stuck.is_empty()
     }
 }
@@ -546,17 +548,17 @@ fn ask(questions: Vec<(i32, Question)>, actions: &mut Vec<Action>) {
 }
 
 /// The last line before an end.
-fn ending(why: &str, code: i32) -> String {
+fn ending_text(why: &str, code: i32) -> String {
     format!("{why}: ending all ranks with exit code {code}")
 }
 
 /// The last line before an end that is no deadlock's.
-pub fn timed_out(who: &str, code: i32) -> String {
+pub fn timeout_text(who: &str, code: i32) -> String {
     format!("MPI4JAX_TIMEOUT is over: ending {who} with exit code {code}\n")
 }
 
 /// The report of a rank that can't ask the others.
-pub fn alone(rank: i32, note: Note, why: &str) -> String {
+pub fn report_alone(rank: i32, note: Note, why: &str) -> String {
     let mut notes = Notes::default();
     notes.add(rank, note, []);
     let diagnosis = Diagnosis {
@@ -583,16 +585,7 @@ fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
     if more > 0 {
         lost.push(format!("{more} other hosts"));
     }
-    (!lost.is_empty()).then(|| format!("no rank on {} answers.\n", listed_or(&lost)))
-}
-
-/// "a, b or c".
-fn listed_or(words: &[String]) -> String {
-    match words {
-        [one] => one.clone(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
-        [] => String::new(),
-    }
+    (!lost.is_empty()).then(|| format!("no rank on {} answers.\n", join_words(&lost, "or")))
 }
 
 /// Whether a rank gives no reason to look again.

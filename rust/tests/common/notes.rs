@@ -94,7 +94,7 @@ pub fn ended(code: i32, reason: &str, count: u64) -> Note {
 /// The first collective call on the default communicator of so many ranks.
 pub fn collective(size: i32, operation: &str) -> CallNote {
     CallNote {
-        number: 1,
+        id: 1,
         operation: operation.into(),
         text: format!("{operation} #1 on COMM_WORLD"),
         line: "main.py:5".into(),
