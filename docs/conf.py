@@ -38,7 +38,7 @@ html_theme_options = {"top_of_page_buttons": []}
 
 #: The types in signatures, and what they refer to.
 TYPES = {
-    "AnyToken": "mpi4jax.LinearToken",
+    "Token": "mpi4jax.LinearToken",
     "Array": "jax.Array",
     "ArrayLike": "jax.typing.ArrayLike",
     "Comm": "mpi4py.MPI.Intracomm",

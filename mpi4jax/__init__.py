@@ -46,7 +46,7 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [name for name in dir() if not name.startswith("_")]
 
     def __getattr__(name: str) -> _typing.Any:
-        if name in ("_src", "diagnostics", "distributed", "extend"):
+        if name in ("_src", "diagnostics", "distributed", "extend", "typing"):
             return _importlib.import_module(f"{__name__}.{name}")
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
             from ._internal.forms.capitalised import capitalised

@@ -24,14 +24,16 @@ FOLDER = Path(__file__).resolve().parent.parent / "mpi4jax" / "experimental" / "
 
 HEAD = "# Written by `make stubs` (tools/stubs.py) from the forms without tokens."
 
+LINE_LENGTH = 92
+
 #: What signatures may contain.
 IMPORTS = {
     "collections.abc": ("Callable",),
     "typing": ("TypeVar", "overload"),
     "..._internal.arguments.types": (
-        *("Array", "ArrayLike", "Comm", "Counts", "Integer", "Op", "Status"),
+        *("Array", "ArrayLike", "Comm", "Counts", "Integer", "Op"),
+        *("RankTree", "Status", "Token"),
     ),
-    "..._internal.forms.token": ("AnyToken",),
     "..._internal.nonblocking.requests": ("Request",),
     "..._internal.operations._arguments": ("ANY_SOURCE", "ANY_TAG"),
 }
@@ -62,15 +64,24 @@ def stub(plain: ModuleType, with_tokens: ModuleType) -> str:
     if variables:
         made = "".join(f'{name} = TypeVar("{name}")\n' for name in variables)
         body = f"{made}\n{body}"
-    imports = []
-    for module, imported in IMPORTS.items():
-        used = [name for name in imported if re.search(rf"\b{name}\b", body)]
-        if used:
-            imports.append(f"from {module} import {', '.join(used)}")
-            imports += [""] if module == "typing" else []
+    imports = imports_for(body)
     imports += ["from . import tree as tree"] if hasattr(with_tokens, "tree") else []
     listed = "".join(f'    "{name}",\n' for name in names)
     return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body.rstrip(), ""])
+
+
+def imports_for(body: str) -> list[str]:
+    """The lines that import what a text uses, as ruff formats them."""
+    lines = []
+    for module, imported in IMPORTS.items():
+        used = [name for name in imported if re.search(rf"\b{name}\b", body)]
+        line = f"from {module} import {', '.join(used)}"
+        if len(line) > LINE_LENGTH:
+            names = "".join(f"    {name},\n" for name in used)
+            line = f"from {module} import (\n{names})"
+        lines += [line] if used else []
+        lines += [""] if module == "typing" else []
+    return lines
 
 
 def declarations(plain: Callable[..., Any], function: Callable[..., Any]) -> Iterator[str]:
@@ -97,9 +108,9 @@ def signatures_with_token(
         yield signature_with_token(signature)
     else:
         yield add_token(signature, default=None, annotation="None")
-        pair = f"tuple[{signature.return_annotation}, AnyToken]"
+        pair = f"tuple[{signature.return_annotation}, Token]"
         signature = signature.replace(return_annotation=pair)
-        yield add_token(signature, annotation="AnyToken")
+        yield add_token(signature, annotation="Token")
 
 
 def declaration(name: str, signature: inspect.Signature) -> str:

@@ -86,12 +86,12 @@ def test_the_form_with_tokens(name):
     bare = inspect.signature(inspect.unwrap(plain))
     *parameters, token = inspect.signature(with_token).parameters.values()
     assert parameters == list(bare.parameters.values())
-    assert str(token) == "token: 'AnyToken | None' = None"
+    assert str(token) == "token: 'Token | None' = None"
     given = {
-        "Array": "tuple[Array, AnyToken]",
-        "Array | tuple[Array, Array]": "tuple[Array | tuple[Array, Array], AnyToken]",
-        "None": "AnyToken",
-        "T": "tuple[T, AnyToken]",
+        "Array": "tuple[Array, Token]",
+        "Array | tuple[Array, Array]": "tuple[Array | tuple[Array, Array], Token]",
+        "None": "Token",
+        "T": "tuple[T, Token]",
     }[bare.return_annotation]
     assert inspect.signature(with_token).return_annotation == given
     assert with_token.__name__ == plain.__name__ == name
@@ -115,10 +115,10 @@ def test_the_form_with_an_optional_token(name):
     plain, with_token = getattr(notoken, name), getattr(tokens, name)
     *parameters, token = inspect.signature(with_token).parameters.values()
     assert parameters == list(inspect.signature(plain).parameters.values())
-    assert str(token) == "token: 'AnyToken | None' = None"
+    assert str(token) == "token: 'Token | None' = None"
     result = inspect.signature(plain).return_annotation
     returned = inspect.signature(with_token).return_annotation
-    assert returned == f"{result} | tuple[{result}, AnyToken]"
+    assert returned == f"{result} | tuple[{result}, Token]"
     assert with_token.__name__ == plain.__name__ == name
     assert with_token.__module__ == plain.__module__
     assert "\n        token (Token): " in with_token.__doc__

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, Union
 
 import numpy as np
 from jax import Array
@@ -12,7 +12,17 @@ from mpi4py import MPI
 
 from .hashable import HashableMPIType
 
-__all__ = ["Array", "ArrayLike", "Comm", "Counts", "Integer", "Op", "Status"]
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "Comm",
+    "Counts",
+    "Integer",
+    "Op",
+    "RankTree",
+    "Status",
+    "Token",
+]
 
 Comm: TypeAlias = MPI.Intracomm | HashableMPIType[MPI.Intracomm] | None
 Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]
@@ -21,3 +31,13 @@ Status: TypeAlias = MPI.Status | HashableMPIType[MPI.Status] | None
 Integer: TypeAlias = int | np.integer[Any]
 #: A number for each process.
 Counts: TypeAlias = Sequence[Integer] | np.ndarray[Any, np.dtype[np.integer[Any]]]
+#: A rank or a tag for each message of an `exchange`: a prefix of the tree of arrays.
+RankTree: TypeAlias = Union[  # noqa: UP007
+    Integer, Sequence["RankTree"], Mapping[Any, "RankTree"], None
+]
+
+
+class Token(Protocol):
+    """A token of mpi4jax, or one that JAX has made."""
+
+    def block_until_ready(self) -> Any: ...

@@ -11,12 +11,13 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import check
+from ..arguments.types import Token
 from ..xla import jax_compat
 from ..xla.flush import flush
 from ..xla.jax_compat import Tracer
@@ -26,13 +27,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Token:
+class EmptyToken:
     """The token that an operation returns if none was passed.
 
     A pytree without leaves, which passes through jit, loops, branches, vmap and grad.
     """
 
-    def block_until_ready(self) -> Token:
+    def block_until_ready(self) -> EmptyToken:
         """Wait until all operations called so far are done."""
         flush()
         return self
@@ -41,13 +42,13 @@ class Token:
         return "Token()"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Token)
+        return isinstance(other, EmptyToken)
 
     def __hash__(self) -> int:
-        return hash(Token)
+        return hash(EmptyToken)
 
 
-_TOKEN = Token()
+_EMPTY_TOKEN = EmptyToken()
 
 
 @jax.tree_util.register_pytree_node_class
@@ -104,7 +105,7 @@ def leaf_after(leaf: Any, *arrays: Any) -> Any:
     return leaf
 
 
-def tie(value: T, token: AnyToken) -> T:
+def tie(value: T, token: Token) -> T:
     """Make a value depend on the calls that a token has passed through, for derivatives.
 
     When a process differentiates a value (its loss), JAX differentiates only the calls that
@@ -119,27 +120,24 @@ def tie(value: T, token: AnyToken) -> T:
 
     """
     check("tie", "token", (LinearToken,), token)
-    given: Any = token
-    nothing = jnp.sum(given.leaf)
+    linear_token: Any = token
+    # The leaf has no elements.
+    zero = jnp.sum(linear_token.leaf)
 
-    def tied(x: Any) -> Any:
+    def tie_array(x: Any) -> Any:
         x = jnp.asarray(x)
-        is_linear = jnp.issubdtype(x.dtype, jnp.inexact)
-        # A sum, as it is linear in both. Nothing is added to what is a zero, or none.
-        return x + nothing.astype(x.dtype) if is_linear else x
+        has_derivative = jnp.issubdtype(x.dtype, jnp.inexact)
+        # Linear in both.
+        return x + zero.astype(x.dtype) if has_derivative else x
 
-    return jax.tree_util.tree_map(tied, value)
-
-
-jax.tree_util.register_pytree_node(Token, lambda _: ((), None), lambda *_: _TOKEN)
-
-TOKEN_TYPES = (type(None), Token, LinearToken, jax_compat.Token, Tracer)
+    return jax.tree_util.tree_map(tie_array, value)
 
 
-class AnyToken(Protocol):
-    """What operations take and give back as a token: our own, or one that JAX has made."""
+jax.tree_util.register_pytree_node(
+    EmptyToken, lambda _: ((), None), lambda *_: _EMPTY_TOKEN
+)
 
-    def block_until_ready(self) -> Any: ...
+TOKEN_TYPES = (type(None), EmptyToken, LinearToken, jax_compat.Token, Tracer)
 
 
 class NotSet:
@@ -205,7 +203,7 @@ def with_tokens(
     @functools.wraps(function)
     def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
         if token is None:
-            token = _TOKEN
+            token = _EMPTY_TOKEN
         else:
             check(function.__name__, "token", TOKEN_TYPES, token)
         if linear is not None and type(token) is LinearToken:
@@ -214,7 +212,7 @@ def with_tokens(
         return token if result is None else (result, token)
 
     signature = signature_with_token(inspect.signature(function))
-    has_result = signature.return_annotation != "AnyToken"
+    has_result = signature.return_annotation != "Token"
     with_token.__doc__ = _describe(function.__doc__, _describe_pair if has_result else None)
     set_signature(with_token, signature)
     return with_token
@@ -236,7 +234,7 @@ def with_optional_token(function: Callable[..., Any]) -> Callable[..., Any]:
     with_token.__doc__ = _describe(function.__doc__ or "", _describe_optional_pair)
     signature = inspect.signature(function)
     result = signature.return_annotation
-    signature = signature.replace(return_annotation=f"{result} | tuple[{result}, AnyToken]")
+    signature = signature.replace(return_annotation=f"{result} | tuple[{result}, Token]")
     set_signature(with_token, add_token(signature, default=None, annotation=_TOKEN_OR_NONE))
     return with_token
 
@@ -249,12 +247,12 @@ def is_operation(function: Callable[..., Any]) -> bool:
 def signature_with_token(signature: inspect.Signature) -> inspect.Signature:
     """The signature that an operation has in its form with tokens."""
     result = signature.return_annotation
-    returned = "AnyToken" if result == "None" else f"tuple[{result}, AnyToken]"
+    returned = "Token" if result == "None" else f"tuple[{result}, Token]"
     signature = signature.replace(return_annotation=returned)
     return add_token(signature, default=None, annotation=_TOKEN_OR_NONE)
 
 
-_TOKEN_OR_NONE = "AnyToken | None"
+_TOKEN_OR_NONE = "Token | None"
 
 
 def add_token(signature: inspect.Signature, **properties: Any) -> inspect.Signature:

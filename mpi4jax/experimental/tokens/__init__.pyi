@@ -2,8 +2,16 @@
 from collections.abc import Callable
 from typing import TypeVar, overload
 
-from ..._internal.arguments.types import Array, ArrayLike, Comm, Counts, Integer, Op, Status
-from ..._internal.forms.token import AnyToken
+from ..._internal.arguments.types import (
+    Array,
+    ArrayLike,
+    Comm,
+    Counts,
+    Integer,
+    Op,
+    Status,
+    Token,
+)
 from ..._internal.nonblocking.requests import Request
 from ..._internal.operations._arguments import ANY_SOURCE, ANY_TAG
 from . import tree as tree
@@ -53,8 +61,8 @@ def allgather(
     x: ArrayLike,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Collect an array from every process, on every process.
 
     .. warning::
@@ -82,8 +90,8 @@ def allgatherv(
     counts: Counts,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Collect arrays of unequal length from all processes, on every process.
 
     Arguments:
@@ -120,15 +128,15 @@ def allgatherv(
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]: ...
+    token: Token | None = None,
+) -> tuple[tuple[Array, Array], Token]: ...
 def allreduce(
     x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over all processes, with the result on every process.
 
     .. note::
@@ -156,8 +164,8 @@ def alltoall(
     x: ArrayLike,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send a slice of an array to every process, and receive one from each.
 
     Arguments:
@@ -182,8 +190,8 @@ def alltoallv(
     recvcounts: Counts,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send a part of an array to every process, and receive one from each.
 
     Arguments:
@@ -223,13 +231,13 @@ def alltoallv(
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[tuple[Array, Array], AnyToken]: ...
+    token: Token | None = None,
+) -> tuple[tuple[Array, Array], Token]: ...
 def barrier(
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> AnyToken:
+    token: Token | None = None,
+) -> Token:
     """Wait until every process has reached the barrier.
 
     Arguments:
@@ -248,8 +256,8 @@ def bcast(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send an array from one process to all others.
 
     .. warning::
@@ -282,8 +290,8 @@ def exchange(
     sendtag: object = 0,
     recvtag: object = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Send and receive any number of messages at once.
 
     All receives are posted, then all sends, and then the call waits for all of them. So
@@ -321,8 +329,8 @@ def exscan(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over the processes before this one.
 
     Arguments:
@@ -349,8 +357,8 @@ def gather(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Collect an array from every process, on one process.
 
     .. warning::
@@ -384,8 +392,8 @@ def gatherv(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Collect arrays of unequal length from all processes, on one process.
 
     .. warning::
@@ -438,8 +446,8 @@ def iallgather(
     x: ArrayLike,
     *,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 @overload
 def iallreduce(
     x: ArrayLike,
@@ -470,8 +478,8 @@ def iallreduce(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 @overload
 def ialltoall(
     x: ArrayLike,
@@ -499,8 +507,8 @@ def ialltoall(
     x: ArrayLike,
     *,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 @overload
 def ibcast(
     x: ArrayLike,
@@ -532,8 +540,8 @@ def ibcast(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 @overload
 def iexchange(
     sendbuf: object,
@@ -578,8 +586,8 @@ def iexchange(
     sendtag: object = 0,
     recvtag: object = 0,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[T], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def in_order(
     tree: T,
@@ -606,8 +614,8 @@ def in_order(
 def in_order(
     tree: T,
     *,
-    token: AnyToken,
-) -> tuple[T, AnyToken]: ...
+    token: Token,
+) -> tuple[T, Token]: ...
 @overload
 def irecv(
     x: ArrayLike,
@@ -642,8 +650,8 @@ def irecv(
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 @overload
 def isend(
     x: ArrayLike,
@@ -677,8 +685,8 @@ def isend(
     *,
     tag: Integer = 0,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[None], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[None], Token]: ...
 @overload
 def isendrecv(
     sendbuf: ArrayLike,
@@ -722,15 +730,15 @@ def isendrecv(
     sendtag: Integer = 0,
     recvtag: Integer = 0,
     comm: Comm = None,
-    token: AnyToken,
-) -> tuple[Request[Array], AnyToken]: ...
+    token: Token,
+) -> tuple[Request[Array], Token]: ...
 def neighbor_allgather(
     x: ArrayLike,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send an array to every neighbor, and receive those of the neighbors.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -765,8 +773,8 @@ def neighbor_allgatherv(
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send an array to every neighbor, and receive theirs, which may differ in size.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -799,8 +807,8 @@ def neighbor_alltoall(
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send a slice of an array to every neighbor, and receive one from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -833,8 +841,8 @@ def neighbor_alltoallv(
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send a part of an array to every neighbor, and receive one from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -900,8 +908,8 @@ def overlap(
     communicate: Callable[[], T],
     *,
     during: Callable[[], R],
-    token: AnyToken,
-) -> tuple[tuple[T, R], AnyToken]: ...
+    token: Token,
+) -> tuple[tuple[T, R], Token]: ...
 def recv(
     x: ArrayLike,
     source: Integer = ANY_SOURCE,
@@ -909,8 +917,8 @@ def recv(
     tag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Receive an array from another process.
 
     .. warning::
@@ -942,8 +950,8 @@ def reduce(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over all processes, with the result on one process.
 
     Arguments:
@@ -968,8 +976,8 @@ def reduce_scatter(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over all processes, with a slice of the result on each process.
 
     Arguments:
@@ -994,8 +1002,8 @@ def reduce_scatterv(
     counts: Counts,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over all processes, with some rows of the result on each process.
 
     Arguments:
@@ -1023,8 +1031,8 @@ def scan(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Reduce an array over this process and those before it.
 
     Arguments:
@@ -1048,8 +1056,8 @@ def scatter(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send each process its slice of an array of one process.
 
     .. warning::
@@ -1084,8 +1092,8 @@ def scatterv(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send each process its part of an array of one process.
 
     .. warning::
@@ -1118,8 +1126,8 @@ def send(
     *,
     tag: Integer = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> AnyToken:
+    token: Token | None = None,
+) -> Token:
     """Send an array to another process.
 
     Arguments:
@@ -1146,8 +1154,8 @@ def sendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
-    token: AnyToken | None = None,
-) -> tuple[Array, AnyToken]:
+    token: Token | None = None,
+) -> tuple[Array, Token]:
     """Send an array to one process while receiving another from a process.
 
     .. warning::
@@ -1201,5 +1209,5 @@ def wait(
 def wait(
     request: Request[T],
     *,
-    token: AnyToken,
-) -> tuple[T, AnyToken]: ...
+    token: Token,
+) -> tuple[T, Token]: ...

@@ -1,8 +1,7 @@
 # Written by `make stubs` (tools/stubs.py) from the forms without tokens.
 from typing import TypeVar
 
-from ..._internal.arguments.types import Comm, Integer, Op
-from ..._internal.forms.token import AnyToken
+from ..._internal.arguments.types import Comm, Integer, Op, Token
 from ..._internal.operations._arguments import ANY_SOURCE, ANY_TAG
 
 __all__ = [
@@ -26,8 +25,8 @@ def allgather(
     tree: T,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Collect a tree from every process, on every process.
 
     Arguments:
@@ -51,8 +50,8 @@ def allreduce(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Reduce a tree over all processes, with the result on every process.
 
     Arguments:
@@ -75,8 +74,8 @@ def alltoall(
     tree: T,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Exchange slices of the leaves of a tree between all processes.
 
     Arguments:
@@ -99,8 +98,8 @@ def bcast(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Send a tree from one process to all others.
 
     Arguments:
@@ -125,8 +124,8 @@ def gather(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Collect a tree from every process, on one process.
 
     Arguments:
@@ -151,8 +150,8 @@ def recv(
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Receive a tree from another process, which sends it with :func:`send`.
 
     Arguments:
@@ -179,8 +178,8 @@ def reduce(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Reduce a tree over all processes, with the result on one process.
 
     Arguments:
@@ -205,8 +204,8 @@ def reduce_scatter(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Reduce a tree over all processes, with a slice of each leaf on each process.
 
     Arguments:
@@ -230,8 +229,8 @@ def scan(
     op: Op,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Reduce a tree over this process and those before it.
 
     Arguments:
@@ -255,8 +254,8 @@ def scatter(
     root: Integer,
     *,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Send each process its slice of the leaves of a tree of one process.
 
     Arguments:
@@ -282,8 +281,8 @@ def send(
     *,
     tag: Integer = 0,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> AnyToken:
+    token: Token | None = None,
+) -> Token:
     """Send a tree to another process, which receives it with :func:`recv`.
 
     Arguments:
@@ -309,8 +308,8 @@ def sendrecv(
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
-    token: AnyToken | None = None,
-) -> tuple[T, AnyToken]:
+    token: Token | None = None,
+) -> tuple[T, Token]:
     """Send a tree to one process while receiving another from a process.
 
     Arguments:

@@ -16,7 +16,7 @@ import mpi4jax
 import mpi4jax.experimental.notoken
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
-from mpi4jax._internal.forms.token import Token
+from mpi4jax._internal.forms.token import EmptyToken
 from mpi4jax._internal.layout import packing
 from mpi4jax._testing import cases
 from mpi4jax._testing.cases import CASES, OPERATORS
@@ -138,12 +138,12 @@ def test_forms(name):
 
 def test_with_tokens():
     tree = {"a": jnp.ones(3), "b": (2.0, np.arange(2))}
-    given = Token()
+    given = EmptyToken()
     result, token = mpi4jax.tree.allreduce(tree, MPI.SUM, token=given)
     assert token is given
     expected = {"a": SIZE * np.ones(3), "b": (2.0 * SIZE, SIZE * np.arange(2))}
     jax.tree.map(np.testing.assert_array_equal, result, expected)
-    assert isinstance(mpi4jax.tree.send(tree, NULL), Token)
+    assert isinstance(mpi4jax.tree.send(tree, NULL), EmptyToken)
 
     @jax.jit
     def chain(tree, token):

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpi4jax
 import mpi4jax.experimental.notoken
-from mpi4jax._internal.forms.token import Token
+from mpi4jax._internal.forms.token import EmptyToken
 
 
 def allreduce(x, token=None):
@@ -19,21 +19,21 @@ def allreduce(x, token=None):
 
 def test_new_token():
     _, token = allreduce(jnp.ones(2))
-    assert isinstance(token, Token)
+    assert isinstance(token, EmptyToken)
     assert jax.tree_util.tree_leaves(token) == []
     assert token.block_until_ready() is token
 
 
 def test_given_token_is_given_back():
-    for given in (jax.lax.create_token(), Token()):
+    for given in (jax.lax.create_token(), EmptyToken()):
         assert allreduce(jnp.ones(2), given)[1] is given
         assert mpi4jax.barrier(token=given) is given
 
 
 def test_send_and_barrier_return_the_token_alone(rank):
     token = mpi4jax.send(jnp.ones(2), MPI.PROC_NULL)
-    assert isinstance(token, Token)
-    assert isinstance(mpi4jax.barrier(token=token), Token)
+    assert isinstance(token, EmptyToken)
+    assert isinstance(mpi4jax.barrier(token=token), EmptyToken)
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
@@ -42,7 +42,7 @@ def test_nonblocking_functions_return_a_token_if_they_are_given_one(transform, s
         request, first = mpi4jax.iallreduce(x, op=MPI.SUM, token=token)
         return *mpi4jax.wait(request, token=first), mpi4jax.in_order(x, token=token)
 
-    for token in (Token(), mpi4jax.create_token()):
+    for token in (EmptyToken(), mpi4jax.create_token()):
         total, last, (_, same) = transform(with_token)(jnp.ones(2), token)
         np.testing.assert_array_equal(total, size * np.ones(2))
         assert type(last) is type(same) is type(token)
@@ -50,8 +50,8 @@ def test_nonblocking_functions_return_a_token_if_they_are_given_one(transform, s
         request = mpi4jax.iallreduce(jnp.ones(2), op=MPI.SUM, **none)
         assert isinstance(request, mpi4jax.Request)
         np.testing.assert_array_equal(mpi4jax.wait(request, **none), size * np.ones(2))
-    pair, token = mpi4jax.overlap(lambda: 1, during=lambda: 2, token=Token())
-    assert (pair, token) == ((1, 2), Token())
+    pair, token = mpi4jax.overlap(lambda: 1, during=lambda: 2, token=EmptyToken())
+    assert (pair, token) == ((1, 2), EmptyToken())
     with pytest.raises(TypeError, match="isend got unexpected type for argument .token."):
         mpi4jax.isend(jnp.ones(2), MPI.PROC_NULL, token=3)
 
@@ -62,10 +62,10 @@ def test_through_jit(size):
         x, token = allreduce(x, token)
         return allreduce(x, token)
 
-    for token in (Token(), jax.lax.create_token(), None):
+    for token in (EmptyToken(), jax.lax.create_token(), None):
         result, out = function(jnp.ones(2), token)
         np.testing.assert_array_equal(result, size**2 * np.ones(2))
-        assert isinstance(out, Token) or out is not None
+        assert isinstance(out, EmptyToken) or out is not None
 
 
 def test_through_loops_and_branches(size):
@@ -89,13 +89,13 @@ def test_through_loops_and_branches(size):
 
     result, token = function(jnp.ones(2))
     np.testing.assert_array_equal(result, size ** (7 if size > 1 else 0) * np.ones(2))
-    assert isinstance(token, Token)
+    assert isinstance(token, EmptyToken)
 
 
 def test_through_vmap_and_grad(size):
-    result, token = jax.vmap(allreduce, in_axes=(0, None))(jnp.ones((3, 2)), Token())
+    result, token = jax.vmap(allreduce, in_axes=(0, None))(jnp.ones((3, 2)), EmptyToken())
     np.testing.assert_array_equal(result, size * np.ones((3, 2)))
-    assert isinstance(token, Token)
+    assert isinstance(token, EmptyToken)
 
     def loss(x):
         y, token = allreduce(x)

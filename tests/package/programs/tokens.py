@@ -6,6 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpi4jax
+from mpi4jax.typing import Comm, Op, Token
 
 comm = MPI.COMM_WORLD
 status = MPI.Status()
@@ -16,17 +17,25 @@ rank, size = comm.Get_rank(), comm.Get_size()
 def mean(x: jax.Array) -> jax.Array:
     total, token = mpi4jax.allreduce(x, op=MPI.SUM, comm=comm)
     reveal_type(total)  # Array
-    reveal_type(token)  # AnyToken
+    reveal_type(token)  # Token
     total, token = mpi4jax.bcast(total, 0, comm=comm, token=token)
     return total / size
 
 
+def add(
+    x: jax.Array, op: Op, token: Token | None = None, comm: Comm = None
+) -> tuple[jax.Array, Token]:
+    total, token = mpi4jax.allreduce(x, op, comm=comm, token=token)
+    return total, mpi4jax.send(total, 0, token=token)
+
+
 x = jnp.ones((size, 3))
 token = mpi4jax.barrier()
+reveal_type(add(x, MPI.SUM, token)[1])  # Token
 token.block_until_ready()
-reveal_type(token)  # AnyToken
-reveal_type(mpi4jax.send(x, np.int32(0), tag=1, token=token))  # AnyToken
-reveal_type(mpi4jax.recv(x, source=0, status=status))  # tuple[Array, AnyToken]
+reveal_type(token)  # Token
+reveal_type(mpi4jax.send(x, np.int32(0), tag=1, token=token))  # Token
+reveal_type(mpi4jax.recv(x, source=0, status=status))  # tuple[Array, Token]
 reveal_type(mpi4jax.allgather(np.ones(3), comm=comm)[0])  # Array
 reveal_type(mpi4jax.alltoallv(x, [1] * size, np.ones(size, int))[0])  # Array
 counts = jnp.ones(size, int)
@@ -43,12 +52,12 @@ reveal_type(mpi4jax.notoken.scatter(x, root=0))  # Array
 reveal_type(mpi4jax.tree.allreduce({"a": x}, MPI.SUM)[0])  # dict[str, Array]
 reveal_type(mpi4jax.notoken.tree.bcast([x], 0))  # list[Array]
 linear = mpi4jax.create_token({"a": x})
-reveal_type(mpi4jax.send(x, 0, token=linear))  # AnyToken
+reveal_type(mpi4jax.send(x, 0, token=linear))  # Token
 reveal_type(mpi4jax.tie(x, linear))  # Array
 request = mpi4jax.iallreduce(x, MPI.SUM)
 reveal_type(request)  # Request[Array]
 reveal_type(mpi4jax.wait(request))  # Array
-reveal_type(mpi4jax.isend(x, 0, token=token))  # tuple[Request[None], AnyToken]
+reveal_type(mpi4jax.isend(x, 0, token=token))  # tuple[Request[None], Token]
 reveal_type(mpi4jax.wait(request, token=token)[0])  # Array
 reveal_type(mpi4jax.overlap(lambda: 1, during=lambda: x))  # tuple[int, Array]
 reveal_type(mpi4jax.notoken.irecv(x, 0))  # Request[Array]
@@ -58,5 +67,6 @@ mpi4jax.allreduce(x, op=sum)  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=3)  # error
 mpi4jax.bcast(x, "0")  # error
 mpi4jax.barrier(comm="world")  # error
+add(x, MPI.SUM, token=3)  # error
 mpi4jax.isend(x, 0, token=3)  # error
 mpi4jax.alreduce(x, op=MPI.SUM)  # error
