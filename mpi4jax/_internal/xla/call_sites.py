@@ -25,8 +25,8 @@ from .jax_compat import (
     LoweredProgram,
     is_user_file,
     map_call_attribute,
-    program_of,
-    text_of,
+    operation_of_module,
+    program_text,
     traceback_of,
 )
 
@@ -209,7 +209,7 @@ def note(
     iseager = any(frame.code in eager for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
-    calls = _unfinished.setdefault(program_of(ctx), [])
+    calls = _unfinished.setdefault(operation_of_module(ctx), [])
     calls.append(Note("" if iseager else describe_stack(frames, scope), envelopes, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
@@ -223,7 +223,7 @@ def is_noted(program: LoweredProgram) -> bool:
 
 def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
     """Write into the calls of a program which they are, and tell the core their lines."""
-    digest = hashlib.blake2b(text_of(program).encode(), digest_size=8)
+    digest = hashlib.blake2b(program_text(program).encode(), digest_size=8)
     sites = []
     for line, envelopes, awaited in _unfinished.pop(program.module.operation):
         digest.update(b".")

@@ -25,11 +25,11 @@ from .jax_compat import (
     Effect,
     ShapedArray,
     abstract_token,
-    barrier,
     ffi_lowering,
     get_token,
     is_for_gpus,
     operand_of_call,
+    optimization_barrier,
     register_effect_type,
     set_token,
 )
@@ -109,11 +109,11 @@ def lower_in_order(
         avals_out=[*(ctx.avals_out if avals_out is None else avals_out), aval],
     )
     if has_barriers:
-        operands = barrier(operands)
+        operands = optimization_barrier(operands)
     *results, order = rule(ordered, *operands, order, **attributes)
     token = _convert(ctx, order, BYTE, abstract_token) if has_byte else order
     set_token(ctx, ordered_effect, token)
-    return barrier(results) if has_barriers else results
+    return optimization_barrier(results) if has_barriers else results
 
 
 def _byte_of(ctx: Any, token: Any) -> Any:
