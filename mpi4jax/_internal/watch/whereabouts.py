@@ -24,7 +24,7 @@ import numpy as np
 
 import mpi4jax
 
-from ..xla.call_sites import describe_stack, eager, frames_of
+from ..xla.call_sites import describe_stack, eager_functions, frames_of
 from ..xla.jax_compat import (
     devices_in_use,
     is_compiling,
@@ -82,7 +82,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         frame, thread = frames[ident], known.get(ident)
         number = (thread and thread.native_id) or 0
         stack = list(frames_of(frame))
-        if 0 not in lines and any(each.code in eager for each in stack):
+        if 0 not in lines and any(each.code in eager_functions for each in stack):
             lines[0] = describe_stack(stack)
         if number in in_calls:
             lines[number] = describe_stack(stack)

@@ -1,10 +1,10 @@
 """The Python lines of the operations in compiled programs.
 
-The call of a handler says by an attribute which operation of which program it is: by a hash
-of the program without its lines, and of the operation's place in it. So programs stay equal
-on all processes, and JAX's cache of compiled programs finds them when lines have moved.
-What stands behind the hash is told to the core whenever a program is lowered, which happens
-also when it then comes from the cache.
+An attribute of each call, its site, says which operation of which program it is: a hash of
+the program without its lines, and of the index of the call in it. So programs stay equal on
+all processes, and JAX's cache of compiled programs finds them when lines have moved. The
+core is told the line of each site whenever a program is lowered, which happens also when it
+then comes from the cache.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .jax_compat import (
     traceback_of,
 )
 
-#: The attribute by which a call says which operation of which program it is.
+#: The attribute with the site of a call.
 CALL_SITE = "call_site"
 
 _PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
 _LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 
-#: The function that a file is, and those that are a part of another one.
+#: The name of the code of a file, and of functions that are a part of another one.
 MODULE = "<module>"
 _PARTS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 class Frame(NamedTuple):
-    """A function that was called, and where it is."""
+    """A function that was called, and the instruction that it is at."""
 
     code: CodeType
     #: The offset of the instruction.
@@ -70,7 +70,11 @@ class Frame(NamedTuple):
 
 @functools.lru_cache
 def _line(code: CodeType, _: bytes, instruction: int) -> int:
-    """The line of an instruction. Python 3.10 takes code for equal that moved to others."""
+    """The line of an instruction.
+
+    The second parameter is for the cache: Python 3.10 takes code for equal that differs in
+    its lines only.
+    """
     for start, end, line in code.co_lines():
         if start <= instruction < end and line is not None:
             return line
@@ -78,7 +82,7 @@ def _line(code: CodeType, _: bytes, instruction: int) -> int:
 
 
 def frames_of(frame: FrameType | None) -> Iterator[Frame]:
-    """The functions that are under way, the innermost first."""
+    """A frame of Python's and its callers, the innermost first."""
     while frame is not None:
         yield Frame(frame.f_code, frame.f_lasti)
         frame = frame.f_back
@@ -118,7 +122,10 @@ def is_installed(file: str) -> bool:
 
 
 def describe_stack(stack: Iterable[Frame], scope: str = "") -> str:
-    """The line of a user's in a stack, the innermost first, and the one that called it."""
+    """The user's innermost line in a stack, and the one that called it, as text.
+
+    The stack begins with its innermost frame.
+    """
     frames = iter(stack)
     frame = next((frame for frame in frames if is_users(frame.file)), None)
     if frame is None:
@@ -129,10 +136,10 @@ def describe_stack(stack: Iterable[Frame], scope: str = "") -> str:
 
 
 def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
-    """The line that called the function of another one, which may be a helper.
+    """The frame that called a user's function, which may be a helper, if it tells more.
 
-    What JAX calls has none: it traces a function once for all callers. Only that of an
-    installed package is named nevertheless, as the user's own line says more.
+    A function that JAX calls has no caller: it is traced once for all of them. Only that of
+    an installed package has one nevertheless, as the user's own line says more.
     """
     for frame in frames:
         if not is_installed(callee.file) and is_jax(frame.file):
@@ -150,12 +157,12 @@ def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
 
 
 #: The functions that make a call outside of any program.
-eager: set[CodeType] = set()
+eager_functions: set[CodeType] = set()
 
 
 def mark_eager(function: Callable[..., Any]) -> None:
     """Mark a function under which every call is an eager one."""
-    eager.add(cast(FunctionType, function).__code__)
+    eager_functions.add(cast(FunctionType, function).__code__)
 
 
 class Envelope(NamedTuple):
@@ -175,24 +182,24 @@ class Envelopes(NamedTuple):
     received: tuple[Envelope, ...]
 
 
-class Note(NamedTuple):
-    """What is known of a call."""
+class CallNote(NamedTuple):
+    """The line and the messages of a call that was lowered."""
 
-    #: Its line, or nothing for an eager call.
+    #: Empty for an eager call.
     line: str
     #: Its messages, if its attributes do not say so.
     envelopes: Envelopes | None
-    #: Those that reports name: what it waits for.
+    #: The messages that it waits for, which reports name.
     awaited: Envelopes | None
 
 
 #: The calls that were lowered so far, by the program that is being lowered.
-_unfinished: dict[Any, list[Note]] = {}
+_unfinished: dict[Any, list[CallNote]] = {}
 #: Programs whose lowering failed stay there, but not more than so many.
 _MOST_UNFINISHED = 16
 
 
-#: The messages of calls, by the attribute of the call.
+#: The messages of calls, by their sites.
 _envelopes: dict[int, Envelopes] = {}
 
 
@@ -204,25 +211,25 @@ def envelopes_of(site: int) -> Envelopes | None:
 def note(
     ctx: Any, envelopes: Envelopes | None = None, awaited: Envelopes | None = None
 ) -> int:
-    """Note which line the call comes from that is being lowered, and give its place."""
+    """Note the line of the call that is being lowered, and give its index in the program."""
     frames = list(starmap(Frame, traceback_of(ctx)))
-    iseager = any(frame.code in eager for frame in frames)
+    is_eager = any(frame.code in eager_functions for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(operation_of_module(ctx), [])
-    calls.append(Note("" if iseager else describe_stack(frames, scope), envelopes, awaited))
+    calls.append(CallNote("" if is_eager else describe_stack(frames, scope), envelopes, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
 
 
-def is_noted(program: LoweredProgram) -> bool:
-    """Whether a program has calls, whose lines the core is to be told."""
+def has_notes(program: LoweredProgram) -> bool:
+    """Whether a program has calls, whose sites are still their indices."""
     return program.module.operation in _unfinished
 
 
-def tell(program: LoweredProgram, calls: Iterable[Any]) -> None:
-    """Write into the calls of a program which they are, and tell the core their lines."""
+def finish_program(program: LoweredProgram, calls: Iterable[Any]) -> None:
+    """Replace the indices of calls by their sites, and tell the core their lines."""
     digest = hashlib.blake2b(program_text(program).encode(), digest_size=8)
     sites = []
     for line, envelopes, awaited in _unfinished.pop(program.module.operation):
