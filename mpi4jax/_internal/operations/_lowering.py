@@ -114,7 +114,7 @@ def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
 
 def _finish(program: LoweredProgram) -> None:
     """Complete the calls of a program when all of it is lowered."""
-    if not call_sites.is_noted(program):
+    if not call_sites.has_notes(program):
         return
     calls = calls_with(program, call_sites.CALL_SITE)
     for call in calls:
@@ -123,7 +123,7 @@ def _finish(program: LoweredProgram) -> None:
         # the square of the number of such operations.
         if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
             forbid_aliasing(call)
-    call_sites.tell(program, calls)
+    call_sites.finish_program(program, calls)
 
 
 on_lowering(_finish)

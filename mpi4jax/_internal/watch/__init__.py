@@ -1,1 +1,1 @@
-"""The watchdog: where Python's threads are, why a program ends, who meets whom."""
+"""The watchdog: its start, where Python's threads are, why the main program ends."""

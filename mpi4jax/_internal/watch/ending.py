@@ -1,4 +1,4 @@
-"""Why this process ends. The core tells the other ranks, if they wait for this one."""
+"""Why this process ends, which the core tells ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 200
 
 
 class _Ending:
-    """Why the main program ends."""
+    """The reason for which the main program ends."""
 
     def __init__(self) -> None:
         #: The status of the last call of sys.exit, the call in words, and its line.
@@ -47,7 +47,7 @@ class _Ending:
         quitter.__call__ = quit
 
     def _note_exit(self, status: Any, name: str) -> None:
-        argument = "" if status is None else _shortened(repr(status))
+        argument = "" if status is None else _shorten(repr(status))
         line = describe_stack(frames_of(sys._getframe()))
         self._exit = status, f"{name}({argument})", line
 
@@ -60,11 +60,11 @@ class _Ending:
         error = getattr(sys, "last_value", None)
         if error is not None and _is_from(self._main, error.__traceback__):
             code = 130 if isinstance(error, KeyboardInterrupt) else 1
-            return code, _in_words(error), _lines_of(error.__traceback__)
+            return code, _describe_error(error), _lines_of(error.__traceback__)
         if self._exit is not None:
             status, call, line = self._exit
             return _exit_code(status), call, line
-        # One that is raised by itself tells nobody its exit code.
+        # The program raised SystemExit itself, which leaves no exit code behind.
         last = Frame(self._main.f_code, self._main.f_lasti)
         return 0, "SystemExit", describe_stack([last])
 
@@ -79,16 +79,16 @@ def _lines_of(trace: TracebackType | None) -> str:
     return describe_stack(reversed(frames))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     name = type(error).__name__
     text, _, trace = str(error).strip().partition("Traceback (most recent call last):")
     # JAX puts the whole traceback of a callback into its error; the last line says it.
     reason = text.partition("\n")[0] + trace.strip().rpartition("\n")[2]
-    return f"{name}: {_shortened(reason)}" if reason else name
+    return f"{name}: {_shorten(reason)}" if reason else name
 
 
 def _exit_code(status: Any) -> int:
@@ -98,7 +98,7 @@ def _exit_code(status: Any) -> int:
 
 
 def _main() -> FrameType:
-    """The main program: what is called first of all."""
+    """The frame of the main program, the outermost one."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Collective calls of mpi4py's, which the core does not see: who is waited for in them."""
+"""Collective calls of mpi4py's, which the core does not see by itself."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class LateRankReport:
         self._rule = rule
         self._begin = time.monotonic()
         self._is_over = threading.Event()
-        self._is_told = False
+        self._is_reported = False
 
     def __enter__(self) -> None:
         self._caller = sys._getframe(1)
-        # It can look at the clock meanwhile, as mpi4py gives up Python's lock to wait.
+        # The thread can run meanwhile, as mpi4py waits without the GIL.
         threading.Thread(target=self._watch, name="mpi4jax-late-ranks", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
@@ -58,7 +58,7 @@ class LateRankReport:
     def _watch(self) -> None:
         limits = {settings.hang_report or math.inf: self._report}
         if settings.timeout is not None:
-            # It reports by itself, if the two limits are one.
+            # Ending reports first, if the two limits are one.
             limits[settings.timeout] = self._end
         for seconds in sorted(filter(math.isfinite, limits)):
             if self._is_over.wait(self._begin + seconds - time.monotonic()):
@@ -66,8 +66,8 @@ class LateRankReport:
             limits[seconds]()
 
     def _report(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             seconds = time.monotonic() - self._begin
             _print_error(
                 f"mpi4jax: 1 rank has been waiting for {seconds:.0f} s\n"
@@ -79,15 +79,15 @@ class LateRankReport:
     def _end(self) -> None:
         self._report()
         can_abort = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        who = "all ranks" if can_abort else "this rank"
+        ended = "all ranks" if can_abort else "this rank"
         _print_error(
-            f"MPI4JAX_TIMEOUT is over: ending {who} with exit code {_core.DEADLOCK}\n"
+            f"MPI4JAX_TIMEOUT is over: ending {ended} with exit code {_core.DEADLOCK}\n"
         )
         # Launchers may lose what is written right before the end.
         time.sleep(0.2)
         if can_abort:
             MPI.COMM_WORLD.Abort(_core.DEADLOCK)
-        # While another thread is in MPI, no function can run that would do so at exit.
+        # While another thread is in MPI, no function may call it at exit.
         os._exit(_core.DEADLOCK)
 
 

@@ -28,7 +28,7 @@ def follow_copies() -> None:
 
 @functools.cache
 def start() -> None:
-    """Start to watch. MPI is initialised by now."""
+    """Start the watching thread. MPI is initialised by now."""
     comm = MPI.COMM_WORLD
     follow_copies()
     _core.set_world(handle(comm))
@@ -45,9 +45,9 @@ def start() -> None:
 
 @functools.cache
 def connect() -> bool:
-    """Have the ranks ask each other from now on. Says whether MPI allows it.
+    """Connect the watching threads of all ranks. Gives whether MPI allows it.
 
-    All of them call this, as it makes a communicator for them to talk on.
+    All ranks call this, as it makes a communicator for their threads.
     """
     with LateRankReport(
         "in mpi4jax.diagnostics.watch()",
@@ -57,8 +57,8 @@ def connect() -> bool:
         return _connect()
 
 
-#: What has to be set alike in all processes, and whether it is in this one.
-_ALIKE = {
+#: The variables that have to be set in all processes or in none, and whether they are here.
+_COLLECTIVE_SETTINGS = {
     "MPI4JAX_CHECK": settings.check,
     "MPI4JAX_PROFILE": settings.profile,
     "MPI4JAX_TRACE": settings.trace is not None,
@@ -68,20 +68,22 @@ _ALIKE = {
 def _connect() -> bool:
     start()
     world = MPI.COMM_WORLD
-    flags = np.array(list(_ALIKE.values()))
+    flags = np.array(list(_COLLECTIVE_SETTINGS.values()))
+    # The minimum of a flag over all ranks is whether it is set in all of them, and that of
+    # its opposite, whether it is set in none.
     own = np.concatenate([[MPI.Query_thread()], flags, ~flags]).astype(np.int64)
     least = np.empty_like(own)
     world.Allreduce(own, least, MPI.MIN)
-    thread_level, *in_all = least.tolist()
-    for name, is_set, is_unset in zip(
-        _ALIKE, in_all[: len(_ALIKE)], in_all[len(_ALIKE) :], strict=True
+    in_all, in_none = np.split(least[1:], 2)
+    for name, is_set_in_all, is_set_in_none in zip(
+        _COLLECTIVE_SETTINGS, in_all, in_none, strict=True
     ):
-        if is_set == is_unset:
+        if not is_set_in_all and not is_set_in_none:
             raise RuntimeError(
                 f"the environment variable {name} is set in some processes only, "
                 "expected it in all of them or in none"
             )
-    if thread_level < MPI.THREAD_MULTIPLE:
+    if least[0] < MPI.THREAD_MULTIPLE:
         return False
     hosts = world.gather(MPI.Get_processor_name()) or []
     comm = world.Dup()

@@ -1,9 +1,9 @@
 """Where Python's threads are, for the watching thread of the core (rust/src/watch).
 
-A program is ended only if nothing in it can act any more. A thread in a call of mpi4jax
-can't, and the core knows these. One that waits for JAX can't either, if JAX has nothing to
-do but such calls, and one that waits for the end of another thread. All others may: they
-compute, sleep, read files, or are in mpi4py.
+A program is ended only if no thread of it can act any more. A thread in a call of mpi4jax
+can't, and the core knows these. A thread that waits for JAX can't either, if JAX has
+nothing to do but such calls, nor can a thread that joins another one. All others may act:
+they compute, sleep, read files, or are in mpi4py.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Threads(NamedTuple):
 
 
 def whereabouts(in_calls: Sequence[int]) -> Threads:
-    """Where the threads are. Those with these numbers of the system's are in calls."""
+    """Where the threads are. `in_calls` are the system's ids of those in calls of ours."""
     main = threading.main_thread()
-    known = {thread.ident: thread for thread in threading.enumerate()}
+    threads = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()
     del frames[threading.get_ident()]
     lines: dict[int, str] = {}
@@ -79,24 +79,24 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     elsewhere, waiting = [], []
     # The main thread first.
     for ident in sorted(frames, key=lambda ident: ident != main.ident):
-        frame, thread = frames[ident], known.get(ident)
-        number = (thread and thread.native_id) or 0
+        frame, thread = frames[ident], threads.get(ident)
+        thread_id = (thread and thread.native_id) or 0
         stack = list(frames_of(frame))
-        if 0 not in lines and any(each.code in eager_functions for each in stack):
+        if 0 not in lines and any(called.code in eager_functions for called in stack):
             lines[0] = describe_stack(stack)
-        if number in in_calls:
-            lines[number] = describe_stack(stack)
+        if thread_id in in_calls:
+            lines[thread_id] = describe_stack(stack)
             continue
         if _is_idle(frame):
             continue
         if thread is main and _world_is_jax and is_shutting_down(frame.f_code):
             is_in_shutdown = True
             continue
-        is_waiting = _waits_for_thread(frame)
-        if in_calls and number and not is_waiting and _waits_for_jax(frame):
+        is_waiting = _is_joining(frame)
+        if in_calls and thread_id and not is_waiting and _is_waiting_for_jax(frame):
             is_waiting = wait_for_jax = True
         if is_waiting:
-            waiting.append((number, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
+            waiting.append((thread_id, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
             is_interruptible |= thread is main
             continue
         name = "" if thread is main else "of a library" if thread is None else thread.name
@@ -113,7 +113,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
 
 
 def _files(frame: FrameType) -> Iterator[str]:
-    return (each.file for each in frames_of(frame))
+    return (called.file for called in frames_of(frame))
 
 
 def _is_idle(frame: FrameType) -> bool:
@@ -124,21 +124,21 @@ def _is_idle(frame: FrameType) -> bool:
     is_harmless = [
         file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files
     ]
-    # One without any other file is a timer.
+    # A thread without any other file is a timer.
     return bool(files) and all(is_harmless)
 
 
 def _activity(frame: FrameType) -> str:
     if any(map(is_compiling, _files(frame))):
         return "compiling"
-    function = _found(frame, _callee(frame.f_code, frame.f_lasti))
+    function = _look_up(frame, _callee(frame.f_code, frame.f_lasti))
     if getattr(function, "__module__", None) == "mpi4py.MPI":
         return f"in {function.__qualname__} of mpi4py"
     return ""
 
 
-def _waits_for_thread(frame: FrameType) -> bool:
-    """Whether a thread waits for the end of another one, for as long as that takes."""
+def _is_joining(frame: FrameType) -> bool:
+    """Whether a thread waits for another one to end, for as long as that takes."""
     code = frame.f_code
     if code.co_filename != _THREADING or code.co_name not in _JOINS:
         return False
@@ -146,24 +146,24 @@ def _waits_for_thread(frame: FrameType) -> bool:
     return names.get("timeout") in (None, -1) and names.get("block", True) is True
 
 
-def _waits_for_jax(frame: FrameType) -> bool:
+def _is_waiting_for_jax(frame: FrameType) -> bool:
     """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
     if is_waiting_for_arrays(frame.f_code.co_filename):
         return True
     path = _callee(frame.f_code, frame.f_lasti)
-    function = _found(frame, path)
+    function = _look_up(frame, path)
     if path and path[-1] == "block_until_ready":
-        # One that is written in Python would have a frame of its own.
+        # A function that is written in Python would have a frame of its own.
         return not inspect.isfunction(function)
-    return is_jitted(function) or any(function is known for known in _CONVERSIONS)
+    return is_jitted(function) or any(function is conversion for conversion in _CONVERSIONS)
 
 
 def _handled_signals() -> str:
     """Why the main thread may act while it waits, if it may."""
     names = [
-        number.name
-        for number in signal.Signals
-        if callable(handler := signal.getsignal(number))
+        handled.name
+        for handled in signal.Signals
+        if callable(handler := signal.getsignal(handled))
         and handler is not signal.default_int_handler
     ]
     return f"it handles {', '.join(names)}" if names else ""
@@ -188,8 +188,8 @@ def note_distributed(uses_mpi: bool, is_world: bool) -> None:
     _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
 
 
-def _found(frame: FrameType, path: tuple[str, ...]) -> Any:
-    """The function with this name in a frame, if there is one."""
+def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
+    """The function with this name, by its parts, in a frame, None if there is none."""
     if not path:
         return None
     name, *attributes = path
@@ -212,32 +212,33 @@ def _found(frame: FrameType, path: tuple[str, ...]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
-    """The parts of the name that is called at an instruction, or nothing if it has none.
+    """The parts of the name that is called at an instruction, such as ("np", "asarray").
 
     The first part is empty if it is not a name, but another call or the like. The compiler
-    notes which part of a line each instruction is from. What loads the function begins
-    where the whole call does.
+    notes the columns of each instruction: those that load the function begin where the
+    whole call does.
     """
     if not hasattr(code, "co_positions"):  # Python 3.10
         return ()
     instructions = list(dis.get_instructions(code))
-    call = next((each for each in instructions if each.offset == offset), None)
+    call = next((step for step in instructions if step.offset == offset), None)
     if call is None or not call.opname.startswith("CALL") or call.positions is None:
         return ()
     line, _, column, call_end = call.positions
-    # What begins with the call, by where it ends: a name, or "" for a value without one.
+    # Expressions that begin with the call, by their last column: the name, or "" for a
+    # value without a name, and whether it is an attribute.
     parts: dict[int | None, tuple[str, bool]] = {}
-    for each in instructions:
-        place = each.positions
-        if each.offset >= offset:
+    for step in instructions:
+        span = step.positions
+        if step.offset >= offset:
             break
-        if place is None or place[:3] != (line, line, column) or place[3] == call_end:
+        if span is None or span[:3] != (line, line, column) or span[3] == call_end:
             continue
-        if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
-            is_attribute = "ATTR" in each.opname or "METHOD" in each.opname
-            parts[place[3]] = each.argval, is_attribute
-        elif each.opname.startswith(("CALL", "BINARY_")):
-            parts[place[3]] = "", False
+        if step.opname.startswith("LOAD_") and isinstance(step.argval, str):
+            is_attribute = "ATTR" in step.opname or "METHOD" in step.opname
+            parts[span[3]] = step.argval, is_attribute
+        elif step.opname.startswith(("CALL", "BINARY_")):
+            parts[span[3]] = "", False
     path: tuple[str, ...] = ()
     for end in sorted(parts, key=lambda end: end or 0):
         name, is_attribute = parts[end]

@@ -211,13 +211,15 @@ def envelopes_of(site: int) -> Envelopes | None:
 def note(
     ctx: Any, envelopes: Envelopes | None = None, awaited: Envelopes | None = None
 ) -> int:
-    """Note the line of the call that is being lowered, and give its index in the program."""
+    """Note the line of the call that is being lowered. Gives its index in the program."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     is_eager = any(frame.code in eager_functions for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(operation_of_module(ctx), [])
-    calls.append(CallNote("" if is_eager else describe_stack(frames, scope), envelopes, awaited))
+    calls.append(
+        CallNote("" if is_eager else describe_stack(frames, scope), envelopes, awaited)
+    )
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1

@@ -35,13 +35,16 @@ from .jax_compat import (
 )
 
 
-def custom_call_target(operation: str) -> str:
-    """The name of an operation in a compiled program: the one that mpi4jax 0.9 gave it."""
-    return f"mpi_{operation}_ffi"
+def custom_call_target(handler: str) -> str:
+    """The name of a handler in a compiled program, which mpi4jax 0.9 gave it."""
+    return f"mpi_{handler}_ffi"
 
 
 class OrderedMPIEffect(Effect):
-    """Calls MPI, in order with all else that does. Equal, and hashed alike, everywhere."""
+    """The effect of calling MPI, in order with all other calls.
+
+    Effects are equal in all processes, and hashed alike.
+    """
 
     def __str__(self) -> str:
         return "MPI"
@@ -117,7 +120,7 @@ def lower_in_order(
 
 
 def _byte_of(ctx: Any, token: Any) -> Any:
-    """The byte that a token was made of, or one made of the token."""
+    """The byte that a token was made of, or a byte made of the token."""
     byte = operand_of_call(token, _ORDER)
     return _convert(ctx, token, abstract_token, BYTE) if byte is None else byte
 
