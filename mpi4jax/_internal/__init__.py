@@ -35,7 +35,7 @@ if settings.profile:
 
 
 def _end() -> None:
-    # The others are to know at once, if they wait for this process.
+    # Ranks that wait for this process are to know at once.
     has_failed = ending.tell()
     try:
         # No call may be under way when MPI is finalised.
@@ -46,7 +46,7 @@ def _end() -> None:
     finally:
         try:
             if has_failed:
-                # The others may be anywhere.
+                # The other ranks may be anywhere, and take part in nothing.
                 profile.abandon()
             else:
                 profile.end()

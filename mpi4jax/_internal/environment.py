@@ -35,17 +35,17 @@ def is_falsy(value: str) -> bool:
     return value.lower() in FALSY
 
 
-def _found(name: str, convert: Callable[[str], T | None], expected: str) -> T | None:
+def _read(name: str, convert: Callable[[str], T | None], expected: str) -> T | None:
     """The variable `name`, converted, None if it is not set (or empty)."""
     value = os.environ.get(name)
     if not value:
         return None
-    found = convert(value)
-    if found is None:
+    converted = convert(value)
+    if converted is None:
         raise ValueError(
             f"the environment variable {name} is {value!r}, expected {expected}"
         )
-    return found
+    return converted
 
 
 def flag(name: str) -> bool | None:
@@ -54,19 +54,19 @@ def flag(name: str) -> bool | None:
     def convert(value: str) -> bool | None:
         return is_truthy(value) if is_truthy(value) or is_falsy(value) else None
 
-    return _found(name, convert, f"one of: {', '.join(TRUTHY + FALSY)} (in any case)")
+    return _read(name, convert, f"one of: {', '.join(TRUTHY + FALSY)} (in any case)")
 
 
 def choice(name: str, *accepted: str) -> str | None:
-    """The variable `name`, which is one of the given words."""
+    """The variable `name`, which is one of the accepted words."""
 
     def convert(value: str) -> str | None:
         return value if value in accepted else None
 
-    return _found(name, convert, f"one of: {', '.join(accepted)}")
+    return _read(name, convert, f"one of: {', '.join(accepted)}")
 
 
-def number(name: str) -> int | None:
+def byte_count(name: str) -> int | None:
     """The variable `name`, which is a number of bytes, `sys.maxsize` at most."""
 
     def convert(value: str) -> int | None:
@@ -75,7 +75,7 @@ def number(name: str) -> int | None:
         digits = value.lstrip("0") or "0"
         return int(digits) if len(digits) <= MOST_DIGITS else sys.maxsize
 
-    return _found(name, convert, "a number of bytes")
+    return _read(name, convert, "a number of bytes")
 
 
 def seconds(name: str) -> float | None:
@@ -88,7 +88,7 @@ def seconds(name: str) -> float | None:
             return None
         return min(limit, NEVER) if limit >= 0 else None
 
-    return _found(name, convert, "a number of seconds")
+    return _read(name, convert, "a number of seconds")
 
 
 def folder(name: str) -> str | None:
@@ -100,11 +100,11 @@ def folder(name: str) -> str | None:
     value = os.environ.get(name, "")
     if is_falsy(value):
         return None
-    return _found(name, convert, f"a folder (./{value} for one of this name)")
+    return _read(name, convert, f"a folder (./{value} for one of this name)")
 
 
 class Settings(NamedTuple):
-    """What the environment says. None: nothing."""
+    """The values of all variables, None where one is not set and has no default."""
 
     has_tokens: bool
     check: bool
@@ -122,7 +122,7 @@ class Settings(NamedTuple):
     use_cuda_mpi: bool | None
 
 
-def read() -> Settings:
+def read_settings() -> Settings:
     """Read all variables. Raises ValueError on one that is not understood."""
     for name in (
         "MPI4JAX_NO_WARN_JAX_VERSION",  # read again when the versions are compared
@@ -132,7 +132,7 @@ def read() -> Settings:
     ):
         flag(name)
     api = choice("MPI4JAX_API", "token", "notoken")
-    limit = number("MPI4JAX_STAGING_LIMIT")
+    limit = byte_count("MPI4JAX_STAGING_LIMIT")
     report = seconds("MPI4JAX_HANG_REPORT")
     return Settings(
         has_tokens=versions.HAS_TOKENS if api is None else api == "token",
@@ -144,7 +144,7 @@ def read() -> Settings:
         profile=flag("MPI4JAX_PROFILE") is True,
         progress_thread=flag("MPI4JAX_PROGRESS_THREAD") is not False,
         raise_on_error=choice("MPI4JAX_ON_ERROR", "abort", "raise") == "raise",
-        staging_chunk=number("MPI4JAX_STAGING_CHUNK"),
+        staging_chunk=byte_count("MPI4JAX_STAGING_CHUNK"),
         staging_limit=DEFAULT_STAGING_LIMIT if limit is None else limit,
         timeout=seconds("MPI4JAX_TIMEOUT") or None,
         trace=folder("MPI4JAX_TRACE"),
@@ -152,5 +152,5 @@ def read() -> Settings:
     )
 
 
-#: What the environment said when mpi4jax was imported.
-settings = read()
+#: The settings when mpi4jax was imported.
+settings = read_settings()

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 #: The types of which every instance can be sent or is refused by JAX whenever it is passed.
-#: The others are found as they come.
+#: Types of arrays are added as they are met.
 PLAIN_TYPES: set[type] = {bool, int, float, complex}
 
 
@@ -69,7 +69,7 @@ def reject(
 ) -> NoReturn:
     """Raise the TypeError for an argument of the wrong type.
 
-    What is expected are types, or said in words, and a hint may say more.
+    `types` are the expected ones, or a description of them, and a hint may say more.
     """
     expected: Any = types
     if not isinstance(types, str):

@@ -76,53 +76,53 @@ def check_dtype(function: str, argument: str, dtype: Any) -> None:
     """Raise TypeError if arrays of this type can't be sent."""
     if dtype in _SENT:
         return
-    given = f'{function} got an array of type {dtype} for argument "{argument}"'
+    problem = f'{function} got an array of type {dtype} for argument "{argument}"'
     if isinstance(dtype, np.dtype) and dtype.newbyteorder("=") in _SENT:
         raise TypeError(
-            f"{given}: its bytes are not in this machine's order. Send "
+            f"{problem}: its bytes are not in this machine's order. Send "
             'x.astype(x.dtype.newbyteorder("="))'
         )
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
-            f"{given}: PRNG keys can't be sent as they are. Send "
+            f"{problem}: PRNG keys can't be sent as they are. Send "
             "jax.random.key_data(keys), and make keys of what is received by "
             "jax.random.wrap_key_data"
         )
-    raise TypeError(f"{given}, expected one of {', '.join(_SENT.values())}")
+    raise TypeError(f"{problem}, expected one of {', '.join(_SENT.values())}")
 
 
 def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "") -> None:
     """Raise TypeError if an operator of MPI's is not for arrays of this type."""
     if op_number >= len(OPERATORS):
-        return  # What a user-made one takes is up to its maker.
+        return  # A user-made operator takes what its maker says.
     allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
-        given = f' for argument "{argument}"' if argument else ""
+        of_argument = f' for argument "{argument}"' if argument else ""
         raise TypeError(
-            f"{function} got an array of type {dtype}{given} for "
+            f"{function} got an array of type {dtype}{of_argument} for "
             f"op=MPI.{OPERATORS[op_number]}, "
             f"which is for {', '.join(allowed) or 'no type of JAX'}"
         )
 
 
 def avals_of(arrays: Iterable[Any]) -> list[ShapedArray]:
-    """The types of arrays, or of what is like them."""
+    """The abstract values of arrays, or of objects that have a shape and a dtype."""
     return [ShapedArray(x.shape, x.dtype) for x in arrays]
 
 
 def has_carrier(x: Any) -> bool:
-    """Whether an array, or what is like one, travels as another type."""
+    """Whether an array, or an abstract value, travels as another type."""
     return str(x.dtype) in CARRIERS
 
 
 def carrier_aval(aval: ShapedArray) -> ShapedArray:
-    """The type of an array on its journey."""
+    """The abstract value of an array on its journey."""
     carrier = CARRIERS.get(str(aval.dtype))
     return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))
 
 
 def identity(op_number: int, dtype: Any) -> Any:
-    """The value that an operator leaves others unchanged with (zero if that is unknown)."""
+    """The identity of an operator: zero if it is unknown."""
     name = OPERATORS[op_number] if op_number < len(OPERATORS) else ""
     if name in ("PROD", "LAND"):
         return 1

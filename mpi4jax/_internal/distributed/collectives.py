@@ -21,10 +21,10 @@ from ..xla.jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initiali
 from . import coordinator
 
 _NAME = "mpi4jax.distributed.initialize"
-#: What names the library of an MPI to the MPItrampoline that jaxlib has.
+#: The variable that names the library of an MPI to the MPItrampoline that jaxlib has.
 _LIBRARY = "MPITRAMPOLINE_LIB"
 
-#: What says how many threads XLA makes, if not the number of cores that it may use.
+#: The variables that say how many threads XLA makes, in place of the number of cores.
 _THREADS = ("PJRT_NPROC", "NPROC")
 
 #: The communicator of JAX's collectives. Others would mix up its messages with theirs.
@@ -89,7 +89,7 @@ def _problem() -> str | None:
 
 
 def _several_devices() -> str | None:
-    """What makes XLA's CPU several devices, if something does and JAX uses it."""
+    """The setting that makes XLA's CPU several devices, if there is one and JAX uses it."""
     if _core.device_count() > 0:
         return None
     config: Any = jax.config
@@ -104,20 +104,22 @@ def _several_devices() -> str | None:
 def _agree(comm: MPI.Intracomm, problem: str | None) -> None:
     """Raise on all ranks if one of them has a problem: the others would wait for it."""
     problems = comm.allgather(problem)
-    for rank, found in enumerate(problems):
-        if found is not None:
+    for rank, problem in enumerate(problems):
+        if problem is not None:
             where = "" if all(problems) else f"on rank {rank}, "
-            raise RuntimeError(f"{_NAME}() can't be called now: {where}{found}")
+            raise RuntimeError(f"{_NAME}() can't be called now: {where}{problem}")
 
 
 def serve_jax(comm: MPI.Intracomm) -> None:
     """Have JAX's collectives find the MPI of this process, with `comm` as their world."""
-    handles = {"COMM_WORLD": comm}
-    # mpi4py lacks some types of Fortran's, which nobody here uses.
+    # mpi4py lacks some types of Fortran's, which JAX does not use.
     names = [name.replace("2INT", "TWOINT") for name in _core.JAX_HANDLES]
-    found = [handles.get(name, getattr(MPI, name, MPI.DATATYPE_NULL)) for name in names]
+    objects = [
+        comm if name == "COMM_WORLD" else getattr(MPI, name, MPI.DATATYPE_NULL)
+        for name in names
+    ]
     members, rank = members_of(comm), comm.Get_rank()
-    _core.serve_jax(list(map(handle, found)), members, rank, DEVICE_BYTES, _owners)
+    _core.serve_jax(list(map(handle, objects)), members, rank, DEVICE_BYTES, _owners)
     if os.environ.get(_LIBRARY):
         return  # jaxlib has opened it, and was told to use another one if it is not ours
     os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())
@@ -147,10 +149,9 @@ def _cores() -> int:
 
 def connect(comm: MPI.Intracomm, collectives: str) -> None:
     """Have JAX's processes find each other, and exchange what they compute in this way."""
-    # XLA runs programs that exchange data one after another, and other programs, with our
-    # operations, as well. Bound to one core, it would have one thread for both, and a
-    # program that waits for other processes would keep the one from running that they are
-    # waiting for.
+    # XLA runs programs that exchange data one after another, and beside them others, with
+    # our operations. Bound to one core, it would have one thread for both, and a program
+    # that waits for other processes would keep the program from running that they wait for.
     if _cores() < 2 and not any(map(os.environ.get, _THREADS)):
         os.environ[_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)

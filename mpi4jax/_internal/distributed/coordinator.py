@@ -16,13 +16,13 @@ from mpi4py import MPI
 #: answer it stands.
 _SIOCGIFADDR = 0x8915
 _ADDRESS = slice(20, 24)
-#: Seconds for a connection. Only a firewall makes anybody wait for so long.
+#: Seconds for a connection. Only a firewall makes a process wait for so long.
 _PATIENCE = 5.0
 _LOOPBACK = "127.0.0.1"
 
 
 def find(comm: MPI.Intracomm) -> str:
-    """An address and a port of rank 0's, the same on all ranks, which all of them call."""
+    """An address and a port of rank 0's that all ranks reach. All of them call this."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     is_one_node = comm.allreduce(node.Get_size() == comm.Get_size(), MPI.LAND)
     node.Free()
@@ -32,7 +32,7 @@ def find(comm: MPI.Intracomm) -> str:
         port = stack.enter_context(_answering(secret)) if comm.Get_rank() == 0 else None
         port = comm.bcast(port)
         reached = [_reaches(address, port, secret) for address in addresses]
-        # By all of them, and before the socket is closed.
+        # Before the socket is closed, on all ranks.
         everywhere = [comm.allreduce(is_reached, MPI.LAND) for is_reached in reached]
     for address, is_reached in zip(addresses, everywhere, strict=True):
         if is_reached:
@@ -46,19 +46,19 @@ def find(comm: MPI.Intracomm) -> str:
 
 def _own_addresses() -> list[str]:
     """The addresses of this machine but for the loopback, by interface."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):  # it has no such address
-                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
-                found.append(socket.inet_ntoa(answer[_ADDRESS]))
-    return [address for address in found if not address.startswith("127.")]
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                addresses.append(socket.inet_ntoa(answer[_ADDRESS]))
+    return [address for address in addresses if not address.startswith("127.")]
 
 
 @contextlib.contextmanager
 def _answering(secret: bytes) -> Iterator[int]:
-    """Answer everybody who connects with the secret. Gives the port."""
+    """Answer all connections with the secret. Gives the port."""
     with socket.create_server(("", 0), backlog=socket.SOMAXCONN) as server:
 
         def answer() -> None:

@@ -1,1 +1,1 @@
-"""MPI: loading the library, its handles, topologies, and the devices that it reads."""
+"""MPI: loading the library, its handles, topologies, and devices whose memory it reads."""

@@ -25,8 +25,8 @@ _NAME = "mpi4jax.prepare_gpu"
 #: NVIDIA's driver for Linux has a folder in it for each device.
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
-#: What this process's number on its host is called by launchers that JAX does not know: by
-#: Hydra (MPICH, Intel MPI), Open MPI 5, and MVAPICH.
+#: The variables with the rank of this process on its host, of launchers that JAX does not
+#: know: Hydra (MPICH, Intel MPI), Open MPI 5, and MVAPICH.
 _LOCAL_RANKS = (
     "MPI_LOCALRANKID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -132,10 +132,10 @@ def _only_device(gpus: Path = _GPUS) -> int | None:
     in_use = jax_compat.gpu_in_use()
     if in_use is not None:
         return in_use
-    chosen = jax_compat.visible_gpus()
-    if chosen:
+    visible_to_jax = jax_compat.visible_gpus()
+    if visible_to_jax:
         # JAX takes all of them, and the first one by default.
-        return min(chosen)
+        return min(visible_to_jax)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         count = len([name for name in visible.split(",") if name.strip()])
@@ -147,13 +147,13 @@ def _only_device(gpus: Path = _GPUS) -> int | None:
 def _likely_device() -> int:
     """The GPU to prepare of several, where the user wants MPI to get their memory.
 
-    By itself, JAX takes all that are visible, and computes on the first one. As a part of a
-    distributed program it takes the one with the number of the process on its host. So this
-    one is in use either way, and its context costs nothing more. Arrays on another one are
-    noticed when they are communicated.
+    By itself, JAX takes all visible GPUs, and computes on the first one. As a part of a
+    distributed program it takes the GPU whose ordinal is the rank of the process on its
+    host. So this one is in use either way, and its context costs nothing more. Arrays on
+    another GPU are noticed when they are communicated.
     """
     local_rank = jax_compat.local_rank()
     if local_rank is None:
-        numbers = (os.environ.get(name, "") for name in _LOCAL_RANKS)
-        local_rank = next((int(number) for number in numbers if number.isdigit()), 0)
+        values = (os.environ.get(name, "") for name in _LOCAL_RANKS)
+        local_rank = next((int(value) for value in values if value.isdigit()), 0)
     return local_rank if local_rank < _core.device_count() else 0

@@ -1,4 +1,4 @@
-"""What is done about arrays in the memory of GPUs, and what the environment says of it."""
+"""Arrays in the memory of GPUs: whether MPI takes them, and in which pieces they travel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from . import context
 #: JAX's platforms whose arrays are in device memory.
 PLATFORMS = ("cuda", "rocm")
 
-#: Of what is longer, one part is copied while another one travels.
+#: Longer messages travel in chunks: one is copied while another one travels.
 DEFAULT_CHUNK = 4 << 20
 #: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
 LARGEST_ELEMENT = 16
-#: MPI tells how many elements came in an int.
+#: MPI counts the elements of a message in an int.
 LARGEST_CHUNK = 1 << 30
 
 
@@ -46,7 +46,7 @@ def prepare(platform: str) -> None:
 
 
 def missing_driver() -> ImportError:
-    """What is raised where arrays of GPUs can't be used."""
+    """The error for arrays of GPUs that can't be used."""
     why = _core.why_no_device() or f"the driver is that of {_core.device()}"
     return ImportError(
         "The mpi4jax GPU extensions could not be imported: "
@@ -77,7 +77,7 @@ def check_mpi() -> None:
 
 
 def _no_context(is_wanted: bool) -> str:
-    """What to say where MPI found no context of a GPU's."""
+    """The warning where MPI found no context of a GPU's."""
     consequence = (
         "MPI4JAX_USE_CUDA_MPI=1 has it get that nevertheless, which may crash the program"
         if is_wanted

@@ -9,6 +9,7 @@ so ranks that run the same program compile the same program.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import warnings
 from typing import Any
@@ -35,7 +36,7 @@ STATUS = (type(None), MPI.Status, HashableMPIType)
 
 
 class Communicator:
-    """A communicator, as JAX's programs know it: its number, and what never changes."""
+    """A communicator, as compiled programs know it: its number, and what never changes."""
 
     __slots__ = (
         "__weakref__",
@@ -61,7 +62,7 @@ class Communicator:
         self.size = size
         #: The largest tag that messages can have.
         self.last_tag = last_tag
-        #: Those of this process, if the communicator has a topology.
+        #: The neighbors of this process, if the communicator has a topology.
         self.neighbors = neighbors
         #: The compiled programs of eager calls, by operation and parameters. They go with
         #: the communicator.
@@ -76,8 +77,8 @@ class Communicator:
 _by_handle: dict[int, Communicator] = {}
 _default_comm: MPI.Intracomm | None = None
 
-#: Communicators that have the same number in every program, and the next one to give out.
-_DEFAULT, _WORLD, _SELF, _next_communicator = range(4)
+#: The numbers of communicators that have the same one in every program, and the next one.
+_DEFAULT, _WORLD, _SELF, _next_comm_number = range(4)
 
 
 def default_comm(
@@ -100,7 +101,7 @@ def default_comm(
 
 
 def get_default_comm() -> MPI.Intracomm:
-    """The same for other packages, which may communicate on it."""
+    """The default communicator for other packages, which may communicate on it."""
     _core.share_default()
     return default_comm()
 
@@ -143,19 +144,19 @@ def _register(comm: MPI.Intracomm, number: int) -> Communicator:
 
 def _last_tag(comm: MPI.Intracomm) -> int:
     """The largest tag: an attribute of COMM_WORLD, at least (MPI-4.1 §9.1.2)."""
-    last: Any = comm.Get_attr(MPI.TAG_UB)
-    if last is None:
-        last = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    return int(last)
+    last_tag: Any = comm.Get_attr(MPI.TAG_UB)
+    if last_tag is None:
+        last_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(last_tag)
 
 
 def _name_of(comm: MPI.Intracomm, number: int) -> str:
-    """What users call a communicator: its name if they gave it one."""
-    known = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
+    """The name of a communicator in reports: the user's, if it has one."""
+    predefined = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
     # Some MPIs name the copies that they make after the original.
     name = comm.Get_name()
-    is_given = bool(name) and not name.startswith("MPI")
-    return known.get(number) or (name if is_given else f"communicator {number}")
+    is_users = bool(name) and not name.startswith("MPI")
+    return predefined.get(number) or (name if is_users else f"communicator {number}")
 
 
 def members_of(comm: MPI.Intracomm) -> list[int]:
@@ -179,40 +180,40 @@ def communicator(function: str, comm: Any) -> Communicator:
 
 
 def _find_communicator(function: str, comm: Any) -> Communicator:
-    """The same for one that is new, wrapped, or no communicator at all."""
-    comm = default_comm() if comm is None else _checked(function, comm)
-    found = _by_handle.get(_handleof(comm))
-    if found is not None:
-        return found
+    """The communicator for a `comm` that is new, wrapped, or no communicator at all."""
+    comm = default_comm() if comm is None else _unwrap_comm(function, comm)
+    registered = _by_handle.get(_handleof(comm))
+    if registered is not None:
+        return registered
     if comm == MPI.COMM_WORLD:
         return _register(comm, _WORLD)
     if comm == MPI.COMM_SELF:
         return _register(comm, _SELF)
-    global _next_communicator
-    _next_communicator += 1
-    return _register(comm, _next_communicator - 1)
+    global _next_comm_number
+    _next_comm_number += 1
+    return _register(comm, _next_comm_number - 1)
 
 
-def _checked(function: str, comm: Any) -> MPI.Intracomm:
-    """What a user passes as a communicator, unwrapped, if it is one to communicate on."""
-    given = unpack_hashable(comm)
+def _unwrap_comm(function: str, comm: Any) -> MPI.Intracomm:
+    """An argument `comm`, unwrapped. Raises if one can't communicate on it."""
+    comm = unpack_hashable(comm)
     hint = ""
-    if isinstance(given, MPI.Comm):
-        if not given:
+    if isinstance(comm, MPI.Comm):
+        if not comm:
             raise ValueError(
                 f'{function} got a null communicator for argument "comm" (was it freed, or '
                 "is this process not one of its members?), expected a valid one"
             )
-        if given.Is_inter():
+        if comm.Is_inter():
             hint = "Intercommunicators are not supported: pass what their Merge() gives."
-        elif not isinstance(given, MPI.Intracomm):
+        elif not isinstance(comm, MPI.Intracomm):
             hint = "Pass MPI.Intracomm(comm)."
-    if hint or not isinstance(given, MPI.Intracomm):
-        reject(function, "comm", COMM, given, hint)
-    return given
+    if hint or not isinstance(comm, MPI.Intracomm):
+        reject(function, "comm", COMM, comm, hint)
+    return comm
 
 
-_operators: dict[int, int] = {}
+_op_numbers: dict[int, int] = {}
 # Keeps user-made operators alive for the compiled programs that refer to them.
 _user_operators: list[MPI.Op] = []
 
@@ -220,18 +221,18 @@ _user_operators: list[MPI.Op] = []
 def operator_number(function: str, op: Any) -> int:
     """The number of a reduction operator."""
     try:
-        return _operators[_handleof(op)]
+        return _op_numbers[_handleof(op)]
     except (KeyError, TypeError):
         return _find_operator(function, op)
 
 
 def _find_operator(function: str, op: Any) -> int:
-    """The same for one that is new, wrapped, or no operator at all."""
+    """The number of an `op` that is new, wrapped, or no operator at all."""
     check(function, "op", OP, op)
     op = unpack_hashable(op)
-    found = _operators.get(_handleof(op))
-    if found is not None:
-        return found
+    op_number = _op_numbers.get(_handleof(op))
+    if op_number is not None:
+        return op_number
     if op == MPI.OP_NULL:
         raise ValueError(
             f'{function} got a null operator for argument "op" (was it freed?), '
@@ -242,9 +243,9 @@ def _find_operator(function: str, op: Any) -> int:
 
 
 def _add_operator(op: MPI.Op) -> int:
-    number = _operators[_handleof(op)] = len(_operators)
-    _core.set_operator(number, handle(op))
-    return number
+    op_number = _op_numbers[_handleof(op)] = len(_op_numbers)
+    _core.set_operator(op_number, handle(op))
+    return op_number
 
 
 NO_STATUS = -1
@@ -253,14 +254,8 @@ NO_STATUS = -1
 _statuses: list[MPI.Status] = []
 _status_numbers: dict[int, int] = {}
 # Numbers for calls that are over when they return, to be used again.
-_free_numbers: list[int] = []
-_number_count = 0
-
-
-def _next_number() -> int:
-    global _number_count
-    _number_count += 1
-    return _number_count - 1
+_free_status_numbers: list[int] = []
+_next_status_number = itertools.count()
 
 
 def status_number(function: str, status: Any) -> int:
@@ -272,7 +267,7 @@ def status_number(function: str, status: Any) -> int:
     address = MPI._addressof(status)
     if address not in _status_numbers:
         _statuses.append(status)
-        _status_numbers[address] = _next_number()
+        _status_numbers[address] = next(_next_status_number)
         _core.set_status(_status_numbers[address], address)
     return _status_numbers[address]
 
@@ -280,13 +275,14 @@ def status_number(function: str, status: Any) -> int:
 def borrow_status_number(function: str, status: Any) -> int:
     """A number for a status that is filled once, and is then to be returned."""
     check(function, "status", STATUS, status)
-    number = _free_numbers.pop() if _free_numbers else _next_number()
-    _core.set_status(number, MPI._addressof(unpack_hashable(status)))
-    return number
+    free = _free_status_numbers
+    status_number = free.pop() if free else next(_next_status_number)
+    _core.set_status(status_number, MPI._addressof(unpack_hashable(status)))
+    return status_number
 
 
-def return_status_number(number: int) -> None:
-    _free_numbers.append(number)
+def return_status_number(status_number: int) -> None:
+    _free_status_numbers.append(status_number)
 
 
 def _fill_tables() -> None:

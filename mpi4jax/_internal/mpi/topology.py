@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -21,12 +21,12 @@ class Neighbor(NamedTuple):
 
     @property
     def is_proc_null(self) -> bool:
-        """Whether this is the edge of a grid, behind which there is no process."""
+        """Whether there is no process, as beyond the boundary of a grid."""
         return self.rank == MPI.PROC_NULL
 
 
 class Neighbors(NamedTuple):
-    """All of them, in the order in which MPI has their blocks (MPI-4.1 §8.6)."""
+    """The neighbors of a process, in the order of their blocks (MPI-4.1 §8.6)."""
 
     sources: tuple[Neighbor, ...]
     destinations: tuple[Neighbor, ...]
@@ -45,8 +45,8 @@ def neighbors_of(comm: MPI.Intracomm) -> Neighbors | None:
 
 
 def _in_grid(comm: MPI.Cartcomm) -> Neighbors:
-    # For each axis the one before and the one behind. What goes to the one behind comes
-    # there from the one before: the other block of the axis.
+    # For each axis the lower neighbor and the upper one. A message to the upper one comes
+    # there from its lower one: the tag is that of the other block of the axis.
     ranks = [rank for axis in range(comm.Get_dim()) for rank in comm.Shift(axis, 1)]
     return Neighbors(
         sources=tuple(Neighbor(rank, block) for block, rank in enumerate(ranks)),
@@ -56,7 +56,7 @@ def _in_grid(comm: MPI.Cartcomm) -> Neighbors:
 
 def _in_distributed_graph(comm: MPI.Distgraphcomm) -> Neighbors:
     sources, destinations, _ = comm.Get_dist_neighbors()
-    return Neighbors(_numbered(sources), _numbered(destinations))
+    return Neighbors(_with_tags(sources), _with_tags(destinations))
 
 
 def _in_graph(comm: MPI.Graphcomm) -> Neighbors:
@@ -65,28 +65,29 @@ def _in_graph(comm: MPI.Graphcomm) -> Neighbors:
     index, edges = comm.Get_topo()
     starts = [0, *index]
     table = [Counter(edges[start:end]) for start, end in zip(starts, index, strict=False)]
-    both = _numbered(comm.Get_neighbors(comm.Get_rank()))
-    for one, neighbors in enumerate(table):
+    both = _with_tags(comm.Get_neighbors(comm.Get_rank()))
+    for rank, neighbors in enumerate(table):
         for other, count in neighbors.items():
-            if table[other][one] != count:
+            if table[other][rank] != count:
                 return Neighbors(
                     both,
                     both,
                     f"a graph that is not symmetric: process {other} is a neighbor of "
-                    f"{one} in {count} edges, and {one} of {other} in {table[other][one]}. "
+                    f"{rank} in {count} edges, and {rank} of {other} in "
+                    f"{table[other][rank]}. "
                     "Make it with comm.Create_dist_graph_adjacent(sources, destinations)",
                 )
     return Neighbors(both, both)
 
 
-def _numbered(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
-    """The neighbors with these ranks: the first edge to a process is the first from it."""
-    seen: Counter[int] = Counter()
-    found: list[Neighbor] = []
+def _with_tags(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
+    """The neighbors with these ranks: the tags of edges to one process count from 0."""
+    edges: Counter[int] = Counter()
+    neighbors: list[Neighbor] = []
     for rank in ranks:
-        found.append(Neighbor(rank, seen[rank]))
-        seen[rank] += 1
-    return tuple(found)
+        neighbors.append(Neighbor(rank, edges[rank]))
+        edges[rank] += 1
+    return tuple(neighbors)
 
 
 def proc_null_blocks(
@@ -95,19 +96,19 @@ def proc_null_blocks(
     """The runs of rows that come from ``MPI.PROC_NULL``: the first row, and their count.
 
     Arguments:
-        neighbors: Those that send.
+        neighbors: The sources of the rows.
         rows: How many rows each of them has, if it is not one.
 
     """
-    found: list[Any] = []
+    runs: list[tuple[int, int]] = []
     start = 0
-    for number, neighbor in enumerate(neighbors):
-        count = 1 if rows is None else rows[number]
+    counts = [1] * len(neighbors) if rows is None else rows
+    for neighbor, count in zip(neighbors, counts, strict=True):
         if neighbor.is_proc_null and count:
-            if found and sum(found[-1]) == start:
-                start_of_all, count_of_all = found.pop()
-                found.append((start_of_all, count_of_all + count))
+            if runs and sum(runs[-1]) == start:
+                run_start, run_count = runs.pop()
+                runs.append((run_start, run_count + count))
             else:
-                found.append((start, count))
+                runs.append((start, count))
         start += count
-    return tuple(found)
+    return tuple(runs)

@@ -1,4 +1,4 @@
-"""Who waits for whom: the time of a call until others have begun theirs.
+"""Waiting for others: the time of a call until they have begun theirs.
 
 Each process looks at its own calls, and learns from the others when they began theirs.
 MPI's rules, of who needs whom and of which message a receive gets, are the core's
@@ -44,7 +44,11 @@ def wait_in_collectives(
     # Calls between neighbors wait for messages.
     is_collective = (calls["sequence"] != 0) & ~_has_pattern(calls, "neighborhood")
     used = set(calls["communicator"][is_collective].tolist())
-    own = {info.key: number for number, info in communicators.items() if number in used}
+    own = {
+        info.key: comm_number
+        for comm_number, info in communicators.items()
+        if comm_number in used
+    }
     members = {info.key: info.members for info in communicators.values()}
     used_by_any = set[int]().union(*world.allgather(set(own)))
     waiting = np.zeros(len(calls))
@@ -111,9 +115,9 @@ def _by_channel(
     in a topology, which travel apart from the others.
     """
     messages = messages_of(calls, way)
-    numbers = calls["communicator"][messages["call"]]
+    comm_numbers = calls["communicator"][messages["call"]]
     is_neighborhood = _has_pattern(calls, "neighborhood")[messages["call"]]
-    columns = np.stack([numbers, is_neighborhood, messages["rank"]])
+    columns = np.stack([comm_numbers, is_neighborhood, messages["rank"]])
     for column in np.unique(columns, axis=1).T:
         comm_number, is_between_neighbors, rank = column.tolist()
         info = communicators.get(comm_number)

@@ -36,7 +36,7 @@ from ..xla import call_sites
 
 #: How many calls may wait to be written before they keep the next one waiting.
 CAPACITY = 1 << 14
-#: How often a message goes to and fro to compare two clocks. The fastest one counts.
+#: How often a message goes to and fro to compare two clocks. The fastest time counts.
 _ROUNDS = 32
 _SECOND = 10**9
 #: How many lines wait to be written.
@@ -93,7 +93,7 @@ class Trace:
             f"at the start of its trace ({name})",
             "all ranks of MPI.COMM_WORLD have to write a trace, or none.",
         )
-        # It is made here and nowhere later, as all processes have to take part in that.
+        # Made here and nowhere later, as all processes have to take part in that.
         self._comm = comm.Dup()
         self.calls = folder / f"rank-{rank}.calls"
         self._sites = 0
@@ -127,26 +127,26 @@ class Trace:
         )
         self._compare_clocks()
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        wrap_eager_calls(self._timed)
+        wrap_eager_calls(self._time_calls)
 
     def _write(self, **facts: Any) -> None:
         self._lines.add(facts)
 
     def _write_tables(self) -> None:
-        """Write what calls may refer to, and was not known when this was done last."""
+        """Write the sites and communicators that are new since this was done last."""
         for site, line in _core.call_sites(self._sites):
             self._sites += 1
             envelopes = call_sites.envelopes_of(site)
             messages = {} if envelopes is None else envelopes._asdict()
             self._write(kind="site", number=site, line=line, **messages)
-        for number, name, members, copies in _core.communicators():
-            # Those of other threads may become known in another order than that of numbers.
-            if number in self._communicators:
+        for comm_number, name, members, copies in _core.communicators():
+            # Threads may register communicators in another order than that of numbers.
+            if comm_number in self._communicators:
                 continue
-            self._communicators.add(number)
+            self._communicators.add(comm_number)
             self._write(
                 kind="communicator",
-                number=number,
+                number=comm_number,
                 name=name,
                 members=members,
                 copies=copies,
@@ -162,7 +162,7 @@ class Trace:
             self._span("compile", f"{_WORK[event]} {name}".strip(), begin, now)
             self._write_tables()
 
-    def _timed(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _time_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def timed(operation: Any, *args: Any, **params: Any) -> Any:
             begin = time.monotonic_ns()
             try:
@@ -181,7 +181,7 @@ class Trace:
         self._write(kind="clock", at=time.monotonic_ns(), offset=offset, error=error)
 
     def end(self, is_alone: bool) -> None:
-        """Finish the files. All processes have to take part but those that are alone."""
+        """Finish the files. All processes have to take part, unless this one is alone."""
         if not self._is_open:
             return
         self._is_open = False
@@ -189,9 +189,9 @@ class Trace:
         self._write_tables()
         if not is_alone:
             with collective_section("trace"):
-                # Another process may have much to do yet.
-                everybody = self._comm.Ibarrier()
-                while not everybody.Test():
+                # Another process may have much to do yet: no busy waiting.
+                barrier = self._comm.Ibarrier()
+                while not barrier.Test():
                     time.sleep(0.001)
                 self._compare_clocks()
             self._comm.Free()
@@ -202,7 +202,7 @@ class Trace:
 
 @contextlib.contextmanager
 def agreement(comm: MPI.Intracomm, name: str) -> Iterator[None]:
-    """Have all ranks raise an error if one of them can't write its files in a block."""
+    """Raise an error on all ranks if one of them can't write its files in the block."""
     problem = None
     try:
         yield
@@ -215,7 +215,7 @@ def agreement(comm: MPI.Intracomm, name: str) -> Iterator[None]:
 
 
 def boot() -> str | None:
-    """What processes have in common that read the same clock."""
+    """The id of the system's start, which processes share that read the same clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -223,31 +223,32 @@ def boot() -> str | None:
 
 
 def compare_clocks(comm: MPI.Intracomm) -> tuple[int, int]:
-    """By how many nanoseconds this process's clock is ahead of rank 0's, and how surely.
+    """The nanoseconds by which this process's clock is ahead of rank 0's, and their error.
 
-    A message goes from rank 0 to each other one and back. The other one's clock was read
-    somewhere between the two times at which rank 0 read its own: half of what is between
-    them is how wrong the middle may be.
+    A message goes from rank 0 to each other rank and back. The other clock was read at some
+    time between the two at which rank 0 read its own. It is compared with the middle of
+    these, which is wrong by half of the time between them at most.
     """
-    rank, clock, found = comm.Get_rank(), np.zeros(1, np.int64), np.zeros(2, np.int64)
-    if rank != 0:
+    clock, comparison = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    if comm.Get_rank() != 0:
         for _ in range(_ROUNDS):
             comm.Recv(clock, 0)
             clock[0] = time.monotonic_ns()
             comm.Send(clock, 0)
-        comm.Recv(found, 0)
-        return int(found[0]), int(found[1])
+        comm.Recv(comparison, 0)
+        offset, error = comparison.tolist()
+        return offset, error
     for other in range(1, comm.Get_size()):
-        found[1] = np.iinfo(np.int64).max
+        comparison[1] = np.iinfo(np.int64).max
         for _ in range(_ROUNDS):
             begin = time.monotonic_ns()
             comm.Send(clock, other)
             comm.Recv(clock, other)
             end = time.monotonic_ns()
             error = (end - begin + 1) // 2
-            if error < found[1]:
-                found[:] = clock[0] - (begin + end) // 2, error
-        comm.Send(found, other)
+            if error < comparison[1]:
+                comparison[:] = clock[0] - (begin + end) // 2, error
+        comm.Send(comparison, other)
     return 0, 0
 
 
@@ -260,7 +261,7 @@ def path_of_calls() -> Path | None:
 
 
 def is_command() -> bool:
-    """Whether this is a command of `python -m mpi4jax`, which is no program to look at."""
+    """Whether this is a command of `python -m mpi4jax`, which is not to be recorded."""
     return ("-m", "mpi4jax") in itertools.pairwise(sys.orig_argv)
 
 
@@ -272,6 +273,6 @@ def start(folder: str) -> None:
 
 
 def end(is_alone: bool) -> None:
-    """Finish the files, if there are any. Who has failed does so alone."""
+    """Finish the files, if there are any. A process that has failed does so alone."""
     if _trace is not None:
         _trace.end(is_alone)
