@@ -178,7 +178,7 @@ def set_staging_limit(bytes: int) -> None:
 def free_staging() -> None:
     """Free the staging buffers that no call uses."""
 
-# What is recorded of calls.
+# The records of calls.
 
 def set_call_site(site: int, line: str) -> None:
     """Say which line calls with this `call_site` come from: an empty one if eager."""

@@ -12,7 +12,7 @@
 //! - [`trace`]: all calls, in a file.
 //! - [`diagnosis`]: mistakes between ranks, and deadlocks.
 //! - [`timeline`]: the traces of all processes, as one.
-//! - [`memory`]: where the bytes of a call live, and how MPI gets at them.
+//! - [`memory`]: the memory of a call's arrays, and how MPI gets at it.
 //! - [`ops`]: the handlers that XLA calls, one for each operation.
 //! - [`watch`]: the thread that explains a hang.
 //! - [`trampoline`]: the MPI that JAX's own collectives call.

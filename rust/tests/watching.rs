@@ -518,7 +518,7 @@ fn messages_survive_their_form_on_the_wire() {
     notes.add(1, waiting(agreeing(2, "roots", "1")), [group(0..2)]);
     let round = RoundId {
         leader: 0,
-        number: 3,
+        index: 3,
     };
     let call = collective(2, "barrier");
     let messages = [

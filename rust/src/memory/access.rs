@@ -23,7 +23,7 @@ pub trait Memory {
     /// Waits until a call of MPI may begin.
     fn before(&self, access: &Access) -> Result<(), Failure>;
 
-    /// Puts where it belongs what a call of MPI wrote.
+    /// Moves the bytes that a call of MPI wrote to the results.
     fn after(&self, access: &Access) -> Result<(), Failure>;
 
     /// Copies an operand of so many bytes that the call itself reads.
@@ -33,12 +33,12 @@ pub trait Memory {
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure>;
 }
 
-/// What one call of MPI reads and writes.
+/// The bytes that one call of MPI reads and writes.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// Bytes of the operand.
     pub read: Range<usize>,
-    /// Where that ends what the call after this one reads.
+    /// The end of the bytes that the call after this one reads.
     pub read_next: usize,
     /// Bytes of the result.
     pub written: Range<usize>,
@@ -72,7 +72,7 @@ impl Access {
         }
     }
 
-    /// The same, in an array that begins so many bytes further on.
+    /// The access to an operand that begins so many bytes further on.
     pub fn read_from(mut self, start: usize) -> Self {
         self.read = self.read.start + start..self.read.end + start;
         self.read_next = self.read_next.saturating_add(start);

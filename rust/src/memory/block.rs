@@ -1,12 +1,13 @@
-//! Host memory of the core's own, in which messages are while they are in flight.
+//! Host memory of the core's own, for messages in flight.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::host::ask_for_huge_pages;
+use crate::lock::lock;
 
 /// Memory that begins at a cache line. It goes back to the others when it is dropped.
 pub struct Block {
@@ -21,7 +22,7 @@ unsafe impl Send for Block {}
 const ALIGNMENT: usize = 64;
 /// The bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
-/// Of blocks that nobody uses, so many bytes are kept in all.
+/// How many bytes of unused blocks are kept in all.
 const MOST_IDLE: usize = 256 << 20;
 
 struct Idle {
@@ -34,23 +35,19 @@ static IDLE: Mutex<Idle> = Mutex::new(Idle {
     bytes: 0,
 });
 
-fn idle() -> MutexGuard<'static, Idle> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The bytes of the block for so many: one of four sizes between a power of two and the next.
-fn block_size(bytes: usize) -> usize {
-    let bytes = bytes.max(SMALLEST);
+/// A size for memory that is used again, of at least so many bytes: one of four between a power of two
+/// and the next.
+pub fn size_class(bytes: usize) -> usize {
     bytes.next_multiple_of(bytes.next_power_of_two() / 8)
 }
 
 impl Block {
     /// A block with room for so many bytes, of any content.
     pub fn take(bytes: usize) -> Self {
-        let bytes = block_size(bytes);
-        let mut idle = idle();
-        let found = idle.blocks.iter().rposition(|block| block.bytes == bytes);
-        if let Some(index) = found {
+        let bytes = size_class(bytes.max(SMALLEST));
+        let mut idle = lock(&IDLE);
+        let mut sizes = idle.blocks.iter().map(|block| block.bytes);
+        if let Some(index) = sizes.rposition(|size| size == bytes) {
             idle.bytes -= bytes;
             return idle.blocks.swap_remove(index);
         }
@@ -92,7 +89,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut idle = idle();
+        let mut idle = lock(&IDLE);
         if idle.bytes + self.bytes <= MOST_IDLE {
             idle.bytes += self.bytes;
             idle.blocks.push(Self { ..*self });
@@ -103,7 +100,7 @@ impl Drop for Block {
     }
 }
 
-/// Where arrays go in a block, one behind the other.
+/// The layout of arrays in a block, one after the other.
 #[derive(Default)]
 pub struct Room {
     /// The bytes that the block needs.
@@ -145,7 +142,7 @@ mod tests {
     #[test]
     fn not_too_much_is_kept() {
         drop(Block::take(MOST_IDLE + 1));
-        assert!(idle().bytes <= MOST_IDLE);
+        assert!(lock(&IDLE).bytes <= MOST_IDLE);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub type Stream = *mut c_void;
 /// A point in a stream.
 pub type Event = *mut c_void;
 
-/// Whose driver it is.
+/// The vendor of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
     /// NVIDIA.
@@ -175,7 +175,7 @@ const NOT_SUPPORTED: c_int = 801;
 
 /// A driver that was found, and has a device.
 pub struct Driver {
-    /// Whose driver it is.
+    /// Its vendor.
     pub vendor: Vendor,
     /// How many devices it has.
     pub devices: c_int,
@@ -207,14 +207,14 @@ impl Driver {
         let mut outcome = Err(String::new());
         for name in vendor.libraries() {
             // SAFETY: loading a driver runs its initialisers, as it does for JAX.
-            let found =
+            let functions =
                 unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY) }.and_then(|library| {
                     let functions = DriverFunctions::load(&library, vendor)?;
                     // It stays, as its functions do.
                     std::mem::forget(library);
                     Ok(functions)
                 });
-            outcome = found.map_err(|error| error.to_string());
+            outcome = functions.map_err(|error| error.to_string());
             if outcome.is_ok() {
                 break;
             }
@@ -256,7 +256,7 @@ impl Driver {
         }
     }
 
-    /// What a call's error code means.
+    /// The failure of a function with this error code.
     #[cold]
     fn failure(&self, function: &'static str, code: c_int) -> Failure {
         let text_of = |find: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {

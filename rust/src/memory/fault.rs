@@ -12,8 +12,10 @@ use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::lock::lock;
 
 /// The line of a thread that is in a call on device memory.
 ///
@@ -52,13 +54,13 @@ const MOST_THREADS: usize = 64;
 
 static SLOTS: [Slot; MOST_THREADS] = [const { Slot::free() }; MOST_THREADS];
 
-/// What tells the calling thread from others.
+/// An id of the calling thread.
 fn this_thread() -> usize {
     // SAFETY: it only tells what the system keeps for the thread.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Who handles the signal otherwise.
+/// The handler that was installed before ours.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// For as long as it lives, a segmentation fault on this thread has a line.
@@ -103,7 +105,7 @@ fn install() {
     if is_installed() {
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&TURN);
     if is_installed() {
         return;
     }
@@ -167,8 +169,10 @@ mod tests {
 
     /// The bytes of the lines of this thread.
     fn lines() -> Vec<usize> {
-        let own = SLOTS.iter().filter(|slot| slot.is_of(this_thread()));
-        own.map(|slot| slot.bytes.load(Ordering::Relaxed)).collect()
+        let slots = SLOTS.iter().filter(|slot| slot.is_of(this_thread()));
+        slots
+            .map(|slot| slot.bytes.load(Ordering::Relaxed))
+            .collect()
     }
 
     #[test]

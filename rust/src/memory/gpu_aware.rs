@@ -22,7 +22,7 @@ pub struct Queries {
 
 static QUERIES: OnceLock<Queries> = OnceLock::new();
 
-/// Finds what there is to ask of the MPI in `library`.
+/// Finds the extensions in the MPI in `library`.
 pub fn bind(library: &Library) {
     QUERIES.get_or_init(|| {
         // SAFETY: the signatures of these extensions, in all MPIs that have them.
@@ -41,7 +41,7 @@ pub fn bind(library: &Library) {
     });
 }
 
-/// What MPI says, if it can be asked.
+/// The answer of MPI, if it can be asked.
 pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     let queries = QUERIES.get()?;
     if let Some(query) = queries.by_vendor[vendor as usize] {
@@ -50,16 +50,16 @@ pub fn mpi_says(vendor: Vendor) -> Option<bool> {
     }
     let query = queries.by_number?;
     // MPIX_GPU_SUPPORT_CUDA, MPIX_GPU_SUPPORT_HIP
-    let number = [0, 2][vendor as usize];
+    let gpu_type = [0, 2][vendor as usize];
     let mut is_supported = 0;
     // SAFETY: there is room for the answer.
-    let code = unsafe { query(number, &raw mut is_supported) };
+    let code = unsafe { query(gpu_type, &raw mut is_supported) };
     (code == 0).then_some(is_supported != 0)
 }
 
 const ASK: u8 = 2;
 
-/// What the user says: no, yes, or nothing.
+/// The setting of the user: no, yes, or nothing.
 static IS_DIRECT: AtomicU8 = AtomicU8::new(ASK);
 
 /// Has MPI work on device memory itself, or on copies, or as MPI says it can.

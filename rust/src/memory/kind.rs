@@ -119,7 +119,7 @@ impl Release {
         let open_mpi = name.strip_prefix("Open MPI v").map(version);
         Self {
             name: match name.strip_prefix("Open MPI v") {
-                Some(number) => format!("Open MPI {number}"),
+                Some(version) => format!("Open MPI {version}"),
                 None => name.split_whitespace().collect::<Vec<_>>().join(" "),
             },
             open_mpi,
@@ -146,9 +146,9 @@ impl Release {
 /// came late.
 fn version(text: &str) -> [u32; 3] {
     let mut numbers = [0_u32; 3];
-    for (number, part) in numbers.iter_mut().zip(text.split('.')) {
+    for (part_value, part) in numbers.iter_mut().zip(text.split('.')) {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
-        *number = digits.parse().unwrap_or(0);
+        *part_value = digits.parse().unwrap_or(0);
     }
     if text.contains("rc") {
         numbers[2] = numbers[2].saturating_sub(1);
@@ -176,18 +176,18 @@ mod tests {
     fn open_mpi_takes_all_kinds_from_some_versions_on() {
         let old = [Some(true), Some(false), Some(false), None];
         let new = [Some(true), Some(true), Some(true), None];
-        for number in ["4.0.7", "4.1.6", "4.1.7rc1", "5.0.0", "5.0.5", "5.0.6rc1"] {
+        for version in ["4.0.7", "4.1.6", "4.1.7rc1", "5.0.0", "5.0.5", "5.0.6rc1"] {
             assert_eq!(
-                taken(&format!("Open MPI v{number}, package: x")),
+                taken(&format!("Open MPI v{version}, package: x")),
                 old,
-                "{number}"
+                "{version}"
             );
         }
-        for number in ["4.1.7", "4.1.8", "5.0.6", "5.0.10", "5.1.0a1", "6.0.0"] {
+        for version in ["4.1.7", "4.1.8", "5.0.6", "5.0.10", "5.1.0a1", "6.0.0"] {
             assert_eq!(
-                taken(&format!("Open MPI v{number}, package: x")),
+                taken(&format!("Open MPI v{version}, package: x")),
                 new,
-                "{number}"
+                "{version}"
             );
         }
     }

@@ -1,7 +1,13 @@
-//! Where the bytes of a call live, and how MPI gets at them.
+//! The memory of a call's arrays, and how MPI gets at it.
 //!
 //! An operation asks for its operands and its results through [`Memory`] and is the same for every
-//! kind of memory. One that has several of them has all of them copied together.
+//! kind of memory. If it has several arrays, they are copied together.
+//!
+//! - `access`: the interface. `host`: memory that XLA and MPI share. `device`: device memory, which MPI
+//!   gets directly, or through copies in the page-locked memory of `pool`.
+//! - `driver`: the driver of the GPU. `kind`, `gpu_aware`: whether MPI takes device memory.
+//! - `fault`: a line for users where MPI crashes on it.
+//! - `block`: host memory for messages in flight.
 
 mod access;
 mod block;

@@ -2,10 +2,12 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use super::block::size_class;
 use super::driver::{Context, DISABLE_TIMING, Driver, Event, Stream};
 use crate::error::Failure;
+use crate::lock::lock;
 
 /// Page-locked memory for the copy of an array, with what tells when copies from and to it end.
 pub struct StagingBuffer {
@@ -80,7 +82,7 @@ impl Drop for StagingBuffer {
     }
 }
 
-/// The buffers that nobody uses, and how many bytes there are in all.
+/// The unused buffers, and how many bytes there are in all.
 struct State {
     idle: Vec<StagingBuffer>,
     bytes: usize,
@@ -100,27 +102,17 @@ pub static POOL: Pool = Pool(Mutex::new(State {
 /// The bytes of the smallest buffer.
 const SMALLEST: usize = 64 << 10;
 
-/// The bytes of the buffer for an array, one of four sizes between a power of two and the next.
-fn buffer_size(bytes: usize) -> usize {
-    let bytes = bytes.max(SMALLEST);
-    bytes.next_multiple_of(bytes.next_power_of_two() / 8)
-}
-
 impl Pool {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many bytes may be locked in all, but for a call that needs more by itself.
     pub fn set_limit(&self, bytes: usize) {
-        self.state().limit = bytes;
+        lock(&self.0).limit = bytes;
     }
 
     /// A buffer of at least so many bytes, for copies by streams of the current context.
     pub fn take(&self, driver: &'static Driver, bytes: usize) -> Result<StagingBuffer, Failure> {
         let context = driver.context()?;
-        let mut state = self.state();
-        let size = buffer_size(bytes);
+        let mut state = lock(&self.0);
+        let size = size_class(bytes.max(SMALLEST));
         // What went beyond the limit was for one call.
         state.shrink(0);
         if let Some(buffer) = state.take(context, size, StagingBuffer::is_free) {
@@ -142,25 +134,25 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// Takes a buffer back. What `stream` is still to do with it is waited for by who needs it.
+    /// Takes a buffer back. The next one that needs it waits until `stream` is done with it.
     pub fn give_back(&self, mut buffer: StagingBuffer, stream: Option<Stream>) {
         buffer.free_at = stream.map(|_| buffer.events[0]);
         if let Some(stream) = stream {
             // SAFETY: the stream is of the buffer's context.
-            let recorded = unsafe { buffer.driver.event_record(buffer.events[0], stream) };
-            if recorded.is_err() {
+            let outcome = unsafe { buffer.driver.event_record(buffer.events[0], stream) };
+            if outcome.is_err() {
                 // SAFETY: the stream is of the buffer's context. If this fails, too, it does no more
                 // copies.
                 let _ = unsafe { buffer.driver.stream_synchronize(stream) };
                 buffer.free_at = None;
             }
         }
-        self.state().idle.push(buffer);
+        lock(&self.0).idle.push(buffer);
     }
 
-    /// Frees all buffers that nobody uses.
+    /// Frees all unused buffers.
     pub fn clear(&self) {
-        self.state().shrink(usize::MAX);
+        lock(&self.0).shrink(usize::MAX);
     }
 }
 
@@ -173,10 +165,10 @@ impl State {
         size: usize,
         fits: impl Fn(&StagingBuffer) -> bool,
     ) -> Option<StagingBuffer> {
-        let found = |buffer: &StagingBuffer| {
+        let is_usable = |buffer: &StagingBuffer| {
             buffer.context == context && buffer.bytes == size && fits(buffer)
         };
-        let index = self.idle.iter().position(found)?;
+        let index = self.idle.iter().position(is_usable)?;
         Some(self.idle.swap_remove(index))
     }
 

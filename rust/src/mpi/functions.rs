@@ -27,9 +27,9 @@ macro_rules! functions {
                 #[doc = concat!("`", stringify!($symbol), "`.")]
                 pub $field: unsafe extern "C" fn($($type),*) -> c_int,
             )*
-            /// Those that take counts, as every MPI has them.
+            /// The functions that take counts, as every MPI has them.
             pub int: Counted<A, c_int, c_int>,
-            /// The same for counts beyond an int, since MPI-4.0 (MPI-4.1 §19.2).
+            /// The variants for counts beyond an int, since MPI-4.0 (MPI-4.1 §19.2).
             pub large: Option<Counted<A, i64, A::Aint>>,
         }
 
@@ -101,8 +101,8 @@ macro_rules! functions {
     };
 }
 
-/// What MPI calls to reduce two vectors, the second of which takes the result (MPI-4.1 §6.9.5).
-/// C can leave it null, which is the `Option`.
+/// A user's function to reduce two vectors, the second of which takes the result
+/// (`MPI_User_function`, MPI-4.1 §6.9.5). C can leave it null, which is the `Option`.
 pub type UserFunction<A> = Option<
     unsafe extern "C" fn(
         invec: *mut c_void,
@@ -112,7 +112,7 @@ pub type UserFunction<A> = Option<
     ),
 >;
 
-/// What MPI calls to copy an attribute of a communicator (MPI-4.1 §7.7.2).
+/// A callback that copies an attribute of a communicator (MPI-4.1 §7.7.2).
 pub type CopyAttribute<A> = Option<
     unsafe extern "C" fn(
         comm: <A as Types>::Comm,
@@ -124,7 +124,7 @@ pub type CopyAttribute<A> = Option<
     ) -> c_int,
 >;
 
-/// What MPI calls to delete an attribute of a communicator (MPI-4.1 §7.7.2).
+/// A callback that deletes an attribute of a communicator (MPI-4.1 §7.7.2).
 pub type DeleteAttribute<A> = Option<
     unsafe extern "C" fn(
         comm: <A as Types>::Comm,

@@ -19,21 +19,21 @@ impl<T: Default> GrowingList<T> {
         Self([const { OnceLock::new() }; 32])
     }
 
-    /// The bucket that a slot is in, and its place there.
-    fn place(index: usize) -> (usize, usize) {
+    /// The bucket that a slot is in, and its offset there.
+    fn locate(index: usize) -> (usize, usize) {
         let bucket = (index + 1).ilog2() as usize;
         (bucket, index + 1 - (1 << bucket))
     }
 
     /// The slot at an index, if there are that many.
     pub fn get(&self, index: i64) -> Option<&T> {
-        let (bucket, offset) = Self::place(usize::try_from(index).ok()?);
+        let (bucket, offset) = Self::locate(usize::try_from(index).ok()?);
         self.0.get(bucket)?.get()?.get(offset)
     }
 
     /// The slot at an index. The list has it from now on.
     pub fn get_or_grow(&self, index: usize) -> &T {
-        let (bucket, offset) = Self::place(index);
+        let (bucket, offset) = Self::locate(index);
         let slots = self.0[bucket].get_or_init(|| (0..1 << bucket).map(|_| T::default()).collect());
         &slots[offset]
     }

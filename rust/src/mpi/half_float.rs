@@ -29,11 +29,11 @@ pub enum Format {
     Bfloat16,
 }
 
-/// What an operator makes of a pair: MPI's two vectors have an element each.
+/// The operation of an operator on a pair, one element of each of MPI's two vectors.
 trait Combiner {
     fn combine(input: f32, inout: f32) -> f32;
 
-    /// The instruction that makes the same of eight pairs, of which it takes `inout` first.
+    /// The instruction that combines eight pairs, of which it takes `inout` first.
     #[cfg(target_arch = "x86_64")]
     const COMBINE_AVX: unsafe fn(__m256, __m256) -> __m256;
 }
@@ -75,7 +75,7 @@ trait HalfFloat: Copy {
     /// Combines each element of `input` with the one of `inout`, where the result goes.
     fn fold<C: Combiner>(input: &[Self], inout: &mut [Self]);
 
-    /// The same in the instructions of processors of the last ten years, which take a fraction of
+    /// Combines vectors with the instructions of processors of the last ten years, in a fraction of
     /// the time (`cargo bench --bench half`).
     ///
     /// # Safety
@@ -116,7 +116,7 @@ fn round(float: f32) -> bf16 {
     bf16::from_bits(if float.is_nan() { quiet } else { rounded } as u16)
 }
 
-/// So many float16 are widened at a time. They stay in the first cache.
+/// How many float16 are widened at a time: they stay in the first cache.
 const CHUNK: usize = 256;
 
 impl HalfFloat for f16 {
@@ -179,7 +179,7 @@ unsafe extern "C" fn reduce<A: Types, F: HalfFloat, C: Combiner>(
     F::fold::<C>(input, inout);
 }
 
-/// What reduces floats of this format as MPI's own operator does others, if they have it.
+/// The function that reduces floats of this format as MPI's own operator does others, if they have it.
 pub fn function<A: Types>(op: PredefinedOp, format: Format) -> UserFunction<A> {
     match format {
         Format::Float16 => function_of::<A, f16>(op),
@@ -225,7 +225,7 @@ mod tests {
     use super::super::abi::Mpich;
     use super::*;
 
-    /// What MPI gets from an operator for two vectors.
+    /// The result of an operator for two vectors, as MPI calls it.
     fn reduced<F: HalfFloat>(op: PredefinedOp, input: &[F], inout: &[F]) -> Vec<F> {
         assert_eq!(input.len(), inout.len());
         let function = function_of::<Mpich, F>(op).unwrap();
@@ -389,10 +389,10 @@ mod tests {
             assert!(nan.into_iter().all(bf16::is_nan));
             let nan = reduced(op, &f16s(&nans), &f16s(&ones));
             assert!(nan.into_iter().all(f16::is_nan));
-            let one = reduced(op, &bf16s(&ones), &bf16s(&nans));
-            assert_eq!(one, bf16s(&ones));
-            let one = reduced(op, &f16s(&ones), &f16s(&nans));
-            assert_eq!(one, f16s(&ones));
+            let reduced_ones = reduced(op, &bf16s(&ones), &bf16s(&nans));
+            assert_eq!(reduced_ones, bf16s(&ones));
+            let reduced_ones = reduced(op, &f16s(&ones), &f16s(&nans));
+            assert_eq!(reduced_ones, f16s(&ones));
         }
     }
 
@@ -433,9 +433,9 @@ mod tests {
     /// Every bfloat16 and float16, times one, is what it was.
     #[test]
     fn conversions_are_exact() {
-        fn check<F: HalfFloat + Into<f32>>(one: F, from_bits: fn(u16) -> F) {
+        fn check<F: HalfFloat + Into<f32>>(unit: F, from_bits: fn(u16) -> F) {
             let all: Vec<F> = (0..=u16::MAX).step_by(STEP).map(from_bits).collect();
-            let same = reduced(PredefinedOp::Prod, &vec![one; all.len()], &all);
+            let same = reduced(PredefinedOp::Prod, &vec![unit; all.len()], &all);
             for (before, after) in all.into_iter().zip(same) {
                 let (before, after): (f32, f32) = (before.into(), after.into());
                 let is_same = before.to_bits() == after.to_bits();

@@ -1,4 +1,4 @@
-//! Which copy of which communicator a communicator is.
+//! The lineages of communicators: which copy of which communicator each of them is.
 //!
 //! MPI has no name for a communicator that all its ranks share, and each of them numbers its handles
 //! for itself. But `MPI_Comm_dup` is collective: the n-th copy of a communicator is the n-th on all
@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::abi::Abi;
 use super::functions::Functions;
+use crate::lock::lock;
 
 /// The copies that lead from `MPI_COMM_WORLD` to a communicator: at each step the index among the
 /// copies, from 1, and how many of them this process knows.
@@ -51,10 +52,6 @@ struct Node {
 static NODES: Mutex<Vec<Node>> = Mutex::new(Vec::new());
 static KEYVAL: OnceLock<c_int> = OnceLock::new();
 
-fn nodes() -> MutexGuard<'static, Vec<Node>> {
-    NODES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Adds a copy of a communicator, if its own lineage is known.
 fn add_copy(nodes: &mut Vec<Node>, parent: Lineage) -> Option<Lineage> {
     let original = nodes.get_mut(parent)?;
@@ -78,7 +75,7 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
         copied: *mut c_void,
         flag: *mut c_int,
     ) -> c_int {
-        let lineage = add_copy(&mut nodes(), value.addr());
+        let lineage = add_copy(&mut lock(&NODES), value.addr());
         // SAFETY: MPI lends both. The attribute of the copy is an address (MPI-4.1 §7.7.2).
         unsafe {
             *flag = lineage.is_some().into();
@@ -97,7 +94,7 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
         0
     }
     KEYVAL.get_or_init(|| {
-        nodes().push(Node {
+        lock(&NODES).push(Node {
             parent: 0,
             index: 0,
             copies: 0,
@@ -131,7 +128,7 @@ pub fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lin
 
 /// The copies that lead from `MPI_COMM_WORLD` to a communicator.
 pub fn path(lineage: Lineage) -> CopyPath {
-    let nodes = nodes();
+    let nodes = lock(&NODES);
     let mut path = Vec::new();
     let mut at = lineage;
     while let Some(node) = nodes.get(at).filter(|_| at != 0) {
@@ -162,7 +159,7 @@ mod tests {
             copies: 0,
         };
         let first = {
-            let mut nodes = nodes();
+            let mut nodes = lock(&NODES);
             nodes.push(world);
             let first = add_copy(&mut nodes, 0).unwrap();
             add_copy(&mut nodes, 0).unwrap();

@@ -4,7 +4,7 @@
 /// as JAX's persistent cache has programs with the numbers.
 macro_rules! predefined {
     ($($operator:ident $name:literal,)*) => {
-        /// An operator of MPI's own, known to compiled programs by its place in this list. Those
+        /// An operator of MPI's own, known to compiled programs by its index in this list. Those
         /// that users make have the numbers after these.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum PredefinedOp {
@@ -52,8 +52,8 @@ impl PredefinedOp {
     }
 
     /// The operator with this number, unless it is one that a user made.
-    pub fn from_number(number: i64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    pub fn from_number(op_number: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(op_number).ok()?).copied()
     }
 }
 
@@ -70,8 +70,8 @@ mod tests {
             );
         }
         let first_of_users = PredefinedOp::ALL.len() as i64;
-        for number in [-1, first_of_users, i64::MIN, i64::MAX] {
-            assert_eq!(PredefinedOp::from_number(number), None, "{number}");
+        for op_number in [-1, first_of_users, i64::MIN, i64::MAX] {
+            assert_eq!(PredefinedOp::from_number(op_number), None, "{op_number}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the small numbers in a compiled program stand for.
+//! The objects that the small numbers in compiled programs stand for.
 //!
 //! A compiled program names a communicator, a reduction operator or a status by its number in
 //! these tables, and a data type by XLA's code for it. So programs are the same on every rank
@@ -66,7 +66,8 @@ impl Communicator {
 pub struct Neighbor {
     /// The rank of the process, or `MPI_PROC_NULL`.
     pub rank: c_int,
-    /// The same on both ends, and on no other edge between the two that has this direction.
+    /// The tag of the edge: one for both ends, and for no other edge between the two that has this
+    /// direction.
     pub tag: c_int,
 }
 
@@ -91,36 +92,36 @@ pub struct Neighbors {
 pub struct Ends {
     /// All of them, in MPI's order.
     pub edges: Vec<Neighbor>,
-    /// The same, by processes.
+    /// The edges by the process at the other end.
     pub bundles: Vec<Bundle>,
 }
 
 /// The edges that have one process at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle {
-    /// The process, and a tag that is the same on both ends: that of the edge, or one that none of
-    /// several edges has. Who has one edge with each process need not know of bundles.
+    /// The process, and a tag that is the same on both ends: that of the edge, so that a bundle of one
+    /// edge is like the edge, or one that none of several edges has.
     pub peer: Neighbor,
-    /// The places of the edges among all, in an order that is the same on both ends.
+    /// The indices of the edges among all, in an order that is the same on both ends.
     pub places: Vec<usize>,
 }
 
 impl Ends {
     /// Finds the bundles.
     pub fn new(edges: Vec<Neighbor>) -> Self {
-        let mut places: Vec<usize> = (0..edges.len()).collect();
-        places.retain(|place| edges[*place].is_process());
-        places.sort_by_key(|place| (edges[*place].rank, edges[*place].tag));
-        let bundles = places.chunk_by(|one, next| edges[*one].rank == edges[*next].rank);
-        let bundles = bundles.map(|places| {
-            let mut peer = edges[places[places.len() - 1]];
-            peer.tag += c_int::from(places.len() > 1);
+        let mut indices: Vec<usize> = (0..edges.len()).collect();
+        indices.retain(|index| edges[*index].is_process());
+        indices.sort_by_key(|index| (edges[*index].rank, edges[*index].tag));
+        let with_one_rank = indices.chunk_by(|left, right| edges[*left].rank == edges[*right].rank);
+        let bundle = |indices: &[usize]| {
+            let mut peer = edges[indices[indices.len() - 1]];
+            peer.tag += c_int::from(indices.len() > 1);
             Bundle {
                 peer,
-                places: places.to_vec(),
+                places: indices.to_vec(),
             }
-        });
-        let bundles = bundles.collect();
+        };
+        let bundles = with_one_rank.map(bundle).collect();
         Self { edges, bundles }
     }
 
@@ -180,7 +181,7 @@ impl Companion {
     const COUNT: usize = Self::Check as usize + 1;
 }
 
-/// The place of a communicator, which it has for itself also when it is gone.
+/// The slot of a communicator, which no other one gets after it is freed.
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
@@ -224,30 +225,30 @@ impl Registry {
         }
     }
 
-    /// Gives a number to a communicator. Panics if it is another one's.
-    pub fn set_communicator(&self, number: usize, communicator: Communicator) {
-        let slot = self.communicators.get_or_grow(number);
+    /// Gives a number to a communicator. Panics if another one has it.
+    pub fn set_communicator(&self, comm_number: usize, communicator: Communicator) {
+        let slot = self.communicators.get_or_grow(comm_number);
         set_once(&slot.communicator, communicator);
     }
 
     /// Gives the communicator with this number neighbors. Panics if it has some.
-    pub fn set_neighbors(&self, number: usize, neighbors: Neighbors) {
-        let slot = self.communicators.get_or_grow(number);
+    pub fn set_neighbors(&self, comm_number: usize, neighbors: Neighbors) {
+        let slot = self.communicators.get_or_grow(comm_number);
         set_once(&slot.neighbors, neighbors);
     }
 
     /// The neighbors of this process in the topology of a communicator.
-    pub fn neighbors(&self, number: i64) -> Result<&Neighbors> {
-        let slot = self.communicator_slot(number)?;
-        slot.neighbors
-            .get()
-            .ok_or_else(|| Error::precondition(format!("communicator {number} has no topology")))
+    pub fn neighbors(&self, comm_number: i64) -> Result<&Neighbors> {
+        let slot = self.communicator_slot(comm_number)?;
+        slot.neighbors.get().ok_or_else(|| {
+            Error::precondition(format!("communicator {comm_number} has no topology"))
+        })
     }
 
-    /// Forgets a communicator. Its number is never given to another one. What is left to free are
-    /// its companions.
-    pub fn free_communicator<A: Abi>(&self, number: usize) -> Vec<A::Comm> {
-        let slot = self.communicators.get_or_grow(number);
+    /// Forgets a communicator, whose number is never given to another one. Gives its companions, which
+    /// are left to free.
+    pub fn free_communicator<A: Abi>(&self, comm_number: usize) -> Vec<A::Comm> {
+        let slot = self.communicators.get_or_grow(comm_number);
         if slot.is_freed.swap(true, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -257,15 +258,15 @@ impl Registry {
             .collect()
     }
 
-    /// Where the handle of a communicator's companion is kept.
-    pub fn companion(&self, number: i64, companion: Companion) -> Result<&OnceLock<usize>> {
-        let slot = self.communicator_slot(number)?;
+    /// The handle of a communicator's companion, once there is one.
+    pub fn companion(&self, comm_number: i64, companion: Companion) -> Result<&OnceLock<usize>> {
+        let slot = self.communicator_slot(comm_number)?;
         Ok(&slot.companions[companion as usize])
     }
 
-    /// Gives a number to an operator. Panics if it is another one's.
-    pub fn set_operator(&self, number: usize, handle: usize) {
-        set_once(self.operators.get_or_grow(number), handle);
+    /// Gives a number to an operator. Panics if another one has it.
+    pub fn set_operator(&self, op_number: usize, handle: usize) {
+        set_once(self.operators.get_or_grow(op_number), handle);
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
@@ -274,36 +275,39 @@ impl Registry {
     }
 
     /// Says where the status with this number is. It may move.
-    pub fn set_status(&self, number: usize, address: usize) {
-        let slot = self.statuses.get_or_grow(number);
+    pub fn set_status(&self, status_number: usize, address: usize) {
+        let slot = self.statuses.get_or_grow(status_number);
         slot.store(address, Ordering::Release);
     }
 
     /// The communicator with this number, unless it was freed.
-    pub fn communicator(&self, number: i64) -> Result<Communicator> {
-        let slot = self.communicator_slot(number)?;
-        slot.communicator.get().copied().ok_or_else(|| gone(number))
+    pub fn communicator(&self, comm_number: i64) -> Result<Communicator> {
+        let slot = self.communicator_slot(comm_number)?;
+        let communicator = slot.communicator.get().copied();
+        communicator.ok_or_else(|| gone(comm_number))
     }
 
-    fn communicator_slot(&self, number: i64) -> Result<&CommunicatorSlot> {
+    fn communicator_slot(&self, comm_number: i64) -> Result<&CommunicatorSlot> {
         self.communicators
-            .get(number)
+            .get(comm_number)
             .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
-            .ok_or_else(|| gone(number))
+            .ok_or_else(|| gone(comm_number))
     }
 
     /// The handle of the operator with this number.
-    pub fn operator<A: Abi>(&self, number: i64) -> Result<A::Op> {
-        self.raw_operator(number).map(A::Op::from_raw)
+    pub fn operator<A: Abi>(&self, op_number: i64) -> Result<A::Op> {
+        self.raw_operator(op_number).map(A::Op::from_raw)
     }
 
-    /// mpi4py's number for that handle.
-    pub fn raw_operator(&self, number: i64) -> Result<usize> {
+    /// mpi4py's number for the handle of the operator with this number.
+    pub fn raw_operator(&self, op_number: i64) -> Result<usize> {
         self.operators
-            .get(number)
+            .get(op_number)
             .and_then(OnceLock::get)
             .copied()
-            .ok_or_else(|| Error::precondition(format!("reduction operator {number} is unknown")))
+            .ok_or_else(|| {
+                Error::precondition(format!("reduction operator {op_number} is unknown"))
+            })
     }
 
     /// The MPI data type for XLA's type `dtype`.
@@ -315,16 +319,16 @@ impl Registry {
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
-    /// Where MPI puts the status of a receive; a negative number ignores it.
-    pub fn status<A: Abi>(&self, number: i64) -> Result<*mut A::Status> {
-        let address = if number < 0 {
+    /// The address of the status with this number; a negative one stands for `MPI_STATUS_IGNORE`.
+    pub fn status<A: Abi>(&self, status_number: i64) -> Result<*mut A::Status> {
+        let address = if status_number < 0 {
             A::STATUS_IGNORE
         } else {
             self.statuses
-                .get(number)
+                .get(status_number)
                 .map(|slot| slot.load(Ordering::Acquire))
                 .filter(|address| *address != 0)
-                .ok_or_else(|| Error::precondition(format!("status {number} is unknown")))?
+                .ok_or_else(|| Error::precondition(format!("status {status_number} is unknown")))?
         };
         Ok(address as *mut A::Status)
     }

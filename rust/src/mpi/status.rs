@@ -1,4 +1,4 @@
-//! The status of a receive, where nobody else has one for it.
+//! The status of a receive, where the user has passed none.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -12,13 +12,13 @@ impl Status {
     /// A status that MPI has not filled yet.
     pub const EMPTY: Self = Self([0; 16]);
 
-    /// Where MPI puts it.
+    /// The address that MPI takes.
     pub fn address<A: Abi>(&mut self) -> *mut A::Status {
         ptr::from_mut(&mut self.0).cast()
     }
 }
 
-/// Who has sent a message, and its tag.
+/// The rank that has sent a message, and the tag of the message.
 ///
 /// # Safety
 /// MPI has filled the status.

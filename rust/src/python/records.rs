@@ -1,4 +1,4 @@
-//! What is recorded of calls, and of the objects that they refer to.
+//! The records of calls, and the objects that they refer to.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

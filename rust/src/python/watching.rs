@@ -8,7 +8,7 @@ use super::binding::loaded;
 use crate::diagnosis::{End, ThreadActivity};
 use crate::watch::{self, Objects, Settings, Start};
 
-/// What Python says of its threads: the lines of those that are in calls; those that are elsewhere, by
+/// The state of Python's threads: the lines of those that are in calls; those that are elsewhere, by
 /// name, activity and line; those that wait, by the system's number and what they wait in; whether
 /// one waits for JAX, and why that may be for something else than a call, if it may; whether the main
 /// thread waits at exit for the JAX of all processes; whether an interrupt raises `KeyboardInterrupt`.
@@ -43,14 +43,14 @@ pub fn start_watching(
         let answer: Whereabouts = answer??;
         let (lines, elsewhere, waiting, wait_for_jax, doubt, is_in_shutdown, has_default_interrupt) =
             answer;
-        let place = |(thread, activity, line)| ThreadActivity {
+        let thread_activity = |(thread, activity, line)| ThreadActivity {
             thread,
             activity,
             line,
         };
         Some(watch::Python {
             lines,
-            elsewhere: elsewhere.into_iter().map(place).collect(),
+            elsewhere: elsewhere.into_iter().map(thread_activity).collect(),
             waiting,
             wait_for_jax,
             doubt,

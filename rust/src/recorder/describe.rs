@@ -35,7 +35,7 @@ impl Record {
             return "comparison of trees".to_owned();
         }
         let started = self.attribute("started");
-        let started = started.and_then(|number| NONBLOCKING.get(usize::try_from(number).ok()?));
+        let started = started.and_then(|index| NONBLOCKING.get(usize::try_from(index).ok()?));
         started.map_or_else(
             || name.to_owned(),
             |started| format!("{name} for {started}"),

@@ -1,6 +1,6 @@
 //! Matches the calls of several processes: those of one collective call, and sends with receives.
 //!
-//! CallReader come in the order in which they began, on whichever process.
+//! Calls come in the order in which they began, on whichever process.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What jaxlib calls, done by the MPI of this process.
+//! The functions that jaxlib calls, in terms of the MPI of this process.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::slice;
@@ -21,8 +21,8 @@ pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int, devi
 
 impl<A: Abi> TrampolineAbi for Served<A> {
     fn error_text(&self, code: c_int) -> String {
-        let own = self.own_error_text(code);
-        own.unwrap_or_else(|| self.mpi.error_text(code))
+        self.own_error_text(code)
+            .unwrap_or_else(|| self.mpi.error_text(code))
     }
 
     unsafe fn allgather(
@@ -88,12 +88,12 @@ impl<A: Abi> TrampolineAbi for Served<A> {
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
         // SAFETY: the caller lends room for the rank.
-        unsafe { *rank = self.communicators.rank_and_size(Self::place(comm)).0 };
+        unsafe { *rank = self.communicators.rank_and_size(Self::index(comm)).0 };
         0
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        let (_, processes) = self.communicators.rank_and_size(Self::place(comm));
+        let (_, processes) = self.communicators.rank_and_size(Self::index(comm));
         // SAFETY: the caller lends room for the size.
         unsafe { *size = processes as c_int };
         0
@@ -102,22 +102,22 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     /// XLA does not look at the error code. Where there can be no communicator, it gets one on which
     /// every call fails.
     unsafe fn comm_split(&self, _: usize, color: c_int, key: c_int, new_comm: *mut usize) -> c_int {
-        let place = match self.members(color, key) {
+        let index = match self.members(color, key) {
             Ok(members) => {
-                let place = self.communicators.add(key, &members);
-                let made = self.create(&members, place);
-                let handle = made.map_err(|code| self.mpi.error_text(code));
-                self.communicators.set_handle(place, handle);
-                place
+                let index = self.communicators.add(key, &members);
+                let handle = self.create(&members, index);
+                let handle = handle.map_err(|code| self.mpi.error_text(code));
+                self.communicators.set_handle(index, handle);
+                index
             }
             Err(reason) => {
-                let place = self.communicators.add(0, &[self.communicators.own_rank()]);
-                self.communicators.set_handle(place, Err(reason));
-                place
+                let index = self.communicators.add(0, &[self.communicators.own_rank()]);
+                self.communicators.set_handle(index, Err(reason));
+                index
             }
         };
         // SAFETY: the caller lends room for the handle.
-        unsafe { *new_comm = HANDLES.len() + place };
+        unsafe { *new_comm = HANDLES.len() + index };
         0
     }
 
@@ -237,7 +237,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let (_, size) = self.communicators.rank_and_size(Self::place(comm));
+        let (_, size) = self.communicators.rank_and_size(Self::index(comm));
         // SAFETY: the caller has a count for each process.
         let count = unsafe { slice::from_raw_parts(recv_counts, size) }
             .iter()
@@ -301,13 +301,13 @@ impl<A: Abi> TrampolineAbi for Served<A> {
 
     unsafe fn wait(&self, request: *mut usize, status: *mut TrampolineStatus) -> c_int {
         // SAFETY: the caller lends the handle.
-        let number = unsafe { *request };
-        let mut real: A::Request = self.real(number);
+        let jax_request = unsafe { *request };
+        let mut real: A::Request = self.real(jax_request);
         // SAFETY: the request is the caller's.
         let body = |status: *mut A::Status| unsafe { (self.mpi.wait)(&raw mut real, status) };
         // SAFETY: the caller lends room for the status unless it wants none.
         let wait = || unsafe { with_status::<A>(status, body) };
-        let code = match self.requests.take(number) {
+        let code = match self.requests.take(jax_request) {
             Some(message) => self.call(message.operation, message.comm, message.facts, |_| {
                 let (code, mut status) = wait();
                 match message.expected {

@@ -9,7 +9,7 @@
 //! C++ object with virtual functions, this begins with the address of its class's table, before which
 //! stands the address of the class's description, with its name (Itanium C++ ABI, §2.5.2 and
 //! §2.9.5). Its only member is a `std::vector` of the devices' numbers. jaxlib 0.6 to 0.12 are alike
-//! in this. What is found has to fit the color and the key.
+//! in this. The devices have to fit the color and the key.
 //!
 //! The memory is read through the kernel, which refuses what is not mapped.
 
@@ -30,7 +30,7 @@ const MOST_DEVICES: usize = 1 << 20;
 pub fn devices(color: i64, key: usize, bytes: usize) -> Option<Vec<i64>> {
     let here = 0usize;
     let stack = words(&read((&raw const here).addr(), SEARCHED));
-    let mut found: Option<Vec<i64>> = None;
+    let mut clique: Option<Vec<i64>> = None;
     for object in stack.windows(3) {
         if !is_clique(object[0]) {
             continue;
@@ -41,13 +41,13 @@ pub fn devices(color: i64, key: usize, bytes: usize) -> Option<Vec<i64>> {
         let distinct: HashSet<i64> = devices.iter().copied().collect();
         let is_whole = distinct.len() == devices.len() && key < devices.len();
         if is_whole && devices[0] == color {
-            if found.as_ref().is_some_and(|other| *other != devices) {
+            if clique.as_ref().is_some_and(|other| *other != devices) {
                 return None;
             }
-            found = Some(devices);
+            clique = Some(devices);
         }
     }
-    found
+    clique
 }
 
 /// Whether something is the address that objects of the class begin with.
@@ -66,11 +66,11 @@ fn numbers(begin: usize, end: usize, bytes: usize) -> Option<Vec<i64>> {
         return None;
     }
     let content = read(begin, length);
-    let number = |bytes: &[u8]| match bytes.try_into() {
+    let device = |bytes: &[u8]| match bytes.try_into() {
         Ok(bytes) => Some(i32::from_ne_bytes(bytes).into()),
         Err(_) => Some(i64::from_ne_bytes(bytes.try_into().ok()?)),
     };
-    (content.len() == length).then(|| content.chunks_exact(bytes).map(number).collect())?
+    (content.len() == length).then(|| content.chunks_exact(bytes).map(device).collect())?
 }
 
 fn words(bytes: &[u8]) -> Vec<usize> {

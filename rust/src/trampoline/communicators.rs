@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::records::{Facts, JaxOperation, OnCommunicator};
 use crate::diagnosis::Ranks;
+use crate::lock::lock;
 use crate::log;
 use crate::mpi::GrowingList;
 use crate::recorder::{self, CommunicatorFacts, Group, Identity, Recording};
@@ -18,7 +19,7 @@ const FIRST_NUMBER: usize = 1 << 16;
 const LARGEST_TAG: u64 = 32767;
 
 /// A communicator that XLA has asked for.
-struct Made {
+struct JaxCommunicator {
     rank: c_int,
     size: usize,
     group: Arc<Group>,
@@ -26,16 +27,17 @@ struct Made {
     handle: OnceLock<Result<usize, String>>,
     /// The communicator on which calls are compared (`MPI4JAX_CHECK`), once there is one.
     companion: OnceLock<usize>,
-    /// What did not fit in the last call that was refused.
+    /// The report of the last call that was refused.
     report: Mutex<Option<String>>,
     /// Held during collective calls. XLA runs programs of several Python threads at once, but MPI
     /// takes one such call on a communicator after another (MPI-4.1 §6.1).
     collective: Mutex<()>,
 }
 
-/// All of them, in the order in which this process made them. The first one is JAX's world.
+/// All communicators of JAX's, in the order in which this process made them. The first one is JAX's
+/// world.
 pub struct Communicators {
-    made: GrowingList<OnceLock<Made>>,
+    all: GrowingList<OnceLock<JaxCommunicator>>,
     count: AtomicUsize,
     /// The ranks of JAX's processes in `MPI_COMM_WORLD`.
     world: Vec<c_int>,
@@ -45,8 +47,9 @@ pub struct Communicators {
     tag_is_free: Condvar,
 }
 
-fn number(place: usize) -> i64 {
-    (FIRST_NUMBER + place) as i64
+/// The number of a communicator in the recorder.
+fn comm_number(index: usize) -> i64 {
+    (FIRST_NUMBER + index) as i64
 }
 
 impl Communicators {
@@ -54,15 +57,15 @@ impl Communicators {
     pub fn new(handle: usize, world: Vec<c_int>, rank: c_int) -> Self {
         let members: Vec<c_int> = (0..).take(world.len()).collect();
         let communicators = Self {
-            made: GrowingList::new(),
+            all: GrowingList::new(),
             count: AtomicUsize::new(0),
             world,
             rank,
             tags: Mutex::default(),
             tag_is_free: Condvar::new(),
         };
-        let place = communicators.add(rank, &members);
-        communicators.set_handle(place, Ok(handle));
+        let index = communicators.add(rank, &members);
+        communicators.set_handle(index, Ok(handle));
         communicators
     }
 
@@ -71,21 +74,21 @@ impl Communicators {
         self.rank
     }
 
-    /// Gives a communicator a place. Its members are ranks in JAX's world, and `rank` is that of this
-    /// process among them.
+    /// Adds a communicator, and gives its index. Its members are ranks in JAX's world, and `rank`
+    /// is that of this process among them.
     pub fn add(&self, rank: c_int, members: &[c_int]) -> usize {
         let world_rank = |rank: &c_int| self.world.get(*rank as usize).copied().unwrap_or(-1);
         let group: Arc<Group> = Arc::new(members.iter().map(world_rank).collect());
-        let place = self.count.fetch_add(1, Ordering::Relaxed);
-        let earlier = (0..place).filter_map(|place| self.get(place));
-        let alike = earlier.filter(|made| made.group == group).count();
+        let index = self.count.fetch_add(1, Ordering::Relaxed);
+        let earlier = (0..index).filter_map(|index| self.get(index));
+        let alike = earlier.filter(|other| other.group == group).count();
         let ranks: Ranks = group.iter().collect();
-        let name = match place {
+        let name = match index {
             0 => "JAX's world".to_owned(),
             _ if members.len() == self.world.len() => "JAX's communicator of all ranks".to_owned(),
             _ => format!("JAX's communicator of {ranks}"),
         };
-        let made = Made {
+        let communicator = JaxCommunicator {
             rank,
             size: members.len(),
             group: Arc::clone(&group),
@@ -94,107 +97,109 @@ impl Communicators {
             report: Mutex::default(),
             collective: Mutex::new(()),
         };
-        let _ = self.made.get_or_grow(place).set(made);
+        let _ = self.all.get_or_grow(index).set(communicator);
         let facts = CommunicatorFacts {
             name,
             group,
             identity: Identity::Jax(alike),
         };
-        recorder::set_communicator_facts(number(place), facts);
-        place
+        recorder::set_communicator_facts(comm_number(index), facts);
+        index
     }
 
-    fn get(&self, place: usize) -> Option<&Made> {
-        self.made.get(place as i64)?.get()
+    fn get(&self, index: usize) -> Option<&JaxCommunicator> {
+        self.all.get(index as i64)?.get()
     }
 
     /// Gives a communicator MPI's handle, or says why it has none.
-    pub fn set_handle(&self, place: usize, handle: Result<usize, String>) {
-        if let Some(made) = self.get(place) {
-            let _ = made.handle.set(handle);
+    pub fn set_handle(&self, index: usize, handle: Result<usize, String>) {
+        if let Some(communicator) = self.get(index) {
+            let _ = communicator.handle.set(handle);
         }
     }
 
     /// MPI's handle, or why there is none.
-    pub fn handle(&self, place: usize) -> Result<usize, String> {
-        let handle = self.get(place).and_then(|made| made.handle.get());
+    pub fn handle(&self, index: usize) -> Result<usize, String> {
+        let handle = self
+            .get(index)
+            .and_then(|communicator| communicator.handle.get());
         handle
             .cloned()
             .unwrap_or_else(|| Err("a communicator that was not made".to_owned()))
     }
 
     /// Where calls on a communicator are compared.
-    pub fn companion(&self, place: usize) -> Option<&OnceLock<usize>> {
-        self.get(place).map(|made| &made.companion)
+    pub fn companion(&self, index: usize) -> Option<&OnceLock<usize>> {
+        self.get(index).map(|communicator| &communicator.companion)
     }
 
-    /// Keeps what did not fit in a call on a communicator.
-    pub fn set_report(&self, place: usize, report: String) {
-        if let Some(made) = self.get(place) {
-            *made.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    /// Keeps the report of a call on a communicator that was refused.
+    pub fn set_report(&self, index: usize, report: String) {
+        if let Some(communicator) = self.get(index) {
+            *lock(&communicator.report) = Some(report);
         }
     }
 
-    /// What did not fit in a call on a communicator.
-    pub fn report(&self, place: usize) -> Option<String> {
-        let report = self.get(place)?.report.lock();
-        report.unwrap_or_else(PoisonError::into_inner).clone()
+    /// The report of the last call on a communicator that was refused.
+    pub fn report(&self, index: usize) -> Option<String> {
+        lock(&self.get(index)?.report).clone()
     }
 
     /// The rank of this process in one, and how many processes that has.
-    pub fn rank_and_size(&self, place: usize) -> (c_int, usize) {
-        self.get(place)
-            .map_or((0, 0), |made| (made.rank, made.size))
+    pub fn rank_and_size(&self, index: usize) -> (c_int, usize) {
+        self.get(index).map_or((0, 0), |communicator| {
+            (communicator.rank, communicator.size)
+        })
     }
 
-    /// TrampolineAbi `body` with a tag for a communicator that is being made: the same on all its members.
+    /// Calls `body` with a tag for a communicator that is being made: the same on all its members.
     /// Communicators that threads make at the same time have different ones (MPI-4.1 §7.4.2).
-    pub fn with_tag<T>(&self, place: usize, body: impl FnOnce(c_int) -> T) -> T {
-        let hash = self.get(place).map_or(0, |made| made.group.hash());
+    pub fn with_tag<T>(&self, index: usize, body: impl FnOnce(c_int) -> T) -> T {
+        let hash = self
+            .get(index)
+            .map_or(0, |communicator| communicator.group.hash());
         let tag = (hash % (LARGEST_TAG + 1)) as c_int;
-        let lock = || self.tags.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tags = self
             .tag_is_free
-            .wait_while(lock(), |tags| tags.contains(&tag))
+            .wait_while(lock(&self.tags), |tags| tags.contains(&tag))
             .unwrap_or_else(PoisonError::into_inner);
         tags.insert(tag);
         drop(tags);
         let outcome = body(tag);
-        lock().remove(&tag);
+        lock(&self.tags).remove(&tag);
         self.tag_is_free.notify_all();
         outcome
     }
 
     /// Has the collective calls of other threads on a communicator wait.
-    pub fn lock(&self, place: usize) -> Option<MutexGuard<'_, ()>> {
-        let made = self.get(place)?;
-        Some(
-            made.collective
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+    pub fn lock(&self, index: usize) -> Option<MutexGuard<'_, ()>> {
+        Some(lock(&self.get(index)?.collective))
     }
 
     /// Records that a call begins.
     pub fn record(
         &self,
         operation: &'static JaxOperation,
-        place: usize,
+        index: usize,
         facts: &Facts,
     ) -> Recording {
-        let number = number(place);
-        recorder::begin(&operation.recorded, &OnCommunicator(facts, number), number)
+        let comm_number = comm_number(index);
+        recorder::begin(
+            &operation.recorded,
+            &OnCommunicator(facts, comm_number),
+            comm_number,
+        )
     }
 
     /// Prints the first debug line of a call, if there are some.
     pub fn log(
         &self,
         operation: &JaxOperation,
-        place: usize,
+        index: usize,
         facts: &Facts,
     ) -> Option<log::LoggedCall> {
         log::is_enabled().then(|| {
-            let name = recorder::communicator_name(number(place));
+            let name = recorder::communicator_name(comm_number(index));
             let details = format!("{} on {name}", facts.in_words());
             log::LoggedCall::begin(self.rank, operation.function, details.trim_start())
         })

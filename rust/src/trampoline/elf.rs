@@ -21,7 +21,7 @@ mod layout {
     pub const SECTION_LINK: usize = 40;
     pub const SYMBOL_TABLE: u32 = 2;
     pub const SYMBOL_SIZE: usize = 24;
-    pub const SYMBOL_PLACE: usize = 6;
+    pub const SYMBOL_SECTION: usize = 6;
     pub const SYMBOL_ADDRESS: usize = 8;
     pub const SYMBOL_BYTES: usize = 16;
 }
@@ -50,14 +50,14 @@ pub fn symbols<const N: usize>(file: &[u8], names: [&str; N]) -> Option<[Symbol;
     let link = u32::from_le_bytes(bytes(table, SECTION_LINK)?);
     let texts = content(section(link as usize)?)?;
 
-    let mut found = [None; N];
+    let mut symbols = [None; N];
     for entry in content(table)?.chunks_exact(SYMBOL_SIZE) {
-        // Those without a place are other libraries'.
-        if bytes(entry, SYMBOL_PLACE) == Some([0, 0]) {
+        // Those without a section are other libraries'.
+        if bytes(entry, SYMBOL_SECTION) == Some([0, 0]) {
             continue;
         }
         let text = texts.get(u32::from_le_bytes(bytes(entry, 0)?) as usize..)?;
-        for (name, found) in names.iter().zip(&mut found) {
+        for (name, slot) in names.iter().zip(&mut symbols) {
             let is_equal = text
                 .strip_prefix(name.as_bytes())
                 .is_some_and(|rest| rest.first() == Some(&0));
@@ -66,13 +66,13 @@ pub fn symbols<const N: usize>(file: &[u8], names: [&str; N]) -> Option<[Symbol;
                     address: u64::from_le_bytes(bytes(entry, SYMBOL_ADDRESS)?),
                     size: u64::from_le_bytes(bytes(entry, SYMBOL_BYTES)?),
                 };
-                if found.replace(symbol).is_some() {
+                if slot.replace(symbol).is_some() {
                     return None;
                 }
             }
         }
     }
-    let symbols: Vec<_> = found.into_iter().collect::<Option<_>>()?;
+    let symbols: Vec<_> = symbols.into_iter().collect::<Option<_>>()?;
     symbols.try_into().ok()
 }
 
@@ -88,14 +88,14 @@ fn offset(file: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A library with these symbols, at these places in a section.
+    /// A library with these symbols: their names, sections and addresses.
     fn library(names: &[(&str, u16, u64)]) -> Vec<u8> {
         let mut texts = vec![0];
         let mut table = vec![0; layout::SYMBOL_SIZE];
-        for (name, place, address) in names {
+        for (name, section, address) in names {
             let mut entry = [0; layout::SYMBOL_SIZE];
             entry[..4].copy_from_slice(&(texts.len() as u32).to_le_bytes());
-            entry[6..8].copy_from_slice(&place.to_le_bytes());
+            entry[6..8].copy_from_slice(&section.to_le_bytes());
             entry[8..16].copy_from_slice(&address.to_le_bytes());
             entry[16..].copy_from_slice(&1u64.to_le_bytes());
             table.extend(entry);

@@ -1,10 +1,11 @@
-//! What the recorder and the debug lines say of JAX's calls.
+//! JAX's calls for the recorder and the debug lines.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use super::table::{HANDLES, place};
+use super::table::{HANDLES, index_of};
+use crate::lock::lock;
 use crate::mpi::PredefinedOp;
 use crate::recorder::{self, Recordable, Scope};
 use crate::xla::raw::*;
@@ -32,19 +33,19 @@ pub static SENDRECV: JaxOperation = operation("sendrecv", Scope::Message, "MPI_S
 
 /// The types of MPI's that XLA sends, and what they hold.
 const DATA_TYPES: &[(usize, XLA_FFI_DataType)] = &[
-    (place(HANDLES, "INT8_T"), XLA_FFI_DataType_S8),
-    (place(HANDLES, "INT16_T"), XLA_FFI_DataType_S16),
-    (place(HANDLES, "INT32_T"), XLA_FFI_DataType_S32),
-    (place(HANDLES, "INT64_T"), XLA_FFI_DataType_S64),
-    (place(HANDLES, "UINT8_T"), XLA_FFI_DataType_U8),
-    (place(HANDLES, "BYTE"), XLA_FFI_DataType_U8),
-    (place(HANDLES, "UINT16_T"), XLA_FFI_DataType_U16),
-    (place(HANDLES, "UINT32_T"), XLA_FFI_DataType_U32),
-    (place(HANDLES, "UINT64_T"), XLA_FFI_DataType_U64),
-    (place(HANDLES, "FLOAT"), XLA_FFI_DataType_F32),
-    (place(HANDLES, "DOUBLE"), XLA_FFI_DataType_F64),
-    (place(HANDLES, "C_COMPLEX"), XLA_FFI_DataType_C64),
-    (place(HANDLES, "C_DOUBLE_COMPLEX"), XLA_FFI_DataType_C128),
+    (index_of(HANDLES, "INT8_T"), XLA_FFI_DataType_S8),
+    (index_of(HANDLES, "INT16_T"), XLA_FFI_DataType_S16),
+    (index_of(HANDLES, "INT32_T"), XLA_FFI_DataType_S32),
+    (index_of(HANDLES, "INT64_T"), XLA_FFI_DataType_S64),
+    (index_of(HANDLES, "UINT8_T"), XLA_FFI_DataType_U8),
+    (index_of(HANDLES, "BYTE"), XLA_FFI_DataType_U8),
+    (index_of(HANDLES, "UINT16_T"), XLA_FFI_DataType_U16),
+    (index_of(HANDLES, "UINT32_T"), XLA_FFI_DataType_U32),
+    (index_of(HANDLES, "UINT64_T"), XLA_FFI_DataType_U64),
+    (index_of(HANDLES, "FLOAT"), XLA_FFI_DataType_F32),
+    (index_of(HANDLES, "DOUBLE"), XLA_FFI_DataType_F64),
+    (index_of(HANDLES, "C_COMPLEX"), XLA_FFI_DataType_C64),
+    (index_of(HANDLES, "C_DOUBLE_COMPLEX"), XLA_FFI_DataType_C128),
 ];
 
 fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
@@ -55,13 +56,12 @@ fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
 /// The number of an operator in compiled programs.
 fn operator(op: usize) -> i64 {
     let name = HANDLES.get(op);
-    let found = PredefinedOp::ALL
-        .iter()
-        .position(|known| Some(&known.name()) == name);
-    found.map_or(-1, |number| number as i64)
+    let mut operators = PredefinedOp::ALL.iter();
+    let operator = operators.find(|operator| Some(&operator.name()) == name);
+    operator.map_or(-1, |operator| operator.number())
 }
 
-/// What there is to say of a call.
+/// The arguments of a call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Facts {
     sent: Option<(XLA_FFI_DataType, i64)>,
@@ -168,7 +168,7 @@ impl Recordable for OnCommunicator<'_> {
     }
 }
 
-/// A message under way: what is to be recorded of it when it is waited for.
+/// A send or receive that was started: the call to record when it is waited for.
 pub struct Request {
     pub operation: &'static JaxOperation,
     pub comm: usize,
@@ -177,19 +177,18 @@ pub struct Request {
     pub expected: Option<(usize, c_int)>,
 }
 
-/// The messages that are under way, by their requests.
+/// The sends and receives that were started, by MPI's requests.
 #[derive(Default)]
 pub struct Requests(Mutex<HashMap<usize, Request>>);
 
 impl Requests {
-    pub fn add(&self, request: usize, message: Request) {
-        let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.insert(request, message);
+    pub fn add(&self, request: usize, call: Request) {
+        lock(&self.0).insert(request, call);
     }
 
-    /// What there is to say of a request. MPI may give several sends that are done at once the same.
+    /// The call that belongs to a request. MPI may give one request for several sends that are done at
+    /// once.
     pub fn take(&self, request: usize) -> Option<Request> {
-        let mut messages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.remove(&request)
+        lock(&self.0).remove(&request)
     }
 }

@@ -7,13 +7,13 @@ use std::ptr;
 use super::clique;
 use super::communicators::Communicators;
 use super::records::{self, Facts, Requests};
-use super::table::{HANDLES, IN_PLACE, PROC_NULL, place};
+use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::Error;
 use crate::mpi::{Abi, Functions, Handle, Status};
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
 
-/// What is to be known of the devices that XLA numbers.
+/// The devices that XLA numbers.
 pub struct Devices {
     /// In how many bytes jaxlib keeps a number.
     pub bytes: usize,
@@ -31,20 +31,20 @@ pub(super) struct Served<A: Abi> {
     devices: Devices,
 }
 
-pub(super) const COMM_NULL: usize = place(HANDLES, "COMM_NULL");
-const COMM_WORLD: usize = place(HANDLES, "COMM_WORLD");
-const GROUP_NULL: usize = place(HANDLES, "GROUP_NULL");
-pub(super) const REQUEST_NULL: usize = place(HANDLES, "REQUEST_NULL");
+pub(super) const COMM_NULL: usize = index_of(HANDLES, "COMM_NULL");
+const COMM_WORLD: usize = index_of(HANDLES, "COMM_WORLD");
+const GROUP_NULL: usize = index_of(HANDLES, "GROUP_NULL");
+pub(super) const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
 
-/// The error code of a receive of which less came than was expected.
+/// The error code of a receive of a message that is shorter than the array.
 const SHORT: c_int = -(1 << 15);
 
-/// The error code of a call that does not fit those of other processes, less the place of its
+/// The error code of a call that does not fit those of other processes, less the index of its
 /// communicator.
 const UNFIT: c_int = -(1 << 24);
 
-/// The error code of a call on a communicator that there is not, less the place of that. All codes of
-/// our own are below 0.
+/// The error code of a call on a communicator that could not be made, less the index of that. All
+/// codes of our own are below 0.
 const REFUSED: c_int = -(1 << 16);
 
 impl<A: Abi> Served<A> {
@@ -72,19 +72,19 @@ impl<A: Abi> Served<A> {
     }
 
     /// The communicator that MPI takes, or an error code: jaxlib knows those that it has made by
-    /// their places.
+    /// their indices.
     pub(super) fn comm(&self, handle: usize) -> Result<A::Comm, c_int> {
         match handle.checked_sub(HANDLES.len()) {
             None => Ok(self.real(handle)),
-            Some(place) => match self.communicators.handle(place) {
+            Some(index) => match self.communicators.handle(index) {
                 Ok(handle) => Ok(A::Comm::from_raw(handle)),
-                Err(_) => Err(REFUSED - place as c_int),
+                Err(_) => Err(REFUSED - index as c_int),
             },
         }
     }
 
-    /// The place of a communicator among those that jaxlib has made. The first is its world.
-    pub(super) fn place(handle: usize) -> usize {
+    /// The index of a communicator among those that jaxlib has made. The first is its world.
+    pub(super) fn index(handle: usize) -> usize {
         handle.saturating_sub(HANDLES.len())
     }
 
@@ -103,8 +103,8 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// What is sent where the result goes to `recv`. XLA may have the result take the operand's
-    /// memory, which MPI wants to be told (MPI-4.1 §6.2).
+    /// The send buffer of an operation whose result goes to `recv`. XLA may have the result take the
+    /// operand's memory, which MPI has to be told (MPI-4.1 §6.2).
     pub(super) fn operand(send: *const c_void, recv: *mut c_void) -> *const c_void {
         if send == recv.cast_const() {
             ptr::without_provenance(A::IN_PLACE)
@@ -113,7 +113,7 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// The same where the operand is a block of the result.
+    /// The send buffer where the operand is a block of the result.
     pub(super) fn block(send: *const c_void) -> *const c_void {
         if send.addr() == IN_PLACE {
             ptr::without_provenance(A::IN_PLACE)
@@ -141,11 +141,11 @@ impl<A: Abi> Served<A> {
             Ok(real) => real,
             Err(code) => return code,
         };
-        let place = Self::place(comm);
+        let index = Self::index(comm);
         let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
-        self.recorded(operation, place, facts, |recording| {
+        self.record_call(operation, index, facts, |recording| {
             if is_compared && let Some(record) = recording.record() {
-                let code = self.compare(real, place, &record);
+                let code = self.compare(real, index, &record);
                 if code != 0 {
                     return code;
                 }
@@ -156,16 +156,16 @@ impl<A: Abi> Served<A> {
 
     /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
     #[cold]
-    fn compare(&self, comm: A::Comm, place: usize, record: &Record) -> c_int {
-        let (rank, size) = self.communicators.rank_and_size(place);
-        let Some(companion) = self.communicators.companion(place).filter(|_| size > 1) else {
+    fn compare(&self, comm: A::Comm, index: usize, record: &Record) -> c_int {
+        let (rank, size) = self.communicators.rank_and_size(index);
+        let Some(companion) = self.communicators.companion(index).filter(|_| size > 1) else {
             return 0;
         };
         let companion = companion.get_or_init(|| {
-            let mut made: A::Comm = self.real(COMM_NULL);
+            let mut new_comm: A::Comm = self.real(COMM_NULL);
             // SAFETY: all processes come here before their first call on the communicator.
-            unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut made) };
-            made.into_raw()
+            unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut new_comm) };
+            new_comm.into_raw()
         });
         let ranks = Comparison {
             functions: self.mpi,
@@ -185,22 +185,22 @@ impl<A: Abi> Served<A> {
             Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(ranks.comm)),
             Err(error) => error.message,
         };
-        self.communicators.set_report(place, report);
-        UNFIT - place as c_int
+        self.communicators.set_report(index, report);
+        UNFIT - index as c_int
     }
 
     /// Makes a call: recorded, and with debug lines if they are on.
-    fn recorded(
+    fn record_call(
         &self,
         operation: &'static records::JaxOperation,
-        place: usize,
+        index: usize,
         facts: Facts,
         body: impl FnOnce(&Recording) -> c_int,
     ) -> c_int {
         let is_collective = operation.recorded.is_collective();
-        let _lock = is_collective.then(|| self.communicators.lock(place));
-        let recording = self.communicators.record(operation, place, &facts);
-        let entry = self.communicators.log(operation, place, &facts);
+        let _lock = is_collective.then(|| self.communicators.lock(index));
+        let recording = self.communicators.record(operation, index, &facts);
+        let entry = self.communicators.log(operation, index, &facts);
         let code = body(&recording);
         if let Some(entry) = entry {
             entry.end(code);
@@ -208,7 +208,7 @@ impl<A: Abi> Served<A> {
         code
     }
 
-    /// What a receive comes to. MPI takes a message that is shorter than the array for right.
+    /// The error code of a receive. MPI accepts a message that is shorter than the array.
     pub(super) fn check_length(
         &self,
         code: c_int,
@@ -259,13 +259,13 @@ impl<A: Abi> Served<A> {
     }
 
     /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
-    pub(super) fn create(&self, members: &[c_int], place: usize) -> Result<usize, c_int> {
+    pub(super) fn create(&self, members: &[c_int], index: usize) -> Result<usize, c_int> {
         let world: A::Comm = self.real(COMM_WORLD);
-        let mut made: A::Comm = self.real(COMM_NULL);
+        let mut new_comm: A::Comm = self.real(COMM_NULL);
         let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
-        let code = self.communicators.with_tag(place, |tag| {
+        let code = self.communicators.with_tag(index, |tag| {
             let facts = Facts::default();
-            self.recorded(&records::COMM_CREATE_GROUP, place, facts, |_| {
+            self.record_call(&records::COMM_CREATE_GROUP, index, facts, |_| {
                 // SAFETY: JAX's world has these members, and there is room for the handles, which
                 // are MPI's own then.
                 unsafe {
@@ -278,7 +278,7 @@ impl<A: Abi> Served<A> {
                         (self.mpi.group_incl)(all, count, members.as_ptr(), &raw mut group);
                     (self.mpi.group_free)(&raw mut all);
                     if code == 0 {
-                        code = (self.mpi.comm_create_group)(world, group, tag, &raw mut made);
+                        code = (self.mpi.comm_create_group)(world, group, tag, &raw mut new_comm);
                         (self.mpi.group_free)(&raw mut group);
                     }
                     code
@@ -286,7 +286,7 @@ impl<A: Abi> Served<A> {
             })
         });
         if code == 0 {
-            Ok(made.into_raw())
+            Ok(new_comm.into_raw())
         } else {
             Err(code)
         }
@@ -301,10 +301,10 @@ impl<A: Abi> Served<A> {
                     .to_owned(),
             );
         }
-        let place_below = |first: c_int| usize::try_from(first - code).ok();
-        match (place_below(UNFIT), place_below(REFUSED)) {
-            (Some(place), _) => self.communicators.report(place),
-            (None, Some(place)) => self.communicators.handle(place).err(),
+        let index_below = |first: c_int| usize::try_from(first - code).ok();
+        match (index_below(UNFIT), index_below(REFUSED)) {
+            (Some(index), _) => self.communicators.report(index),
+            (None, Some(index)) => self.communicators.handle(index).err(),
             (None, None) => None,
         }
     }

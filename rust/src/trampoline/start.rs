@@ -98,12 +98,12 @@ mod linux {
     impl Loaded {
         fn find(path: &Path) -> Option<Self> {
             let mut search = Search {
-                wanted: identity(path)?,
-                found: None,
+                identity: identity(path)?,
+                library: None,
             };
             // SAFETY: `look` takes what it is given here.
             unsafe { libc::dl_iterate_phdr(Some(look), ptr::from_mut(&mut search).cast()) };
-            search.found
+            search.library
         }
 
         /// The address of so many bytes, if they are in a part where this may be done.
@@ -118,8 +118,8 @@ mod linux {
     }
 
     struct Search {
-        wanted: (u64, u64),
-        found: Option<Loaded>,
+        identity: (u64, u64),
+        library: Option<Loaded>,
     }
 
     /// The device and the number of a file, which say whether it is the same under another name.
@@ -145,12 +145,12 @@ mod linux {
                 CStr::from_ptr(info.dlpi_name),
             )
         };
-        if identity(Path::new(OsStr::from_bytes(name.to_bytes()))) != Some(search.wanted) {
+        if identity(Path::new(OsStr::from_bytes(name.to_bytes()))) != Some(search.identity) {
             return 0;
         }
         // SAFETY: the loader says how many headers there are.
         let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        search.found = Some(Loaded {
+        search.library = Some(Loaded {
             base: info.dlpi_addr as usize,
             parts: headers
                 .iter()

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::mpi::{Abi, Status, source_and_tag};
 
-/// What stands for no status in this ABI.
+/// `MPIABI_STATUS_IGNORE`.
 pub(super) const STATUS_IGNORE: usize = 0;
 
 /// Room for any MPI's status, and behind it what programs read.
@@ -20,18 +20,18 @@ pub struct TrampolineStatus {
     pub error: c_int,
 }
 
-/// TrampolineAbi `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
+/// Calls `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
 /// unless the caller wants none. Gives the error code, and the status.
 ///
 /// # Safety
-/// `wanted` stands for none, or may be written. MPI fills the status when it gives 0.
+/// `trampoline_status` stands for none, or may be written. MPI fills the status when it gives 0.
 pub(super) unsafe fn with_status<A: Abi>(
-    wanted: *mut TrampolineStatus,
+    trampoline_status: *mut TrampolineStatus,
     body: impl FnOnce(*mut A::Status) -> c_int,
 ) -> (c_int, Status) {
     let mut status = Status::EMPTY;
     let code = body(status.address::<A>());
-    if wanted.addr() != STATUS_IGNORE {
+    if trampoline_status.addr() != STATUS_IGNORE {
         // SAFETY: the status has room for the fields, which are zero if MPI has written none.
         let (source, tag) = unsafe { source_and_tag::<A>(status.address::<A>()) };
         let filled = TrampolineStatus {
@@ -41,7 +41,7 @@ pub(super) unsafe fn with_status<A: Abi>(
             ..TrampolineStatus::default()
         };
         // SAFETY: the caller vouches for the address.
-        unsafe { wanted.write(filled) };
+        unsafe { trampoline_status.write(filled) };
     }
     (code, status)
 }

@@ -1,6 +1,6 @@
 //! The names of MPItrampoline's ABI (version 2.10), in one table: what jaxlib asks this library for.
 //!
-//! Handles are numbers in this ABI. Those of the constants are their places in the list of handles
+//! Handles are numbers in this ABI. Those of the constants are their indices in the list of handles
 //! below, whatever MPI is bound; all others are MPI's own. So jaxlib may read the constants before
 //! MPI is known.
 
@@ -22,7 +22,7 @@ macro_rules! table {
         ints { $($int:ident = $value:expr,)* ; $($other_int:ident)* }
         addresses { $($address:ident = $where:expr,)* ; $($null:ident)* }
     ) => {
-        /// What the functions that jaxlib calls do in the ABI of the MPI that is bound.
+        /// The functions that jaxlib calls, in the ABI of the MPI that is bound.
         pub(super) trait TrampolineAbi: Send + Sync {
             $(
                 /// # Safety
@@ -42,7 +42,7 @@ macro_rules! table {
             }
         };)*
 
-        /// The functions that are here in name only.
+        /// The functions that exist in name only.
         pub(super) const MISSING: &[&str] = &[
             $(concat!("MPI_", stringify!($missing)),)*
             $(concat!("MPIX_", stringify!($extension)),)*
@@ -78,12 +78,12 @@ macro_rules! table {
             }
         };)*
 
-        /// The handles that are constants, without the prefix. The place of each is its number.
+        /// The handles that are constants, without the prefix. The index of each is its number.
         pub const HANDLES: &[&str] = &[$(stringify!($handle)),*];
 
         $(const _: () = {
             #[unsafe(export_name = concat!("MPIABI_", stringify!($handle)))]
-            static CONSTANT: usize = place(HANDLES, stringify!($handle));
+            static CONSTANT: usize = index_of(HANDLES, stringify!($handle));
         };)*
 
         const OTHER_INTS: &[&str] = &[$(stringify!($other_int)),*];
@@ -95,7 +95,7 @@ macro_rules! table {
 
         $(const _: () = {
             #[unsafe(export_name = concat!("MPIABI_", stringify!($other_int)))]
-            static CONSTANT: c_int = 1 + place(OTHER_INTS, stringify!($other_int)) as c_int;
+            static CONSTANT: c_int = 1 + index_of(OTHER_INTS, stringify!($other_int)) as c_int;
         };)*
 
         $(const _: () = {
@@ -113,7 +113,7 @@ macro_rules! table {
 /// The MPI that answers, once it is known.
 static SERVED: OnceLock<Box<dyn TrampolineAbi>> = OnceLock::new();
 
-/// Has this MPI answer from now on. Another one is there only if this is called twice.
+/// Has this MPI answer from now on, unless another one does already.
 pub(super) fn set_served(mpi: Box<dyn TrampolineAbi>) {
     let _ = SERVED.set(mpi);
 }
@@ -132,10 +132,10 @@ fn unserved() -> c_int {
 /// The codes of errors of our own are below 0, where MPI has none. They count down from here.
 const FIRST_MISSING: c_int = -1;
 
-/// The error code of a function that is here in name only.
+/// The error code of a function that exists in name only.
 #[cold]
 fn code_of(function: &str) -> c_int {
-    FIRST_MISSING - place(MISSING, function) as c_int
+    FIRST_MISSING - index_of(MISSING, function) as c_int
 }
 
 fn text_of_missing(function: &str) -> String {
@@ -149,7 +149,7 @@ fn complain(function: &str) {
 
 fn error_text(code: c_int) -> String {
     let missing = usize::try_from(FIRST_MISSING - code).ok();
-    match (missing.and_then(|place| MISSING.get(place)), SERVED.get()) {
+    match (missing.and_then(|index| MISSING.get(index)), SERVED.get()) {
         (Some(function), _) => text_of_missing(function),
         (None, Some(mpi)) => mpi.error_text(code),
         (None, None) => format!("error {code}"),
@@ -159,7 +159,7 @@ fn error_text(code: c_int) -> String {
 /// Room for a text in this ABI: `MPIABI_MAX_ERROR_STRING`, which is the smaller one.
 const MAX_STRING: usize = 1024;
 
-/// Copies a text to where C wants it.
+/// Copies a text to C's memory.
 ///
 /// # Safety
 /// There is room for [`MAX_STRING`] bytes, and for the length.
@@ -214,13 +214,13 @@ versions! {
     "mpiwrapper_version_patch" = 1,
 }
 
-/// The place of a name in a list.
-pub(super) const fn place(names: &[&str], name: &str) -> usize {
-    let mut place = 0;
-    while !are_equal(names[place].as_bytes(), name.as_bytes()) {
-        place += 1;
+/// The index of a name in a list.
+pub(super) const fn index_of(names: &[&str], name: &str) -> usize {
+    let mut index = 0;
+    while !are_equal(names[index].as_bytes(), name.as_bytes()) {
+        index += 1;
     }
-    place
+    index
 }
 
 const fn are_equal(a: &[u8], b: &[u8]) -> bool {

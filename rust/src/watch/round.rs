@@ -22,8 +22,8 @@ const COLLECTING: f64 = 20.0;
 pub struct RoundId {
     /// The rank that begins the round.
     pub leader: i32,
-    /// The number of the round among those of that rank.
-    pub number: u64,
+    /// The index of the round among those of that rank, from 1.
+    pub index: u64,
 }
 
 /// A question.
@@ -205,7 +205,7 @@ mod tests {
 
     fn question(leader: i32, range: (i32, i32)) -> Question {
         Question {
-            round: RoundId { leader, number: 1 },
+            round: RoundId { leader, index: 1 },
             range,
             is_report: false,
             about: Vec::new(),

@@ -408,7 +408,7 @@ impl Watcher {
         let question = Question {
             round: RoundId {
                 leader: self.rank,
-                number: self.rounds,
+                index: self.rounds,
             },
             range: (0, self.size),
             is_report: reason != Alarm::Ending,
@@ -470,8 +470,8 @@ impl Watcher {
         let diagnosis = diagnose(&snapshot, settling_time(notes, self.settings.report_after));
         let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
         if !is_over {
-            // A rank that is awaited may come to its end later, or to a call that does not fit: the ranks
-            // that wait don't alarm again.
+            // A rank that is awaited may come to its end later, or to a call that does not fit: the
+            // ranks that wait don't alarm again.
             let is_fine = notes.iter().all(|(_, note)| is_fine(note));
             let first = (now + FIRST_PAUSE, FIRST_PAUSE);
             self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
@@ -524,8 +524,8 @@ impl Watcher {
         actions.extend(code.map(Action::Abort));
     }
 
-    /// Whether there is a deadlock that is not reported, in a program that goes on nevertheless. A rank
-    /// that waits for one in a reported deadlock makes no other one.
+    /// Whether there is a deadlock that is not reported, in a program that goes on nevertheless. A
+    /// rank that waits for one in a reported deadlock makes no other one.
     fn is_news(&self, notes: &Notes, about: &[Collective]) -> bool {
         if !self.settings.report_after.is_finite() {
             return false;
