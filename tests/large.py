@@ -37,7 +37,7 @@ def array_of(rank):
 
 
 def expected(rank, first, last):
-    """The same rows, by NumPy."""
+    """The rows, by NumPy."""
     row = np.arange(first, last, dtype=np.int32)[:, None]
     return ((row * 7 + np.arange(ROW, dtype=np.int32)) % 61 - rank).astype(np.int8)
 
@@ -48,9 +48,9 @@ def check(name, actual, value, start):
     actual = np.asarray(actual)
     assert (actual.shape, actual.dtype) == ((ROWS, ROW), np.int8)
     flat = actual.reshape(-1)
-    for place in (0, 2**31 - 1, 2**31, 2**31 + 1, ELEMENTS - 1):
-        row, column = divmod(place, ROW)
-        assert flat[place] == value(row, row + 1)[0, column], place
+    for index in (0, 2**31 - 1, 2**31, 2**31 + 1, ELEMENTS - 1):
+        row, column = divmod(index, ROW)
+        assert flat[index] == value(row, row + 1)[0, column], index
     checksum = 0
     for first in range(0, ROWS, 2**15):
         rows = actual[first : first + 2**15]

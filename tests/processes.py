@@ -1,4 +1,4 @@
-"""What tests share that start processes of their own."""
+"""Helpers of tests that start processes of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a program and all its ranks, and give back what it has written."""
+    """End a program and all its ranks, and return its output."""
     # Killed at once, mpiexec would leave them behind.
     process.terminate()
     return process.communicate()
@@ -38,7 +38,7 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 def run(
     *arguments: object, timeout: float = 90, **options: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in the same way, and give back what it did."""
+    """Run Python to its end on a number of ranks, and return its output."""
     process = start(*arguments, **options)  # type: ignore[arg-type]
     try:
         output = process.communicate(timeout=timeout)

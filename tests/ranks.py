@@ -1,4 +1,4 @@
-"""What tests share that run on every rank of an `mpiexec`: a plugin of pytest's."""
+"""Setup of tests that run on every rank of an `mpiexec`: a plugin of pytest's."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ import os
 
 def pytest_collection_modifyitems(config, items):
     first, _, step = os.environ.get("TEST_SAMPLE", "0/1").partition("/")
-    kept, left_out = [], []
+    selected, left_out = [], []
     for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         members = list(group)
         start = int(first) % min(int(step), len(members))
         chosen = members[start :: int(step)]
-        kept += chosen
+        selected += chosen
         left_out += [item for item in members if item not in chosen]
-    items[:] = kept
+    items[:] = selected
     config.hook.pytest_deselected(items=left_out)

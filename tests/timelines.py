@@ -67,7 +67,7 @@ def _described(track, tracks):
 
 
 def _slices(track, its_events, texts):
-    """What happened on a track: the last slice to begin is the first one to end."""
+    """The events of a track, whose slices are nested."""
     is_thread = "tid" in track
     stack, events = [], []
     for time, _, event in its_events:
@@ -89,10 +89,10 @@ def _slices(track, its_events, texts):
             ended = stack.pop()
             ended["dur"] = time / 1000 - ended["ts"]
         slice_ = stack[-1] if event.type == TrackEvent.TYPE_SLICE_BEGIN else ended
-        ends = [("s", number) for number in event.flow_ids]
-        ends += [("f", number) for number in event.terminating_flow_ids]
-        for phase, number in ends:
+        ends = [("s", flow_id) for flow_id in event.flow_ids]
+        ends += [("f", flow_id) for flow_id in event.terminating_flow_ids]
+        for phase, flow_id in ends:
             events.append(
-                {"ph": phase, "id": number, "slice": slice_, **track, "ts": time / 1000}
+                {"ph": phase, "id": flow_id, "slice": slice_, **track, "ts": time / 1000}
             )
     return events

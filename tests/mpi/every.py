@@ -1,4 +1,4 @@
-"""What runs a test with every case of the table, or every argument of a case.
+"""Marks that run a test with every case of the table, and the arguments of a case.
 
 The marks are for tests that take a `case`.
 """
@@ -45,8 +45,8 @@ every_derivative = over(case for case in CASES.values() if case.has_derivative)
 
 
 def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
-    """Call an operation, and say what each of its functions was given."""
-    given = {}
+    """Call an operation, and return the arguments of each of its functions."""
+    arguments = {}
 
     def recorded(name: str) -> Callable[..., Any]:
         function = getattr(mpi, name)
@@ -54,7 +54,7 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
         def call(*args: Any, **kwargs: Any) -> Any:
             bound = inspect.signature(function).bind(*args, **kwargs)
             bound.apply_defaults()
-            given[name] = dict(bound.arguments)
+            arguments[name] = dict(bound.arguments)
             return function(*args, **kwargs)
 
         return call
@@ -63,7 +63,7 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
     # Where the call of the case looks `mpi` up.
     with unittest.mock.patch.dict(type(case).call.__globals__, mpi=functions):
         case.call(x)
-    return given
+    return arguments
 
 
 ARRAYS = {"x", "sendbuf", "recvbuf", "edge", "fill_value"}
@@ -78,12 +78,14 @@ def every_argument(
     Each with the name of the function, and with a function that calls it with another value
     for this argument. All processes have to take part in finding them.
     """
-    for name, given in arguments_of(case, jnp.ones(case.shape((2,)))).items():
+    for name, defaults in arguments_of(case, jnp.ones(case.shape((2,)))).items():
 
-        def call(argument: str, value: Any, name: str = name, given: Any = given) -> Any:
-            return getattr(mpi, name)(**{**given, argument: value})
+        def call(
+            argument: str, value: Any, name: str = name, defaults: Any = defaults
+        ) -> Any:
+            return getattr(mpi, name)(**{**defaults, argument: value})
 
-        for argument in given:
+        for argument in defaults:
             # The token is there to be refused.
             if argument != "token" and condition(argument):
                 yield name, argument, functools.partial(call, argument)

@@ -91,9 +91,9 @@ def test_who_gets_the_same(case):
 def test_who_is_read(case):
     """Nobody's result depends on an array that is not."""
     for root in case.roots:
-        one = case.replace(root=root)
-        xs = one.arrays(random, (50,))
-        changed = [x if one.of(rank).is_read else -x for rank, x in enumerate(xs)]
+        rooted = case.replace(root=root)
+        xs = rooted.arrays(random, (50,))
+        changed = [x if rooted.of(rank).is_read else -x for rank, x in enumerate(xs)]
         for rank in range(case.size):
-            part = one.of(rank)
+            part = rooted.of(rank)
             np.testing.assert_array_equal(part.result(xs), part.result(changed))

@@ -44,7 +44,7 @@ def test_examples(page, least):
     [("Neighbors", 4, "received"), ("Exported programs", 2, "result")],
 )
 def test_examples_of_a_section(section, least, result):
-    """What the page imports at its beginning, and what the section has."""
+    """The imports at the beginning of the page, and the code of the section."""
     if section == "Exported programs":  # JAX 0.6.0 needs absl-py for this
         pytest.importorskip("jax.export", exc_type=ImportError)
     first, *sections = (DOCS / "usage.md").read_text().split("\n## ")

@@ -32,9 +32,9 @@ def check(actual, expected):
 @over(case for case in CASES.values() if case.is_linear)
 def test_results(case, mode):
     for root in case.roots:
-        one = case.replace(root=root)
-        xs = one.arrays(mine, (3, 2))
-        check(mode(one.call)(jnp.asarray(xs[one.rank])), one.result(xs))
+        rooted = case.replace(root=root)
+        xs = rooted.arrays(mine, (3, 2))
+        check(mode(rooted.call)(jnp.asarray(xs[rooted.rank])), rooted.result(xs))
 
 
 def together(mode, cases, make, block):
@@ -50,8 +50,8 @@ def together(mode, cases, make, block):
     mine = {case.name: jnp.asarray(xs[case.name][case.rank]) for case in cases}
     expected = [case.result(xs[case.name]).ravel() for case in cases]
     ends = np.cumsum([result.size for result in expected])[:-1]
-    found = np.split(np.asarray(mode(function)(mine)), ends)
-    for case, actual, wanted in zip(cases, found, expected, strict=True):
+    results_by_case = np.split(np.asarray(mode(function)(mine)), ends)
+    for case, actual, wanted in zip(cases, results_by_case, expected, strict=True):
         assert actual.dtype == wanted.dtype
         np.testing.assert_array_equal(actual, wanted, err_msg=case.name)
 

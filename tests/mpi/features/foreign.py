@@ -73,16 +73,16 @@ def registry() -> Registry:
 
 def arrays(buffers):
     """The numbers that a handler gets or gives, without the token."""
-    found = [buffers.buffers[n].contents for n in range(buffers.size)]
-    pointers = [cast(b.data, POINTER(ctypes.c_float)) for b in found if b.dtype != TOKEN]
+    contents = [buffers.buffers[n].contents for n in range(buffers.size)]
+    pointers = [cast(b.data, POINTER(ctypes.c_float)) for b in contents if b.dtype != TOKEN]
     return [np.ctypeslib.as_array(pointer, (1,)) for pointer in pointers]
 
 
 def attributes_of(frame):
-    found = frame.attributes
-    names = [found.names[n].contents for n in range(found.size)]
+    attributes = frame.attributes
+    names = [attributes.names[n].contents for n in range(attributes.size)]
     return {
-        name.ptr[: name.len].decode(): found.values[n].contents.value[0]
+        name.ptr[: name.len].decode(): attributes.values[n].contents.value[0]
         for n, name in enumerate(names)
     }
 
@@ -95,13 +95,15 @@ def _handler(pointer):
         if extension.base.type == METADATA:
             version = extension.metadata.contents.version
             # jaxlib < 0.7 asks without its functions, and thus its version.
-            found = frame.api.contents.version if frame.api else Version(major=0, minor=1)
-            version.major, version.minor = found.major, found.minor
+            own_version = (
+                frame.api.contents.version if frame.api else Version(major=0, minor=1)
+            )
+            version.major, version.minor = own_version.major, own_version.minor
             return None
     try:
         (sent,), (received,) = arrays(frame.operands), arrays(frame.results)
-        given = attributes_of(frame)
-        comm, partner = MPI.Comm.fromhandle(handle_of(given)), given["partner"]
+        attributes = attributes_of(frame)
+        comm, partner = MPI.Comm.fromhandle(handle_of(attributes)), attributes["partner"]
         comm.Sendrecv(sent, partner, 0, received, partner, 0)
     except BaseException:
         # There is nobody here to raise it to, and the other process waits.

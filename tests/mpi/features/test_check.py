@@ -248,14 +248,14 @@ def test_a_message_of_somebody_else(rank, size, comm):
 def test_communicators_with_other_numbers(rank, size, comm):
     """Numbers go by first use, which may differ, and say nothing about the calls."""
     first, second = comm.Dup(), comm.Dup()
-    for one in (first, second) if rank == 0 else (second, first):
+    for duplicate in (first, second) if rank == 0 else (second, first):
         # Only sends to itself.
-        mpi.sendrecv(jnp.ones(1), jnp.ones(1), rank, rank, comm=one)
-    for one in (first, second):
-        assert mpi.allreduce(jnp.float32(1), MPI.SUM, comm=one) == size
+        mpi.sendrecv(jnp.ones(1), jnp.ones(1), rank, rank, comm=duplicate)
+    for duplicate in (first, second):
+        assert mpi.allreduce(jnp.float32(1), MPI.SUM, comm=duplicate) == size
         op = MPI.MAX if rank else MPI.SUM
         report = report_of(
-            jax.jit(lambda x, c=one, op=op: mpi.allreduce(x, op, comm=c)), 1.0
+            jax.jit(lambda x, c=duplicate, op=op: mpi.allreduce(x, op, comm=c)), 1.0
         )
         assert report[-1].endswith("they gave different operators (SUM and MAX).")
     first.Free()

@@ -24,11 +24,11 @@ def parts_of(dtype, rows=()):
     ]
 
 
-def assert_same(found, expected):
-    assert found.dtype == expected.dtype
+def assert_same(actual, expected):
+    assert actual.dtype == expected.dtype
     # NumPy compares no short numbers of JAX's.
     np.testing.assert_array_equal(
-        *(np.asarray(x).astype(complex) for x in (found, expected))
+        *(np.asarray(x).astype(complex) for x in (actual, expected))
     )
 
 
@@ -41,17 +41,17 @@ def test_values(dtype, rows):
     whole = jnp.concatenate(parts, -1)
     for way in (lambda f: f, jax.jit):
         assert_same(way(concatenate)(parts), whole)
-        found = way(lambda x: split(x, SIZES))(whole)
-        for part, expected in zip(found, parts, strict=True):
+        result = way(lambda x: split(x, SIZES))(whole)
+        for part, expected in zip(result, parts, strict=True):
             assert_same(part, expected)
 
 
 def test_who_copies():
     """The core does, where there are many, of types that it has."""
 
-    def handlers(dtype, number):
-        parts = [jnp.zeros(3, dtype)] * number
-        there_and_back = jax.jit(lambda parts: split(concatenate(parts), [3] * number))
+    def handlers(dtype, count):
+        parts = [jnp.zeros(3, dtype)] * count
+        there_and_back = jax.jit(lambda parts: split(concatenate(parts), [3] * count))
         text = there_and_back.lower(parts).as_text()
         return text.count("mpi_concatenate_ffi"), text.count("mpi_split_ffi")
 
@@ -82,8 +82,8 @@ def both(parts):
     ):
 
         def function(parts, join=join, cut=cut):
-            found = cut(jnp.sin(join(parts)) * weights)
-            return [x * n for n, x in enumerate(found)]  # the first one has no cotangent
+            result = cut(jnp.sin(join(parts)) * weights)
+            return [x * n for n, x in enumerate(result)]  # the first one has no cotangent
 
         yield function
 
@@ -98,9 +98,9 @@ def test_derivatives():
         lambda f: jax.hessian(lambda x: f([x, *parts[1:]])[0].sum())(parts[0]),
     ):
         results = [transform(function) for function in both(parts)]
-        found, expected = (r(parts) if callable(r) else r for r in results)
+        result, expected = (r(parts) if callable(r) else r for r in results)
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), result, expected
         )
 
 
@@ -111,8 +111,8 @@ def test_batches(axes):
         x if axis is None else jnp.stack([x, x + 1, 2 * x], axis)
         for x, axis in zip(parts_of("float32", (2,)), of_each, strict=True)
     ]
-    found, expected = (jax.vmap(f, in_axes=(of_each,))(parts) for f in both(parts))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+    result, expected = (jax.vmap(f, in_axes=(of_each,))(parts) for f in both(parts))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), result, expected)
 
 
 def test_nothing_is_copied_in_a_loop():
@@ -131,8 +131,8 @@ def test_nothing_is_copied_in_a_loop():
 @pytest.mark.parametrize("way", [lambda f: f, jax.jit, jax.vmap])
 def test_a_tree_of_many_leaves(way):
     tree = {str(n): jnp.full((2, 3), n + RANK) for n in range(50)}
-    found = way(lambda tree: mpi.tree.allreduce(tree, MPI.SUM))(tree)
-    assert all((found[str(n)] == sum(range(n, n + SIZE))).all() for n in range(50))
+    result = way(lambda tree: mpi.tree.allreduce(tree, MPI.SUM))(tree)
+    assert all((result[str(n)] == sum(range(n, n + SIZE))).all() for n in range(50))
     everyones = jax.jit(mpi.tree.allgather)(tree)
     for n in range(50):
         expected = n + np.arange(SIZE)[:, None, None] + np.zeros((2, 3))

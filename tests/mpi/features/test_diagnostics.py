@@ -1,4 +1,4 @@
-"""What is known about the calls of a process: `mpi4jax.diagnostics.recent()`."""
+"""The records of a process's calls: `mpi4jax.diagnostics.recent()`."""
 
 import inspect
 import runpy
@@ -20,7 +20,7 @@ NOBODY = MPI.PROC_NULL
 
 
 def calls_of(function, *args):
-    """What is recorded of the calls that a function makes."""
+    """The records of the calls that a function makes."""
     marker = MPI.COMM_SELF.Dup()
     marker.Set_name("marker")
     mpi.barrier(comm=marker)
@@ -34,7 +34,7 @@ def calls_of(function, *args):
 
 
 def texts_of(function, *args):
-    """The same calls, without their numbers, which depend on the calls before."""
+    """The calls without their numbers, which depend on the calls before."""
     return [str(call._replace(number=None)) for call in calls_of(function, *args)]
 
 
@@ -164,11 +164,11 @@ def test_a_gradient_is_at_the_line_of_what_it_is_of():
         return mpi.sendrecv(x, x, NOBODY, NOBODY).sum()
 
     calls = calls_of(jax.jit(jax.value_and_grad(loss)), X)
-    found = [call.line.partition(" (") for call in calls]
-    assert [line for line, *_ in found] == [line_of(loss, 1)] * 2
+    lines_and_scopes = [call.line.partition(" (") for call in calls]
+    assert [line for line, *_ in lines_and_scopes] == [line_of(loss, 1)] * 2
     # JAX < 0.7 does not say which one is which.
-    if any(scope for *_, scope in found):
-        assert ["transpose" in scope for *_, scope in found] == [False, True]
+    if any(scope for *_, scope in lines_and_scopes):
+        assert ["transpose" in scope for *_, scope in lines_and_scopes] == [False, True]
 
 
 def test_loops_and_branches():
@@ -183,8 +183,8 @@ def test_loops_and_branches():
         x = jax.lax.fori_loop(0, 3, body, x)
         return jax.lax.cond(x[0] > 0, branch, jnp.negative, x)
 
-    found = [call.line.split(" (")[0] for call in calls_of(step, X)]
-    assert found == [line_of(body, 1)] * 3 + [line_of(branch, 1)]
+    lines = [call.line.split(" (")[0] for call in calls_of(step, X)]
+    assert lines == [line_of(body, 1)] * 3 + [line_of(branch, 1)]
 
 
 def test_equal_programs_on_two_lines():

@@ -36,20 +36,20 @@ def of_all_types(rank):
     }
 
 
-def assert_equal(found, expected):
+def assert_equal(actual, expected):
     def check(path, x, y):
         assert x.dtype == y.dtype, path
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=str(path))
 
-    jax.tree_util.tree_map_with_path(check, found, expected)
+    jax.tree_util.tree_map_with_path(check, actual, expected)
 
 
 @compiled
-@pytest.mark.parametrize("number", [1, 2, 3, 10])
-def test_arrays_of_any_types_are_one_message(transform, number):
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_arrays_of_any_types_are_one_message(transform, count):
     # Every combination of so many types, or all.
     names = list(of_all_types(0))
-    chosen = list(itertools.combinations(names, number))[:: 1 if number < 3 else 40]
+    chosen = list(itertools.combinations(names, count))[:: 1 if count < 3 else 40]
 
     def parts(rank):
         return [{name: of_all_types(rank)[name] for name in some} for some in chosen]
@@ -166,32 +166,32 @@ def test_second_derivatives():
         return jnp.sum(a**3 + a * b)
 
     x = jnp.arange(1.0, 4.0) + RANK
-    found = jax.jit(jax.jvp, static_argnums=0)(jax.grad(loss), (x,), (x,))[1]
+    derivative = jax.jit(jax.jvp, static_argnums=0)(jax.grad(loss), (x,), (x,))[1]
     step = 1e-6
     expected = (jax.grad(loss)(x * (1 + step)) - jax.grad(loss)(x * (1 - step))) / (
         2 * step
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(derivative, expected, rtol=1e-6)
 
 
 @pytest.mark.ranks(2)
 def test_the_other_side_may_be_another_call():
     x = jnp.arange(4.0) + 10 * RANK
     if RANK == 0:
-        one, two = mpi.exchange(
+        first, second = mpi.exchange(
             [x, 2 * x], [x, x], [1, 1], [1, 1], sendtag=[3, 4], recvtag=[5, 6], comm=comm
         )
     elif RANK == 1:
-        two_there = mpi.recv(x, 0, tag=4, comm=comm)
-        one_there = np.empty(4)
-        comm.Recv(one_there, 0, 3)
+        second_there = mpi.recv(x, 0, tag=4, comm=comm)
+        first_there = np.empty(4)
+        comm.Recv(first_there, 0, 3)
         comm.Send(np.asarray(x), 0, 6)
         mpi.send(2 * x, 0, tag=5, comm=comm)
-        np.testing.assert_array_equal(one_there, np.arange(4.0))
-        np.testing.assert_array_equal(two_there, 2 * np.arange(4.0))
+        np.testing.assert_array_equal(first_there, np.arange(4.0))
+        np.testing.assert_array_equal(second_there, 2 * np.arange(4.0))
     if RANK == 0:
-        np.testing.assert_array_equal(one, 2 * (np.arange(4.0) + 10))
-        np.testing.assert_array_equal(two, np.arange(4.0) + 10)
+        np.testing.assert_array_equal(first, 2 * (np.arange(4.0) + 10))
+        np.testing.assert_array_equal(second, np.arange(4.0) + 10)
 
 
 @compiled

@@ -218,38 +218,41 @@ def test_fast_path(exchange):
 
 def test_numbers_and_handles():
     comm = COMM.Dup()
-    number, handle = extend.communicator_number(comm), MPI._handleof(comm) & (2**64 - 1)
+    comm_number, handle = (
+        extend.communicator_number(comm),
+        MPI._handleof(comm) & (2**64 - 1),
+    )
     assert extend.mpi_handle(comm) % 2**64 == handle
     assert -(2**63) <= extend.mpi_handle(comm) < 2**63
-    assert extend.communicator_number(comm) == number
+    assert extend.communicator_number(comm) == comm_number
     assert extend.communicator_number() == 0
     assert extend.operator_number(MPI.MAX) == _core.OPERATORS.index("MAX")
 
     table = foreign.registry()
     assert table.struct_size == ctypes.sizeof(foreign.Registry)
-    found, rank, size = ctypes.c_size_t(), ctypes.c_int(-1), ctypes.c_int(-1)
-    assert table.communicator(number, found, rank, size) == 0
-    assert found.value % 2**32 == handle % 2**32
+    found_handle, rank, size = ctypes.c_size_t(), ctypes.c_int(-1), ctypes.c_int(-1)
+    assert table.communicator(comm_number, found_handle, rank, size) == 0
+    assert found_handle.value % 2**32 == handle % 2**32
     assert (rank.value, size.value) == (RANK, SIZE)
-    assert MPI.Comm.fromhandle(found.value) == comm
-    assert table.operator(extend.operator_number(MPI.MAX), found) == 0
-    assert MPI.Op.fromhandle(found.value) == MPI.MAX
+    assert MPI.Comm.fromhandle(found_handle.value) == comm
+    assert table.operator(extend.operator_number(MPI.MAX), found_handle) == 0
+    assert MPI.Op.fromhandle(found_handle.value) == MPI.MAX
     float32, bytes_ = 11, ctypes.c_size_t()
-    assert table.datatype(float32, found, bytes_) == 0
-    assert MPI.Datatype.fromhandle(found.value) == MPI.FLOAT
+    assert table.datatype(float32, found_handle, bytes_) == 0
+    assert MPI.Datatype.fromhandle(found_handle.value) == MPI.FLOAT
     assert bytes_.value == 4
 
     comm.Free()
-    assert table.communicator(number, found, rank, size) == 1
+    assert table.communicator(comm_number, found_handle, rank, size) == 1
     assert table.communicator(10**6, None, None, None) == 1
-    assert table.operator(10**6, found) == 1
-    assert table.datatype(99, found, bytes_) == 1
+    assert table.operator(10**6, found_handle) == 1
+    assert table.datatype(99, found_handle, bytes_) == 1
 
 
 def test_names_of_operators_are_those_of_mpi():
     assert len(set(_core.OPERATORS)) == len(_core.OPERATORS) == 14
-    for number, name in enumerate(_core.OPERATORS):
-        assert extend.operator_number(getattr(MPI, name)) == number
+    for index, name in enumerate(_core.OPERATORS):
+        assert extend.operator_number(getattr(MPI, name)) == index
 
 
 def test_wrong_arguments():

@@ -104,7 +104,7 @@ def test_second_derivatives():
 
 
 def test_a_receiver_with_parameters_of_its_own():
-    """What it lends is a constant, but the token depends on what is differentiated."""
+    """The operand is a constant, but the token depends on the differentiated argument."""
     x, w = COMM.bcast((array(1), array(2)))
 
     def loss(parameters):
@@ -216,9 +216,11 @@ def test_programs(name):
     def together(x, t, xs):
         return [all_of(f, x, t, cotangent, xs) for f in (with_token(ours), reference)]
 
-    found, expected = together(array(1), array(2), array(3, (4, 3)))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+    result, expected = together(array(1), array(2), array(3, (4, 3)))
+    for actual, wanted in zip(
+        jax.tree.leaves(result), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["several", "scan"])
@@ -291,9 +293,9 @@ def test_other_operations_give_the_token_back():
     token = mpi4jax.create_token(x)
     assert mpi.barrier(token=token) is token
     assert token.block_until_ready() is token
-    found, token = jax.jit(function)(x, token)
+    result, token = jax.jit(function)(x, token)
     assert repr(token) == "LinearToken()"
-    np.testing.assert_allclose(found, COMM.allreduce(np.asarray(x)), rtol=1e-12)
+    np.testing.assert_allclose(result, COMM.allreduce(np.asarray(x)), rtol=1e-12)
 
 
 def test_messages_to_nobody():
@@ -394,8 +396,8 @@ def test_a_program_that_forgets_to_tie(transform):
 
 @comes_back
 @both
-@pytest.mark.parametrize("place", ["scan", "jit", "cond"])
-def test_forgetting_to_tie_elsewhere(place, transform):
+@pytest.mark.parametrize("construct", ["scan", "jit", "cond"])
+def test_forgetting_to_tie_elsewhere(construct, transform):
     def loss(x):
         token = mpi4jax.create_token(x)
         if RANK > 1:
@@ -407,15 +409,15 @@ def test_forgetting_to_tie_elsewhere(place, transform):
                 return 0.0
             return jnp.sum(mpi.recv(x, 0, token=token)[0] ** 2)
 
-        if place == "scan":
+        if construct == "scan":
             return jax.lax.scan(lambda c, _: (c + message(x), None), 0.0, None, length=2)[0]
-        if place == "cond":
+        if construct == "cond":
             return jax.lax.cond(x[0] > 0, message, lambda x: 0.0, x)
         return jax.jit(message)(x)
 
     x = COMM.bcast(array(1))
     gradient = transform(jax.grad(loss))(x)
-    factor = 4 if place == "scan" else 2
+    factor = 4 if construct == "scan" else 2
     expected = factor * x if RANK == 0 else 0 * x
     np.testing.assert_allclose(gradient, expected, rtol=1e-12)
 

@@ -49,7 +49,7 @@ def grid(seed):
     generator = np.random.default_rng(seed)
     axes = int(generator.integers(1, 4))
     sides = generator.permutation(MPI.Compute_dims(SIZE, axes))
-    periods = [bool(number < 0.6) for number in generator.random(axes)]
+    periods = [bool(draw < 0.6) for draw in generator.random(axes)]
     return WORLD.Create_cart([int(side) for side in sides], periods)
 
 
@@ -99,16 +99,16 @@ def origins(comm):
             for receiver in range(SIZE)
         ]
     )
-    found = []
-    for number, source in enumerate(sources):
+    origins = []
+    for index, source in enumerate(sources):
         if source == MPI.PROC_NULL:
-            found.append(None)
+            origins.append(None)
         elif comm.Get_topology() == MPI.CART:
-            found.append((source, number ^ 1))
+            origins.append((source, index ^ 1))
         else:
-            edge = sources[:number].count(source)
-            found.append((source, blocks[source][RANK][edge]))
-    return found
+            edge = sources[:index].count(source)
+            origins.append((source, blocks[source][RANK][edge]))
+    return origins
 
 
 def mine(*shape):
@@ -179,7 +179,7 @@ class Expected:
 
     @property
     def results_of_mpi(self):
-        """What mpi4py gives, into arrays in which the fill value stands before."""
+        """The results of mpi4py, in arrays that hold the fill value before."""
         width = self.width
 
         def empty(rows):
@@ -228,11 +228,11 @@ def is_mpi_right():
 def test_values(comm, width):
     """Small blocks between two processes travel together, and large ones by themselves."""
     case = Expected(comm, width)
-    for found in (
+    for results in (
         case.call(*case.arrays, EDGE),
         jax.jit(lambda *arrays: case.call(*arrays, EDGE))(*case.arrays),
     ):
-        for result, expected in zip(found, case.results, strict=True):
+        for result, expected in zip(results, case.results, strict=True):
             np.testing.assert_array_equal(result, expected)
     if is_mpi_right():
         for result, expected in zip(case.results_of_mpi, case.results, strict=True):
@@ -246,21 +246,21 @@ def test_derivatives(comm):
     def function(arrays, fill_value):
         return case.call(*arrays, fill_value)
 
-    given = case.arrays, np.float64(EDGE)
-    tangents = jax.tree.map(lambda x: mine(*np.shape(x), 1)[..., 0], given)
-    results = jax.eval_shape(function, *given)
+    primals = case.arrays, np.float64(EDGE)
+    tangents = jax.tree.map(lambda x: mine(*np.shape(x), 1)[..., 0], primals)
+    results = jax.eval_shape(function, *primals)
     cotangents = jax.tree.map(lambda x: mine(*np.shape(x), 2)[..., 0], results)
 
     @jax.jit
-    def derivatives(given, tangents, cotangents):
-        _, pushed = jax.jvp(function, given, tangents)
-        _, pull = jax.vjp(function, *given)
+    def derivatives(primals, tangents, cotangents):
+        _, pushed = jax.jvp(function, primals, tangents)
+        _, pull = jax.vjp(function, *primals)
         # The operations and the fill values are linear.
         return pushed, function(*tangents), pull(cotangents)
 
-    pushed, expected, gradients = derivatives(given, tangents, cotangents)
-    for tangent, other in zip(pushed, expected, strict=True):
-        np.testing.assert_allclose(tangent, other, rtol=1e-14)
+    pushed, expected, gradients = derivatives(primals, tangents, cotangents)
+    for tangent, expected_tangent in zip(pushed, expected, strict=True):
+        np.testing.assert_allclose(tangent, expected_tangent, rtol=1e-14)
 
     def inner(xs, ys):
         pairs = zip(jax.tree.leaves(xs), jax.tree.leaves(ys), strict=True)
@@ -268,11 +268,11 @@ def test_derivatives(comm):
 
     left = inner(pushed, cotangents)
     assert abs(left - inner(tangents, gradients)) < 1e-12 * max(1, abs(left))
-    _, pull = jax.vjp(function, *given)
-    for one, other in zip(
+    _, pull = jax.vjp(function, *primals)
+    for gradient, expected_gradient in zip(
         jax.tree.leaves(gradients), jax.tree.leaves(pull(cotangents)), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=1e-14)
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-14)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def row():
 
 
 def beyond(row, value):
-    """What the two blocks of a process in a line are, for its own rank in both."""
+    """The two blocks that a process in a line gets, if each sends its own rank in both."""
     before, behind = row.Shift(0, 1)
     return [value if rank == MPI.PROC_NULL else rank for rank in (before, behind)]
 
@@ -301,9 +301,9 @@ def test_edge(row):
     both = jnp.stack([x, x])
 
     def check(function, value):
-        for found in (function(value), jax.jit(function)(value)):
+        for result in (function(value), jax.jit(function)(value)):
             expected = [np.broadcast_to(part, 2) for part in beyond(row, value)]
-            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(result, expected)
 
     for value in (0, 1, 2.5, np.nan, np.float64(3), np.arange(2.0), jnp.arange(1.0)):
         check(
@@ -325,11 +325,11 @@ def test_edge(row):
 def test_edge_of_each_kind(row, dtype):
     x = jnp.zeros(3, dtype)
     value = np.ones((), dtype)[()]
-    found = mpi.neighbor_allgather(x, fill_value=value, comm=row)
+    result = mpi.neighbor_allgather(x, fill_value=value, comm=row)
     is_edge = [rank == MPI.PROC_NULL for rank in row.Shift(0, 1)]
-    assert found.dtype == dtype
+    assert result.dtype == dtype
     expected = np.broadcast_to(np.array(is_edge)[:, None], (2, 3))
-    np.testing.assert_array_equal(np.asarray(found).astype(bool), expected)
+    np.testing.assert_array_equal(np.asarray(result).astype(bool), expected)
 
 
 def test_edge_under_vmap(row, calls_of):
@@ -339,13 +339,13 @@ def test_edge_under_vmap(row, calls_of):
     def function(x, fill_value):
         return mpi.neighbor_allgather(x, fill_value=fill_value, comm=row)
 
-    found, calls = calls_of(jax.vmap(function), xs, edges)
+    result, calls = calls_of(jax.vmap(function), xs, edges)
     assert calls == Counter(Neighbor_allgather=1)
     expected = [
         [edge if rank == MPI.PROC_NULL else rank + n for rank in row.Shift(0, 1)]
         for n, edge in enumerate(edges)
     ]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_older_name_of_the_fill_value(row, name, api):
     x = jnp.ones((2, 3)) + RANK
     counts = {"neighbor_allgatherv": ([2, 2],), "neighbor_alltoallv": ([1, 1], [1, 1])}
     call = functools.partial(getattr(api, name), x, *counts.get(name, ()), comm=row)
-    expected, found = call(fill_value=7), call(edge=7)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    expected, result = call(fill_value=7), call(edge=7)
+    jax.tree.map(np.testing.assert_array_equal, result, expected)
     with pytest.raises(
         TypeError,
         match=f"{name} got both `fill_value` and `edge`, which is its older name, "
@@ -445,12 +445,12 @@ def test_wrong_shapes(ring):
 
 
 def test_rows_that_stay():
-    """What a process sends to itself is what it gets from itself."""
+    """The counts of rows from a process to itself agree."""
     comm = MPI.COMM_SELF.Create_cart([1], [True])
     # What goes to the one behind comes from the one before.
     x = jnp.arange(3.0)
-    found = mpi.neighbor_alltoallv(x, [1, 2], [2, 1], comm=comm)
-    np.testing.assert_array_equal(found, [1, 2, 0])
+    result = mpi.neighbor_alltoallv(x, [1, 2], [2, 1], comm=comm)
+    np.testing.assert_array_equal(result, [1, 2, 0])
     text = (
         "got 2 rows in `sendcounts` and 1 in `recvcounts` for an edge from this process to "
         r"itself \(rank 0\), expected the same number"
@@ -495,9 +495,9 @@ def test_receives_of_users_are_left_alone(ring):
     buffer = np.zeros(10)
     request = ring.Irecv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG)
     x = jnp.arange(2.0) + 10 * RANK
-    found = mpi.neighbor_alltoall(x, comm=ring)
+    result = mpi.neighbor_alltoall(x, comm=ring)
     left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
-    np.testing.assert_array_equal(found, [10 * left + 1, 10 * right])
+    np.testing.assert_array_equal(result, [10 * left + 1, 10 * right])
     assert not request.Test()
     request.Cancel()
     request.Wait()

@@ -27,10 +27,10 @@ def test_a_helper_has_a_row_for_each_line_that_calls_it(size):
         x = helper(x)
         return helper(helper(x))
 
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         step(X)
     first = step.__wrapped__.__code__.co_firstlineno
-    assert {row.line.rpartition(", from ")[2]: row.calls for row in found.rows} == {
+    assert {row.line.rpartition(", from ")[2]: row.calls for row in profile.rows} == {
         f"{shortened(__file__)}:{first + 2} in step": size,
         f"{shortened(__file__)}:{first + 3} in step": 2 * size,
     }
@@ -45,7 +45,7 @@ def test_rows(comm, rank, size, capsys):
         return jax.lax.fori_loop(0, 5, lambda i, x: mpi.sendrecv(x, x, left, right), x)
 
     jax.block_until_ready(step(X))
-    with diagnostics.profile() as found:
+    with diagnostics.profile() as profile:
         for _ in range(2):
             step(X)
         mpi.bcast(X[:2], 0)
@@ -55,7 +55,7 @@ def test_rows(comm, rank, size, capsys):
     file = shortened(__file__)
     rows = {
         (row.operation, row.line.split(" (")[0]): (row.calls, row.bytes)
-        for row in found.rows
+        for row in profile.rows
     }
     assert rows == {
         ("allreduce", f"{file}:{first + 2} in step"): (2 * size, 2 * size * BYTES),
@@ -69,15 +69,15 @@ def test_rows(comm, rank, size, capsys):
     expected = np.zeros((size, size), int)
     for sender in range(size):
         expected[sender, (sender + 1) % size] += 10 * BYTES
-    assert (found.traffic == expected).all()
+    assert (profile.traffic == expected).all()
 
-    assert len(found.seconds) == len(found.waiting) == size
-    assert (found.seconds > 0).all()
-    assert (found.waiting <= found.seconds).all()
-    assert found.seconds.sum() <= found.elapsed * size
+    assert len(profile.seconds) == len(profile.waiting) == size
+    assert (profile.seconds > 0).all()
+    assert (profile.waiting <= profile.seconds).all()
+    assert profile.seconds.sum() <= profile.elapsed * size
     # Rank 0 prints it.
     printed = capsys.readouterr().out
-    assert printed == (f"{found}\n" if rank == 0 else "")
+    assert printed == (f"{profile}\n" if rank == 0 else "")
 
 
 def test_messages_of_an_exchange(rank, size):
@@ -98,9 +98,9 @@ def test_messages_of_an_exchange(rank, size):
         )
 
     jax.block_until_ready(step())
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         jax.block_until_ready(step())
-    (row,) = found.rows
+    (row,) = profile.rows
     assert row.operation == "exchange"
     assert row.bytes == size * 24 + (size - 1) * 16
     expected = np.zeros((size, size), int)
@@ -108,7 +108,7 @@ def test_messages_of_an_exchange(rank, size):
         expected[sender, (sender - 1) % size] += 24
         if sender < size - 1:
             expected[sender, sender + 1] += 16
-    assert (found.traffic == expected).all()
+    assert (profile.traffic == expected).all()
 
 
 ROW = jnp.ones((2, 3))
@@ -139,10 +139,10 @@ ROW = jnp.ones((2, 3))
 )
 def test_messages_between_neighbors(call, forth, back, comm, rank, size):
     line = comm.Create_cart([size])
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         jax.block_until_ready(call(line))
     expected = np.diag([forth] * (size - 1), 1) + np.diag([back] * (size - 1), -1)
-    assert (found.traffic == expected).all()
+    assert (profile.traffic == expected).all()
     line.Free()
 
 
@@ -152,10 +152,10 @@ def test_parts_of_the_processes(comm, rank, size):
         first = MPI.COMM_SELF.Dup()
         mpi.barrier(comm=first)
     halves = comm.Split(rank % 2, rank)
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         mpi.allreduce(X, MPI.SUM, comm=halves)
         mpi.barrier(comm=MPI.COMM_SELF)
-    rows = {row.operation: (row.calls, row.bytes) for row in found.rows}
+    rows = {row.operation: (row.calls, row.bytes) for row in profile.rows}
     assert rows == {"allreduce": (size, size * BYTES), "barrier": (size, 0)}
     halves.Free()
     if rank == 0:
@@ -173,27 +173,27 @@ def test_profiles_within_each_other():
 
 
 def test_nothing_happened(size):
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         pass
-    assert found.rows == ()
-    assert found.seconds.tolist() == [0] * size
+    assert profile.rows == ()
+    assert profile.seconds.tolist() == [0] * size
 
 
 def test_a_profile_that_is_not_finished():
     with (
-        diagnostics.profile(quiet=True) as found,
+        diagnostics.profile(quiet=True) as profile,
         pytest.raises(RuntimeError, match="the `with` block is under way"),
     ):
-        _ = found.rows
-    assert found.elapsed > 0
+        _ = profile.rows
+    assert profile.elapsed > 0
 
 
 def test_after_an_exception():
     with pytest.raises(KeyError), diagnostics.profile():
         raise KeyError
-    with diagnostics.profile(quiet=True) as found:
+    with diagnostics.profile(quiet=True) as profile:
         mpi.barrier()
-    assert [row.operation for row in found.rows] == ["barrier"]
+    assert [row.operation for row in profile.rows] == ["barrier"]
 
 
 def recorded(comm, *calls):

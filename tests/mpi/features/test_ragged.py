@@ -26,14 +26,14 @@ def table(seed):
     return np.random.default_rng(seed).integers(0, 4, (SIZE, SIZE))
 
 
-def rows_of(rank, number):
+def rows_of(rank, count):
     """Rows that tell where they are from."""
-    row = np.arange(number)[:, np.newaxis] + 100 * rank
+    row = np.arange(count)[:, np.newaxis] + 100 * rank
     return row + np.array([0.25, 0.5])
 
 
 def received(counts, rank):
-    """What comes to a process, by the table of counts."""
+    """The rows that a process receives, by the table of counts."""
     parts = []
     for sender in range(SIZE):
         first = counts[sender, :rank].sum()
@@ -60,9 +60,11 @@ def test_alltoallv(transform, seed, dtype):
     def move(x, counts):
         return mpi.alltoallv(x, counts, capacity=capacity, fill_value=-1, comm=comm)
 
-    result, found = move(padded(x, len(x) + 3, np.nan), jnp.asarray(counts[RANK], dtype))
+    result, recv_counts = move(
+        padded(x, len(x) + 3, np.nan), jnp.asarray(counts[RANK], dtype)
+    )
     np.testing.assert_array_equal(result, padded(expected, capacity, -1))
-    np.testing.assert_array_equal(found, counts[:, RANK])
+    np.testing.assert_array_equal(recv_counts, counts[:, RANK])
 
 
 @compiled
@@ -77,9 +79,9 @@ def test_allgatherv(transform, seed):
         return mpi.allgatherv(x, count, capacity=capacity, fill_value=-1, comm=comm)
 
     x = rows_of(RANK, counts[RANK])
-    result, found = collect(padded(x, len(x) + 2, np.nan), counts[RANK])
+    result, recv_counts = collect(padded(x, len(x) + 2, np.nan), counts[RANK])
     np.testing.assert_array_equal(result, padded(expected, capacity, -1))
-    np.testing.assert_array_equal(found, counts)
+    np.testing.assert_array_equal(recv_counts, counts)
 
 
 def test_the_program_is_compiled_once_for_all_counts():
@@ -146,11 +148,11 @@ def test_nothing_at_all():
 def test_tokens():
     counts = jnp.ones(SIZE, int)
     x = jnp.arange(float(SIZE))
-    (result, found), token = tokens.alltoallv(x, counts, capacity=SIZE)
+    (result, recv_counts), token = tokens.alltoallv(x, counts, capacity=SIZE)
     np.testing.assert_array_equal(result, np.full(SIZE, RANK))
-    (result, found), token = tokens.allgatherv(x, 1, capacity=SIZE, token=token)
+    (result, recv_counts), token = tokens.allgatherv(x, 1, capacity=SIZE, token=token)
     np.testing.assert_array_equal(result, np.zeros(SIZE))
-    np.testing.assert_array_equal(found, np.ones(SIZE))
+    np.testing.assert_array_equal(recv_counts, np.ones(SIZE))
 
 
 def error_of(function):
@@ -260,8 +262,8 @@ def test_gradients_where_counts_follow_from_what_is_differentiated(seed):
         """Sends each number to the process that it is in."""
         x = jnp.sort(x)
         counts = jnp.histogram(x, bins=jnp.arange(SIZE + 1))[0].astype(int)
-        there, found = mpi.alltoallv(x, counts, capacity=6 * SIZE)
-        return jnp.sin(there), found
+        arrived, recv_counts = mpi.alltoallv(x, counts, capacity=6 * SIZE)
+        return jnp.sin(arrived), recv_counts
 
     check_grads(lambda x: travel(x)[0], (x,), order=2, modes=["fwd"])
     gradient = jax.jit(jax.grad(lambda x: travel(x)[0].sum()))(x)
@@ -287,10 +289,10 @@ def test_a_batch_of_counts():
     def move(x, counts):
         return mpi.alltoallv(x, counts, capacity=capacity)
 
-    result, found = jax.vmap(move, in_axes=(None, 0))(x, tables[:, RANK])
+    result, recv_counts = jax.vmap(move, in_axes=(None, 0))(x, tables[:, RANK])
     for n, counts in enumerate(tables):
         np.testing.assert_array_equal(result[n], padded(received(counts, RANK), capacity))
-        np.testing.assert_array_equal(found[n], counts[:, RANK])
+        np.testing.assert_array_equal(recv_counts[n], counts[:, RANK])
 
     def loss(x, counts):
         return jnp.sum(move(x, counts)[0] ** 2) / 2

@@ -43,7 +43,7 @@ MESSAGES = 4
 
 @pytest.fixture
 def calls_of(calls_of):
-    """The same but for the barrier by which MPI4JAX_CHECK compares trees."""
+    """Removes the barrier by which MPI4JAX_CHECK compares trees."""
 
     def call(function, *args):
         result, calls = calls_of(function, *args)
@@ -117,8 +117,8 @@ def test_values(case, mode, calls_of):
             return jax.lax.fori_loop(0, 2, step, call_shapes(case, tree))
 
     result, calls = calls_of(call, mine)
-    for found, xs in zip(jax.tree.leaves(result), leaves, strict=True):
-        np.testing.assert_array_equal(found, case.result(xs), strict=True)
+    for leaf, xs in zip(jax.tree.leaves(result), leaves, strict=True):
+        np.testing.assert_array_equal(leaf, case.result(xs), strict=True)
     assert jax.tree.structure(result) == structure
     assert calls == Counter({n: repeats * MESSAGES * c for n, c in case.calls.items()})
 
@@ -138,9 +138,9 @@ def test_forms(name):
 
 def test_with_tokens():
     tree = {"a": jnp.ones(3), "b": (2.0, np.arange(2))}
-    given = EmptyToken()
-    result, token = mpi4jax.tree.allreduce(tree, MPI.SUM, token=given)
-    assert token is given
+    token_before = EmptyToken()
+    result, token = mpi4jax.tree.allreduce(tree, MPI.SUM, token=token_before)
+    assert token is token_before
     expected = {"a": SIZE * np.ones(3), "b": (2.0 * SIZE, SIZE * np.arange(2))}
     jax.tree.map(np.testing.assert_array_equal, result, expected)
     assert isinstance(mpi4jax.tree.send(tree, NULL), EmptyToken)
@@ -150,7 +150,7 @@ def test_with_tokens():
         tree, token = mpi4jax.tree.bcast(tree, 0, token=token)
         return mpi4jax.tree.allreduce(tree, op=MPI.MAX, token=token)
 
-    jax.tree.map(np.testing.assert_array_equal, chain(tree, given)[0], tree)
+    jax.tree.map(np.testing.assert_array_equal, chain(tree, token_before)[0], tree)
 
 
 def test_200_small_leaves_are_one_message(calls_of):
@@ -164,7 +164,7 @@ def test_200_small_leaves_are_one_message(calls_of):
 
 
 def test_a_large_leaf_is_not_copied():
-    """It is the operation itself, which may be in place; the small ones are packed."""
+    """A large leaf is an operation of its own, maybe in place; small ones are packed."""
     tree = [jnp.ones(MANY), jnp.ones(MANY), jnp.ones(2), jnp.ones(3)]
     program = jax.jit(lambda x: mpi.tree.allreduce([2 * y for y in x], op=MPI.SUM))
     text = program.lower(tree).as_text()
@@ -221,10 +221,10 @@ def test_scalars_and_arrays_of_numpys():
     tree = [1, 2.0, np.float32(3), np.arange(3), True, 1j]
     result = mpi.tree.bcast(tree, SIZE - 1)
     assert all(isinstance(leaf, jax.Array) for leaf in result)
-    for found, given in zip(result, tree, strict=True):
-        single = mpi.bcast(given, SIZE - 1)
-        np.testing.assert_array_equal(found, single, strict=True)
-        assert found.dtype == single.dtype
+    for leaf_result, operand in zip(result, tree, strict=True):
+        single = mpi.bcast(operand, SIZE - 1)
+        np.testing.assert_array_equal(leaf_result, single, strict=True)
+        assert leaf_result.dtype == single.dtype
 
 
 def every_type():
@@ -280,7 +280,7 @@ def test_user_made_operators():
 
 
 def test_trees_that_are_unequal_on_both_sides(calls_of):
-    """What is sent and what is received take different numbers of messages."""
+    """The sent and the received tree take different numbers of messages."""
 
     def tree_of(rank):
         tree = {"x": np.full(3, rank, np.float32), "y": np.full(2, rank, np.int32)}
@@ -334,9 +334,9 @@ def one_by_one(case):
 SMALL = ((3,), (2, 2), ())
 
 
-def same_leaves(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+def same_leaves(actual, expected):
+    for leaf, expected_leaf in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("enable_x64")
@@ -357,10 +357,10 @@ def test_derivatives(case, monkeypatch):
             for function in (f, g)
         ]
 
-    found, expected = derivatives(x, t, cotangent)
-    for tree, leaves in zip(found, expected, strict=True):
+    results, expected = derivatives(x, t, cotangent)
+    for tree, leaves in zip(results, expected, strict=True):
         same_leaves(tree, leaves)
-    pulled = found[2]
+    pulled = results[2]
     if case.is_linear and not case.is_shared:
 
         def dot(us, vs):
@@ -408,8 +408,10 @@ def test_gradient_of_shared_parameters():
         return mpi.tree.allreduce(jax.grad(loss)(parameters, data), op=MPI.SUM)
 
     everyones = jnp.concatenate(COMM.allgather(data))
-    found, expected = step(parameters), jax.grad(loss)(parameters, everyones)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), found, expected)
+    result, expected = step(parameters), jax.grad(loss)(parameters, everyones)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-12), result, expected
+    )
 
 
 @over(no_vectors)
@@ -476,7 +478,7 @@ def test_operators():
     tree = [jnp.asarray([1, 2 + RANK]), jnp.asarray(3)]
     everyones = COMM.allgather([np.asarray(x) for x in tree])
     for name, operator in OPERATORS.items():
-        found = mpi.tree.allreduce(tree, operator.op)
-        for n, leaf in enumerate(found):
+        result = mpi.tree.allreduce(tree, operator.op)
+        for n, leaf in enumerate(result):
             expected = operator.reduce([xs[n] for xs in everyones])
             np.testing.assert_array_equal(leaf, expected, err_msg=name)

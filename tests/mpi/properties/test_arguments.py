@@ -118,20 +118,20 @@ def test_ranks_and_tags_out_of_range(kind, transform, calls_of):
     arguments = OUT_OF_RANGE[kind]
     nobody = {name: MPI.PROC_NULL for name in ("source", "dest") if name in arguments}
 
-    def call(function, given, x):
-        function(*[x] * len(nobody), **{**nobody, **given})
+    def call(function, changed, x):
+        function(*[x] * len(nobody), **{**nobody, **changed})
         return x
 
     def refused():
         for function in (getattr(mpi, kind), getattr(mpi4jax, f"i{kind}")):
             for argument, (numbers, expected) in arguments.items():
-                for number in numbers:
+                for value in numbers:
                     text = (
-                        f"^{function.__name__} got {number} for argument `{argument}`, "
+                        f"^{function.__name__} got {value} for argument `{argument}`, "
                         f"expected {expected}"
                     )
                     with pytest.raises(ValueError, match=text):
-                        transform(functools.partial(call, function, {argument: number}))(X)
+                        transform(functools.partial(call, function, {argument: value}))(X)
 
     assert calls_of(refused) == (None, Counter())
 
@@ -173,18 +173,18 @@ def test_counts(case, transform, calls_of):
 
     def refused():
         for name, argument, call in arguments:
-            number = len(given_counts[name][argument])
-            right = [3] * number
+            length = len(given_counts[name][argument])
+            right = [3] * length
             for counts in ([], [*right, 3], np.array([-1, *right[1:]])):
-                given = re.escape(str(list(map(int, counts))))
+                shown = re.escape(str(list(map(int, counts))))
                 text = (
-                    f"{name} got {given} for argument `{argument}`, expected a number of "
-                    f"rows, not negative, for each of the {number} (processes|neighbors)"
+                    f"{name} got {shown} for argument `{argument}`, expected a number of "
+                    f"rows, not negative, for each of the {length} (processes|neighbors)"
                 )
                 with pytest.raises(ValueError, match=text):
                     transform(functools.partial(call, counts))()
             with pytest.raises(TypeError, match=rf'"{argument}" \({INTEGER.format(float)}'):
-                transform(functools.partial(call, [1.5] * number))()
+                transform(functools.partial(call, [1.5] * length))()
 
     assert calls_of(refused) == (None, Counter())
 
@@ -222,13 +222,13 @@ def test_rows_that_stay(rank, size):
 def test_intercommunicators(rank, size, comm):
     local = comm.Split(rank % 2)
     inter = local.Create_intercomm(0, comm, 1 - rank % 2)
-    for given in (inter, mpi4jax.wrap_as_hashable(inter), MPI.Comm(inter)):
+    for argument in (inter, mpi4jax.wrap_as_hashable(inter), MPI.Comm(inter)):
         with pytest.raises(
             TypeError,
             match=r'argument "comm" .*\). Intercommunicators are not supported: pass '
             r"what their Merge\(\) gives",
         ):
-            mpi.allreduce(X, MPI.SUM, comm=given)
+            mpi.allreduce(X, MPI.SUM, comm=argument)
     inter.Free()
     local.Free()
 

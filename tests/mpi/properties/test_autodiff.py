@@ -78,13 +78,13 @@ def jacobian(function, x):
 
 
 def pushed(matrices, tangent):
-    """What the Jacobian makes of the tangents of all processes."""
+    """The product of the Jacobian and the tangents of all processes."""
     tangents = COMM.allgather(np.ravel(tangent))
     return sum(m @ t for m, t in zip(matrices, tangents, strict=True))
 
 
 def pulled(matrices, cotangent, *, is_shared):
-    """What the Jacobian's transpose makes of the cotangents of all processes.
+    """The product of the Jacobian's transpose and the cotangents of all processes.
 
     The result is one value if it is shared: its cotangent, which each process has, counts
     once, and so each process needs nothing but its own.
@@ -296,25 +296,25 @@ def test_places(case):
     @jax.jit
     def gradients(x):
         return {
-            name: jax.vjp(place(f), x)[1](cotangent)[0]
-            for name, place in PLACES.items()
+            name: jax.vjp(wrap(f), x)[1](cotangent)[0]
+            for name, wrap in PLACES.items()
             if name != FORWARD_ONLY
         }
 
     @jax.jit
     def tangents(x):
         return {
-            name: jax.jvp(place(f), (x,), (t,))[1]
-            for name, place in PLACES.items()
+            name: jax.jvp(wrap(f), (x,), (t,))[1]
+            for name, wrap in PLACES.items()
             if name != REVERSE_ONLY
         }
 
     _, tangent = jax.jvp(f, (x,), (t,))
     (gradient,) = jax.vjp(f, x)[1](cotangent)
-    for name, found in gradients(x).items():
-        np.testing.assert_allclose(found, gradient, rtol=1e-14, err_msg=name)
-    for name, found in tangents(x).items():
-        np.testing.assert_allclose(found, tangent, rtol=1e-14, err_msg=name)
+    for name, actual in gradients(x).items():
+        np.testing.assert_allclose(actual, gradient, rtol=1e-14, err_msg=name)
+    for name, actual in tangents(x).items():
+        np.testing.assert_allclose(actual, tangent, rtol=1e-14, err_msg=name)
     eager = jax.vjp(jax.jit(f), x)[1](cotangent)[0]
     np.testing.assert_allclose(eager, gradient, rtol=1e-14)
 
@@ -390,7 +390,7 @@ def test_send_and_recv_have_no_derivative():
 
 @pytest.mark.ranks(2)
 def test_one_way_messages():
-    """What the error of send and recv advises."""
+    """The advice in the error of send and recv works."""
 
     def loss(x):
         if RANK == 0:
@@ -433,7 +433,7 @@ def test_jacfwd_of_sendrecv():
 
 
 def test_directions_in_common():
-    """What jacfwd is refused for is right one direction at a time, and for pairs."""
+    """Where jacfwd is refused, single directions and pairs are right."""
     x, t = random((4, 2), seed=1), random((4, 2), seed=2)
 
     def push(x, t):

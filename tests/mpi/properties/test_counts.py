@@ -59,8 +59,8 @@ def least_limit(case):
 
 @functools.cache
 def compiled_move(case, root):
-    one = case.replace(root=root)
-    return one, jax.jit(lambda x: (one.call(x), one.call(x.astype(jnp.int8))))
+    rooted = case.replace(root=root)
+    return rooted, jax.jit(lambda x: (rooted.call(x), rooted.call(x.astype(jnp.int8))))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -68,10 +68,10 @@ def compiled_move(case, root):
 def test_moves(case, limit, counting, calls_of):
     counting(max(limit, least_limit(case)))
     for root in case.roots:
-        one, function = compiled_move(case, root)
-        xs = one.arrays(part, (N,))
+        rooted, function = compiled_move(case, root)
+        xs = rooted.arrays(part, (N,))
         (wide, narrow), calls = calls_of(function, xs[RANK])
-        expected = one.result(xs)
+        expected = rooted.result(xs)
         np.testing.assert_array_equal(wide, expected)
         np.testing.assert_array_equal(narrow, expected.astype(np.int8))
         assert calls == case.calls + case.calls
@@ -127,9 +127,9 @@ def test_reductions(case, operator, limit, counting, calls_of):
     xs = [x.astype(dtype) for x in case.arrays(part, (N,))]
     (first, second), calls = calls_of(compiled_reduction(case, operator), xs[RANK])
     reduction = case.replace(operator=op)
-    for found, sent in ((first, xs), (second, [x * 2 for x in xs])):
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, reduction.result(sent))
+    for actual, sent in ((first, xs), (second, [x * 2 for x in xs])):
+        assert actual.dtype == dtype
+        np.testing.assert_array_equal(actual, reduction.result(sent))
     once = calls_for(case, limit, is_built_in=is_built_in, has_large=has_large)
     assert calls == once + once
 

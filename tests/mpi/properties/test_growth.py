@@ -43,8 +43,8 @@ def test_eager_calls_do_not_grow(case, size):
     x = jnp.ones(case.shape((4,)))
 
     def call(n):
-        for number in range(n):
-            if number % 100 == 0:
+        for index in range(n):
+            if index % 100 == 0:
                 # The messages of a process that is far ahead pile up at the others.
                 MPI.COMM_WORLD.Barrier()
             new = case.replace(

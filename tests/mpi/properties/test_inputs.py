@@ -1,4 +1,4 @@
-"""What can be passed as an array, and what a call that is compiled already makes of it.
+"""Values that can be passed as an array, to a compiled call as well.
 
 JAX looks at an argument when it compiles a call. Later calls with an array of the same
 shape take its memory as it is, so whatever is wrong with it must be found before.
@@ -61,10 +61,10 @@ ARGUMENT = {"sendrecv": "sendbuf"}
 def test_refused(name, kind, calls_of):
     """By the first call, and by one for which a program is there, before MPI is called."""
     call, (x, text) = CALLS[name], REFUSED[kind]
-    given = f'^{name} got an? .* for argument "{ARGUMENT.get(name, "x")}"'
+    opening = f'^{name} got an? .* for argument "{ARGUMENT.get(name, "x")}"'
 
     def refused():
-        with pytest.raises(TypeError, match=given) as error:
+        with pytest.raises(TypeError, match=opening) as error:
             call(x)
         assert error.match(text)
 
@@ -88,8 +88,8 @@ def test_refused_by_auto_tokenize(kind):
         return mpi.allreduce(pair["x"], MPI.SUM)
 
     for _ in range(2):
-        given = re.escape("""for argument "args[0]['x']""")
-        with pytest.raises(TypeError, match=f"^total got an? .*{given}") as error:
+        argument = re.escape("""for argument "args[0]['x']""")
+        with pytest.raises(TypeError, match=f"^total got an? .*{argument}") as error:
             total({"n": 3, "x": x})
         assert error.match(text)
         total({"n": 3, "x": BASE})

@@ -4,7 +4,7 @@ Each is one operation, run in one of the ways in which JAX runs programs, and co
 what the trees of all ranks make of it; so is its gradient. More of them, until one fails
 (its seed was printed last), with two devices:
 
-    mpiexec -n 3 python -P tests/mpi/properties/test_random_programs.py FIRST_SEED NUMBER
+    mpiexec -n 3 python -P tests/mpi/properties/test_random_programs.py FIRST_SEED COUNT
 """
 
 import os
@@ -186,7 +186,7 @@ class Fields:
         return np.array([own[0] - 1, *own, own[-1] + 1]) % self.cells
 
     def part(self, rank):
-        """What a rank has of the fields, with ghost cells."""
+        """The part of the fields on a rank, with ghost cells."""
         return [x[self.with_ghosts(rank)] for x in self.whole]
 
     def cotangent(self, rank):
@@ -345,8 +345,8 @@ def test_random_programs(seed, make):
 
 if __name__ == "__main__":
     mpi.barrier()
-    first, number = map(int, sys.argv[1:])
-    for seed in range(first, first + number):
+    first, count = map(int, sys.argv[1:])
+    for seed in range(first, first + count):
         for make in OPERATIONS:
             if RANK == 0:
                 print(seed, make.__name__, flush=True)

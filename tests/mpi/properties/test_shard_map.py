@@ -68,8 +68,8 @@ SCAN_AND_REST = [name for name in FUNCTIONS if name != "loop"]
 def test_results_vary_as_operands_do(name, transform):
     """Fails if JAX takes results for the same on all devices."""
     function = FUNCTIONS[name]
-    found = transform(in_shard_map(function))(X)
-    np.testing.assert_allclose(found, function(X), rtol=1e-6)
+    result = transform(in_shard_map(function))(X)
+    np.testing.assert_allclose(result, function(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCAN_AND_REST)
@@ -78,5 +78,5 @@ def test_derivatives(name):
         results, pull = jax.vjp(FUNCTIONS[name], x)
         return pull(results)[0] + jax.jvp(FUNCTIONS[name], (x,), (x,))[1]
 
-    found = jax.jit(in_shard_map(pulled))(X)
-    np.testing.assert_allclose(found, pulled(X), rtol=1e-6)
+    result = jax.jit(in_shard_map(pulled))(X)
+    np.testing.assert_allclose(result, pulled(X), rtol=1e-6)

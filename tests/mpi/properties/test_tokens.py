@@ -25,9 +25,9 @@ def test_new_token():
 
 
 def test_given_token_is_given_back():
-    for given in (jax.lax.create_token(), EmptyToken()):
-        assert allreduce(jnp.ones(2), given)[1] is given
-        assert mpi4jax.barrier(token=given) is given
+    for token in (jax.lax.create_token(), EmptyToken()):
+        assert allreduce(jnp.ones(2), token)[1] is token
+        assert mpi4jax.barrier(token=token) is token
 
 
 def test_send_and_barrier_return_the_token_alone(rank):

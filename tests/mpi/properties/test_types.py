@@ -136,12 +136,12 @@ def check_reductions(*reductions, transform=jax.jit):
     mine = {key: jnp.asarray(arrays[RANK]) for key, arrays in xs.items()}
     results = jax.block_until_ready(function(mine))
     for key, case in cases.items():
-        found, wanted = np.asarray(results[key]), case.result(xs[key])
-        assert found.dtype == wanted.dtype
+        actual, wanted = np.asarray(results[key]), case.result(xs[key])
+        assert actual.dtype == wanted.dtype
         if wanted.dtype == jnp.bfloat16:
             # NumPy does not know that a NaN may be in their place.
-            found, wanted = found.astype(float), wanted.astype(float)
-        np.testing.assert_array_equal(found, wanted, err_msg=str(key))
+            actual, wanted = actual.astype(float), wanted.astype(float)
+        np.testing.assert_array_equal(actual, wanted, err_msg=str(key))
 
 
 def compares_as_signed(dtype):
@@ -267,8 +267,8 @@ MEANINGLESS = [
 def test_reductions_without_a_meaning(case, transform, calls_of):
     def refused():
         for dtype, op, allowed in MEANINGLESS:
-            given = f"an array of type {dtype} for op=MPI.{op}"
-            text = rf"^{case.name} got {given}, which is for {allowed}(\n|$)"
+            dtype_text = f"an array of type {dtype} for op=MPI.{op}"
+            text = rf"^{case.name} got {dtype_text}, which is for {allowed}(\n|$)"
             operator = Operator(op, getattr(MPI, op), None)
             with pytest.raises(TypeError, match=text):
                 transform(case.replace(operator=operator).call)(
@@ -292,10 +292,10 @@ def test_other_types_are_refused(transform, calls_of):
         if hasattr(jnp, "int1"):
             others.append(jnp.zeros(3, jnp.int1))
         for x in others:
-            given = re.escape(str(x.dtype))
+            dtype_text = re.escape(str(x.dtype))
             with pytest.raises(
                 TypeError,
-                match=f'bcast got an array of type {given} for argument "x", expected one '
+                match=f'bcast got an array of type {dtype_text} for argument "x", expected one '
                 "of bool, int8, .*, complex128, float8_e3m4, .*, int2, int4, uint2, uint4",
             ):
                 transform(lambda x: mpi.bcast(x, 0))(x)

@@ -85,10 +85,12 @@ def check_axes(f, shape, calls_of_f, calls_of):
     for transform in (jax.jit, auto_tokenize):
         results, calls = calls_of(transform(mapped), xs, xss)
         assert calls == times(7, calls_of_f)
-        zero, last, one, own, tokenized, first_twice, last_twice = map(np.asarray, results)
-        np.testing.assert_array_equal(zero, expected)
+        first, last, second, own, tokenized, first_twice, last_twice = map(
+            np.asarray, results
+        )
+        np.testing.assert_array_equal(first, expected)
         np.testing.assert_array_equal(np.moveaxis(last, -1, 0), expected)
-        np.testing.assert_array_equal(np.moveaxis(one, 1, 0), expected)
+        np.testing.assert_array_equal(np.moveaxis(second, 1, 0), expected)
         np.testing.assert_array_equal(np.moveaxis(own, (0, 1, -1)[RANK % 3], 0), expected)
         np.testing.assert_array_equal(tokenized, expected)
         np.testing.assert_array_equal(np.moveaxis(first_twice, -1, 1), nested)
