@@ -326,17 +326,17 @@ def neighbors(effort: Effort) -> dict[str, list[float]]:
     """Blocks for the neighbors on a graph, in a loop, per call."""
     mpi = import_mpi()
     samples = {}
-    for number in (2, 8, 32):
+    for count in (2, 8, 32):
         # The two processes beside this one, again and again.
-        others = [LEFT, RIGHT] * (number // 2)
+        others = [LEFT, RIGHT] * (count // 2)
         comm = WORLD.Create_dist_graph_adjacent(others, others)
         for size in (8, 1 << 16):
-            blocks = np.ones((number, size // 4), np.float32)
-            one, other = blocks.copy(), blocks.copy()
+            blocks = np.ones((count, size // 4), np.float32)
+            front, back = blocks.copy(), blocks.copy()
             # The buffers are swapped between two rounds: nothing has to be copied.
             pair = in_turn(
-                functools.partial(comm.Neighbor_alltoall, one, other),
-                functools.partial(comm.Neighbor_alltoall, other, one),
+                functools.partial(comm.Neighbor_alltoall, front, back),
+                functools.partial(comm.Neighbor_alltoall, back, front),
             )
             length = 2 * loop_length(pair, effort)
 
@@ -345,9 +345,9 @@ def neighbors(effort: Effort) -> dict[str, list[float]]:
 
             start = jnp.asarray(blocks)
             cases: dict[str, Call] = {
-                f"{number}, {size}": loop_over(body, start, length),
-                f"{number}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
-                f"mpi4py, {number}, {size}": repeated(pair, length // 2),
+                f"{count}, {size}": loop_over(body, start, length),
+                f"{count}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
+                f"mpi4py, {count}, {size}": repeated(pair, length // 2),
             }
             for case, seconds in take_turns(cases, effort, effort.loop_rounds).items():
                 samples[case] = [s / length for s in seconds]
@@ -355,7 +355,7 @@ def neighbors(effort: Effort) -> dict[str, list[float]]:
 
 
 def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
-    """The same with requests that are made once, and one message for each neighbor."""
+    """A halo exchange with persistent requests and one message for each neighbor."""
     fields = [np.ones((258, 258)) for _ in range(count)]
     sent, received = np.ones((2, 2, 2, count, 258))
     requests = [

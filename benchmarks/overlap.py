@@ -58,7 +58,7 @@ def overlap(effort: Effort) -> Samples:
 
 
 def compute(x: jax.Array, rounds: int) -> jax.Array:
-    """What takes the time of its rounds, and no memory."""
+    """A computation that takes time for its rounds, and no memory."""
     return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x) * 1.01, x)
 
 
@@ -215,7 +215,7 @@ def shallow_water(effort: Effort) -> Samples:
         """The change of cells that takes no ghost cells."""
         # Stacked in here, XLA would compute it three times more slowly.
         change = tendencies(grid, fields[:, 1:-1, 1:-1], 1)
-        return [jnp.pad(one, 1) for one in change]
+        return [jnp.pad(tendency, 1) for tendency in change]
 
     def with_edges(fields: jax.Array, change: list[jax.Array]) -> jax.Array:
         """The new fields, where they take ghost cells as well."""

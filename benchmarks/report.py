@@ -229,7 +229,7 @@ def halos(r: Results) -> list[Row]:
 
 
 def overlap(r: Results) -> list[Row]:
-    """What is computed beside messages: one after the other, and at once."""
+    """Computation beside messages: one after the other, and at once."""
     labels = {"late": ("one, 50 ms late", "")}
     for case in r.samples["overlap"][OURS]:
         size, _, rest = case.partition(", ")

@@ -41,7 +41,7 @@ ENVIRONMENTS = {
 BOTH = (OURS, UPSTREAM)
 BOTH_ON_EACH_MPI = (*BOTH, OPENMPI, UPSTREAM_OPENMPI)
 
-#: What is measured, by whom, on how many ranks, and how often each has its turn.
+#: The measurements: by whom, on how many ranks, and how often each has its turn.
 PLAN = [
     ("dispatch", BOTH, (2,), 3),
     ("eager", BOTH, (2,), 1),
@@ -163,13 +163,13 @@ def applications(quick: bool) -> Iterator[tuple[str, dict[str, Samples]]]:
                     print(f"{name}, {ranks}: {peer}", flush=True)
                     output = mpirun(peer, ranks, *command, MPI4JAX_API="notoken")
                     pattern = r"(?:Solution took|time of the loop:) ([\d.]+) ?s"
-                    (found,) = re.findall(pattern, output)
-                    taken[peer]["seconds"].append(float(found))
+                    (seconds,) = re.findall(pattern, output)
+                    taken[peer]["seconds"].append(float(seconds))
             yield f"{name}, {ranks}", taken
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """The machine and the versions of the measurements."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = re.findall(r"model name\s*: (.*)", text)
     code = (

@@ -47,7 +47,7 @@ from mpi4jax._text import format_size
 OTHER = 1 - RANK
 SIZES = tuple(1 << n for n in range(10, 29, 2))
 CASES = ("in pieces", "whole", "pageable", "bus", "mpi4py")
-#: What is divided by what, in the last columns.
+#: The dividends and divisors of the last columns.
 RATIOS = (
     ("in pieces", "pageable"),
     ("whole", "pageable"),
@@ -177,7 +177,7 @@ def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Call
 
 
 def rates(driver: Driver, operation: str, size: int, effort: Effort) -> dict[str, float]:
-    """What each case moves, in GB/s."""
+    """The throughput of each case, in GB/s."""
     with_jax, with_mpi4py, expected = OPERATIONS[operation]
     x = jnp.full(size // 4, RANK + 1, jnp.float32)
     # The driver writes to these behind JAX's back.

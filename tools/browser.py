@@ -29,8 +29,8 @@ SCREENS = {"phone": (390, 844), "desktop": (1280, 900)}
 #: The least contrast between text and its background (WCAG 2.2, level AA).
 CONTRAST = 4.5
 
-#: What is wider than the screen and does not scroll in a box of its own. Boxes around the
-#: whole article don't count: with these, all of a page scrolls.
+#: Elements that are wider than the screen and do not scroll in a box of their own. Boxes
+#: around the whole article don't count: with these, all of a page scrolls.
 TOO_WIDE = """() => {
     const width = document.documentElement.clientWidth;
     const scrolls = e => {
@@ -132,11 +132,11 @@ def look(chromium: str) -> list[str]:
                     tab.wait_for_selector(
                         "#search-results a[href*='halo.html']", timeout=20_000
                     )
-                found = tab.eval_on_selector_all(
+                links = tab.eval_on_selector_all(
                     "#search-results li a", "links => links.map(link => link.href)"
                 )
-                if not any("/halo.html" in link for link in found):
-                    note(f"a search for halo finds {found}")
+                if not any("/halo.html" in link for link in links):
+                    note(f"a search for halo finds {links}")
                 tab.screenshot(path=SHOTS / f"searched-{screen}-{scheme}.png")
                 context.close()
         browser.close()

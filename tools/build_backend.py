@@ -43,7 +43,7 @@ Config = dict[str, Any] | None
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What type checkers see of the API without tokens, in place of `mpi4jax/_default_api.pyi`.
+#: The API without tokens for type checkers, in place of `mpi4jax/_default_api.pyi`.
 NOTOKEN_API = b"from .notoken import tree as tree\nfrom .notoken import *\n"
 
 
@@ -53,9 +53,9 @@ def version_for(settings: Config) -> str:
     api = (settings or {}).get("api")
     archive = ROOT / "PKG-INFO"
     if api is None and archive.exists():
-        found = re.search(r"^Version: (.*)$", archive.read_text(), re.MULTILINE)
-        if found and found[1] in known.values():
-            return found[1]
+        match = re.search(r"^Version: (.*)$", archive.read_text(), re.MULTILINE)
+        if match and match[1] in known.values():
+            return match[1]
     if api is not None and api not in known:
         raise ValueError(f"`api` is {api!r}, expected one of: {', '.join(known)}")
     return known[api or "token"]
@@ -152,8 +152,8 @@ def rewrite_wheel(
 
 def digest(data: bytes) -> str:
     """A checksum as RECORD has it."""
-    found = hashlib.sha256(data).digest()
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+    checksum = hashlib.sha256(data).digest()
+    return base64.urlsafe_b64encode(checksum).rstrip(b"=").decode()
 
 
 def relabel_archive(archive: Path, target: Path, old: str, new: str, version: str) -> None:

@@ -1,4 +1,4 @@
-"""What a wheel says of the Rust crates that are compiled into its core.
+"""Describes in a wheel the Rust crates that are compiled into its core.
 
 An SBOM (CycloneDX, at the place of PEP 770), and the texts of the crates' licenses. Both
 come from what Cargo resolves for the target of the build: without crates for other
@@ -45,10 +45,10 @@ class Crate(NamedTuple):
 
 
 class Core(NamedTuple):
-    """What the core is made of."""
+    """The core, and the crates it is compiled from."""
 
     target: str
-    #: What it depends on itself.
+    #: Its direct dependencies.
     needs: Sequence[str]
     crates: Sequence[Crate]
 
@@ -56,8 +56,8 @@ class Core(NamedTuple):
 def versions() -> dict[str, str]:
     """The version of ours with each API."""
     text = (ROOT / "Cargo.toml").read_text()
-    found = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
-    return {"token": found["version"], "notoken": found["notoken-version"]}
+    by_key = dict(re.findall(r'^(version|notoken-version) = "(.*)"', text, re.MULTILINE))
+    return {"token": by_key["version"], "notoken": by_key["notoken-version"]}
 
 
 def output_of(*command: str) -> str:
@@ -83,11 +83,11 @@ def resolve() -> Core:
         for node in metadata["resolve"]["nodes"]
     }
     root = metadata["resolve"]["root"]
-    found, todo = set(), [root]
+    linked, todo = set(), [root]
     while todo:
         package = todo.pop()
-        if package not in found:
-            found.add(package)
+        if package not in linked:
+            linked.add(package)
             todo += needs[package]
     checksums = checksums_of((ROOT / "Cargo.lock").read_text())
     std = Crate("rust-std", rust, "Apache-2.0 OR MIT", f"pkg:generic/rust-std@{rust}")
@@ -100,7 +100,7 @@ def resolve() -> Core:
             sha256=checksums[packages[package]["name"], packages[package]["version"]],
             needs=purls(package),
         )
-        for package in found - {root}
+        for package in linked - {root}
     ]
     return Core(target, purls(root), [*sorted(crates), std])
 
@@ -134,7 +134,9 @@ def crate_of(package: dict[str, Any]) -> Crate:
 def checksums_of(lock: str) -> dict[tuple[str, str], str]:
     """The checksums in a Cargo.lock, by name and version."""
     entry = r'name = "(.+)"\nversion = "(.+)"\nsource = ".+"\nchecksum = "(.+)"'
-    return {(name, version): found for name, version, found in re.findall(entry, lock)}
+    return {
+        (name, version): checksum for name, version, checksum in re.findall(entry, lock)
+    }
 
 
 def sbom(core: Core, version: str) -> bytes:
@@ -159,8 +161,8 @@ def sbom(core: Core, version: str) -> bytes:
         "components": [component(crate) for crate in core.crates],
         "dependencies": [{"ref": r, "dependsOn": list(n)} for r, n in needs.items()],
     }
-    number = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document))
-    document["serialNumber"] = f"urn:uuid:{number}"
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document))
+    document["serialNumber"] = f"urn:uuid:{serial}"
     return (json.dumps(document, indent=2) + "\n").encode()
 
 

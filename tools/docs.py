@@ -43,8 +43,10 @@ def broken_links(folder: Path) -> list[str]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            place, anchor = urldefrag(unquote(link))
-            target = (path.parent / place.partition("?")[0]).resolve() if place else path
+            page_link, anchor = urldefrag(unquote(link))
+            target = (
+                (path.parent / page_link.partition("?")[0]).resolve() if page_link else path
+            )
             target = target / "index.html" if target.is_dir() else target
             has_anchor = target not in pages or anchor in {"", *pages[target].anchors}
             if not (target.exists() and has_anchor):

@@ -65,7 +65,7 @@ JAX = "0.10"
 #: Our versions, by the API that they have at the top level.
 APIS = ("token", "notoken")
 
-#: What all tests want, and what the examples and the suites of mpi4jax want.
+#: The packages that tests need, and the examples and the suites of mpi4jax.
 COMMON = ("mpi4py", "numpy", "perfetto", "pytest", "matplotlib", "scipy", "tqdm")
 
 #: NVIDIA's assembler, without which XLA compiles nothing for its GPUs.
@@ -76,17 +76,17 @@ UV = "uv==0.13.8"
 #: Tools that tests need, which are no part of an environment for tests.
 TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "libclang")
 
-#: What the documentation is made with.
+#: The packages that make the documentation.
 DOCS = ("sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton")
 
 
 class Environment(NamedTuple):
-    """What goes into an environment."""
+    """The contents of an environment."""
 
     mpi: str = "mpich"
     jax: str = JAX
     api: str = APIS[0]
-    #: What to build from its source archive, instead of the wheel of this checkout.
+    #: The package to build from its source archive, instead of the wheel of this checkout.
     peer: str = ""
     #: Whether JAX's plugin for CUDA is there, without NVIDIA's libraries.
     cuda: bool = False
@@ -139,11 +139,11 @@ def call(*command: object, **environ: str) -> None:
     )
 
 
-def output_of(*command: object, given: str | None = None) -> str:
-    """What a command prints, without the end of the line."""
+def output_of(*command: object, stdin: str | None = None) -> str:
+    """Run a command, and return its output without the end of the line."""
     words = [str(part) for part in command]
     done = subprocess.run(
-        words, check=True, cwd=ROOT, input=given, stdout=subprocess.PIPE, text=True
+        words, check=True, cwd=ROOT, input=stdin, stdout=subprocess.PIPE, text=True
     )
     return done.stdout.strip()
 
@@ -176,8 +176,8 @@ def python(oldest: tuple[int, int]) -> str | None:
     """A Python that is at least this old, the running one if it is."""
     if sys.version_info >= oldest:
         return sys.executable
-    found = (interpreter(minor) for minor in range(oldest[1], 15))
-    return next(filter(None, found), None)
+    interpreters = (interpreter(minor) for minor in range(oldest[1], 15))
+    return next(filter(None, interpreters), None)
 
 
 def interpreter(minor: int) -> str | None:
@@ -331,7 +331,7 @@ def call_mpiexec(path: Path, name: str) -> None:
 
 
 def mpi_environ(path: Path) -> dict[str, str]:
-    """What the programs of a virtual environment need to run here."""
+    """The variables with which the programs of a virtual environment run here."""
     return {
         # Hundreds of processes would compile JAX's modules again and again if none of them
         # might write what it has compiled.
@@ -359,15 +359,21 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
-    if given.wheels:
+    arguments = parser.parse_args()
+    if arguments.wheels:
         for api in APIS:
-            build_wheel(given.wheels, api)
-        print(*sorted(given.wheels.glob("*.whl")), sep="\n")
-    elif given.dev:
+            build_wheel(arguments.wheels, api)
+        print(*sorted(arguments.wheels.glob("*.whl")), sep="\n")
+    elif arguments.dev:
         print(dev())
     else:
-        print(prepare(Environment(given.mpi, given.jax, given.api, cuda=given.cuda)))
+        print(
+            prepare(
+                Environment(
+                    arguments.mpi, arguments.jax, arguments.api, cuda=arguments.cuda
+                )
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from environments import ROOT, Environment, call, mpi_environ, prepare
 
 FOLDER = ROOT / "docs" / "pictures"
 
-#: What is in flight in the picture for docs/overlap.md. Rank 1 is late.
+#: The array in flight in the picture for docs/overlap.md. Rank 1 is late.
 FLIGHT = """
 import jax, jax.numpy as jnp, mpi4jax
 from mpi4py import MPI

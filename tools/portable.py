@@ -17,7 +17,7 @@ from environments import attempt, output_of
 
 TARGETS = ("aarch64-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-apple-darwin")
 
-#: What each has more than those before it: nothing that the core asks for, AVX, F16C, AVX2.
+#: Each has more than those before it: nothing that the core asks for, AVX, F16C, AVX2.
 PROCESSORS = ("Nehalem", "SandyBridge", "IvyBridge", "Haswell")
 
 #: The tests of what depends on the processor.

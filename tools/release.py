@@ -46,7 +46,7 @@ from environments import (
 
 DIST = ROOT / "dist"
 
-#: What builds and checks wheels.
+#: The packages that build and check wheels.
 REQUIREMENTS = (
     "pip",
     "maturin==1.16.0",
@@ -79,9 +79,9 @@ def toolbox() -> Path:
 
 
 def built(pattern: str) -> list[Path]:
-    found = sorted(DIST.glob(pattern))
-    assert found, f"dist has no {pattern}"
-    return found
+    packages = sorted(DIST.glob(pattern))
+    assert packages, f"dist has no {pattern}"
+    return packages
 
 
 def archives() -> None:
@@ -145,9 +145,9 @@ def check_tag(wheel: Path) -> None:
     """auditwheel finds the tag that the wheel has."""
     said = output_of(toolbox() / "bin" / "auditwheel", "show", wheel)
     words = " ".join(said.split())
-    found = re.search(rf"manylinux_{GLIBC}_\w+$", wheel.stem)
-    assert found, wheel.name
-    assert f'consistent with the following platform tag: "{found[0]}"' in words, said
+    tag = re.search(rf"manylinux_{GLIBC}_\w+$", wheel.stem)
+    assert tag, wheel.name
+    assert f'consistent with the following platform tag: "{tag[0]}"' in words, said
 
 
 #: Prints what is wrong with an SBOM, or None.
@@ -168,11 +168,11 @@ def check_contents(wheel: Path) -> None:
             for path in (ROOT, Path.home(), Path(tempfile.gettempdir()) / "pip-"):
                 assert str(path).encode() not in data, f"{wheel.name}: {path} is in {name}"
             if name.endswith(".cyclonedx.json"):
-                said = output_of(python, "-c", VALIDATE, given=data.decode())
+                said = output_of(python, "-c", VALIDATE, stdin=data.decode())
                 assert said == "None", f"{wheel.name}: {name}: {said}"
 
 
-def recipes(found: list[Path]) -> dict[str, str]:
+def recipes(source_archives: list[Path]) -> dict[str, str]:
     """The conda recipe of each archive, by the name of its file.
 
     The one in the checkout builds the checkout. These take the archive from PyPI.
@@ -180,7 +180,7 @@ def recipes(found: list[Path]) -> dict[str, str]:
     text = (ROOT / "recipe" / "recipe.yaml").read_text()
     text = text[text.index("schema_version") :]  # without the comment
     result = {}
-    for archive in found:
+    for archive in source_archives:
         version = version_of(archive)
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         url = "https://pypi.org/packages/source/m/mpi4jax/mpi4jax-${{ version }}.tar.gz"
@@ -210,7 +210,7 @@ for made in Stage0Recipe.from_yaml(sys.stdin.read()).render(VariantConfig(pinned
 
 def check_recipe(recipe: str) -> None:
     """rattler-build, which builds for conda-forge, makes one package of a recipe."""
-    said = output_of(toolbox() / "bin" / "python", "-c", RENDER, given=recipe)
+    said = output_of(toolbox() / "bin" / "python", "-c", RENDER, stdin=recipe)
     (version,) = re.findall(r'(?m)^  version: "(.*)"', recipe)
     assert said == f"mpi4jax {version}", said
 
@@ -276,12 +276,12 @@ def notes() -> None:
 
 
 def section() -> str:
-    """What the changelog says of both versions."""
+    """The section of the changelog about both versions."""
     heading = " and ".join(versions().values())
     sections = re.split(r"(?m)^## (.*)\n", (ROOT / "CHANGELOG.md").read_text())
-    found = dict(zip(sections[1::2], sections[2::2], strict=True))
-    assert heading in found, f"CHANGELOG.md has no section {heading!r}"
-    return f"# mpi4jax {heading}\n\n{found[heading].strip()}"
+    by_heading = dict(zip(sections[1::2], sections[2::2], strict=True))
+    assert heading in by_heading, f"CHANGELOG.md has no section {heading!r}"
+    return f"# mpi4jax {heading}\n\n{by_heading[heading].strip()}"
 
 
 #: The files in which the numbers of both versions stand.
@@ -322,12 +322,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--versions", nargs=2, metavar=("TOKEN", "NOTOKEN"))
-    given = parser.parse_args()
-    if given.versions:
-        return write_versions(*given.versions)
+    arguments = parser.parse_args()
+    if arguments.versions:
+        return write_versions(*arguments.versions)
     if changed := output_of("git", "status", "--porcelain"):
         print(f"not a release yet: some changes are not committed\n{changed}", flush=True)
-    for step in given.only:
+    for step in arguments.only:
         STEPS[step]()
 
 

@@ -26,7 +26,7 @@ HEAD = "# Written by `make stubs` (tools/stubs.py) from the forms without tokens
 
 LINE_LENGTH = 92
 
-#: What signatures may contain.
+#: The names that signatures may contain.
 IMPORTS = {
     "collections.abc": ("Callable",),
     "typing": ("TypeVar", "overload"),

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What says nothing about the value of a local.
+#: Words that say nothing about the value of a local.
 VAGUE = frozenset(
     "came found given kept number one place them these thing things those what".split()
 )
@@ -128,7 +128,7 @@ def sources(paths: Iterable[str]) -> list[Path]:
 
 
 def offenders(paths: Iterable[str]) -> Iterator[str]:
-    """What breaks a rule, with the file and the line."""
+    """The words that break a rule, with the file and the line."""
     for path in sources(paths):
         for word in sorted(filter(is_refused, words_of(path))):
             text = word.text.partition("\n")[0]

@@ -33,7 +33,7 @@ def is_open_mpi():
 
 @pytest.fixture(params=["mpiexec", "srun"])
 def launcher(request):
-    """What starts the ranks."""
+    """The launcher of the ranks."""
     if request.param == "srun" and "SLURM_CONF" not in os.environ:
         pytest.skip("this cluster has no Slurm")
     return request.param
@@ -50,8 +50,8 @@ def start(launcher, is_open_mpi):
             command = ["srun", f"--mpi={kind}", "--overcommit", "--nodes=2", "-n", ranks]
         else:
             # Open MPI does not take the variables of its caller with it, MPICH does.
-            given = [("-x", name) for name in environ] if is_open_mpi else []
-            command = [processes.MPIEXEC, *sum(given, ()), "-n", ranks]
+            exports = [("-x", name) for name in environ] if is_open_mpi else []
+            command = [processes.MPIEXEC, *sum(exports, ()), "-n", ranks]
         command += [sys.executable, "-P", *arguments]
         print(shlex.join(map(str, command)))
         return subprocess.Popen(
@@ -68,7 +68,7 @@ def start(launcher, is_open_mpi):
 
 @pytest.fixture
 def run(start):
-    """The same, to its end. Gives what it wrote."""
+    """Run Python to its end on a number of ranks, and return its output."""
 
     def run(*arguments, ranks, timeout=150, **environ):
         process = start(*arguments, ranks=ranks, **environ)

@@ -23,7 +23,7 @@ from mpi4jax._testing.cases import OPERATIONS, Case
 
 #: The operations on one array at most. Several are exchanged in test_exchange.py.
 OF_ONE_ARRAY = [name for name in OPERATIONS if name != "exchange"]
-#: What travels in pieces where the communicator says so.
+#: The operations that travel in pieces where the communicator says so.
 IN_PIECES = [name for name in OF_ONE_ARRAY if OPERATIONS[name].goes_in_pieces]
 WHOLE = [name for name in OF_ONE_ARRAY if not OPERATIONS[name].goes_in_pieces]
 #: Types of 1, 2, 4, 8 and 16 bytes.
@@ -37,8 +37,8 @@ class Communicator(NamedTuple):
 
     comm: MPI.Intracomm
     chunk: int
-    #: By which the core knows it.
-    number: int
+    #: The identifier of the communicator in the core.
+    comm_number: int
     rank: int
     size: int
 
@@ -48,11 +48,11 @@ def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Commun
     if key not in _communicators:
         rank, size = comm.Get_rank(), comm.Get_size()
         made = Communicator(comm, chunk, next(_numbers), rank, size)
-        _core.set_communicator(made.number, handle(comm), rank, size, chunk)
+        _core.set_communicator(made.comm_number, handle(comm), rank, size, chunk)
         # Those of the cases: messages travel on a communicator that the core makes.
         case = OPERATIONS["neighbor_alltoall"].replace(comm=comm)
         sources, destinations, _ = topology.neighbors_of(case.neighborhood)
-        _core.set_neighbors(made.number, sources, destinations)
+        _core.set_neighbors(made.comm_number, sources, destinations)
         _communicators[key] = made
     return _communicators[key]
 
@@ -67,14 +67,14 @@ def alone(chunk: int = 0) -> Communicator:
 
 def free_communicators() -> None:
     for made in _communicators.values():
-        _core.free_communicator(made.number)
+        _core.free_communicator(made.comm_number)
 
 
 def new_status() -> tuple[MPI.Status, int]:
     """A status, and its number."""
-    status, number = MPI.Status(), next(_status_numbers)
-    _core.set_status(number, MPI._addressof(status))
-    return status, number
+    status, status_number = MPI.Status(), next(_status_numbers)
+    _core.set_status(status_number, MPI._addressof(status))
+    return status, status_number
 
 
 _status_numbers = itertools.count(1000)
@@ -88,7 +88,7 @@ def cancel(request: MPI.Request) -> None:
 
 
 class Call(NamedTuple):
-    """What one rank hands to a handler."""
+    """The arguments of a handler on one rank."""
 
     name: str
     attributes: dict[str, Any]
@@ -162,7 +162,8 @@ def calls(name: str, c: Communicator, dtype: Any, count: int) -> list[Call]:
 def _calls(case: Case, dtype: np.dtype, count: int) -> list[Call]:
     xs, expected = _arrays(case, dtype, count)
     return [
-        _call(case, found, xs[case.rank], expected) for found in _compiled(case)[dtype.name]
+        _call(case, compiled, xs[case.rank], expected)
+        for compiled in _compiled(case)[dtype.name]
     ]
 
 
@@ -180,33 +181,35 @@ def _compiled(case: Case) -> dict[str, list[CompiledCall]]:
     if key not in _compiled_calls:
         shape = case.shape((3,))
         types = [jax.ShapeDtypeStruct(shape, dtype) for dtype in DTYPES]
-        found = dict(zip(DTYPES, calls_in(case.call, types), strict=True))
-        for dtype, made in found.items():
+        by_dtype = dict(zip(DTYPES, calls_in(case.call, types), strict=True))
+        for dtype, made in by_dtype.items():
             _, result = _arrays(case, np.dtype(dtype), 3)
             assert {call.operand for call in made} <= {None, (dtype, shape)}
             assert {call.result for call in made} <= {None, (dtype, result.shape)}
-        _compiled_calls[key] = found
+        _compiled_calls[key] = by_dtype
     return _compiled_calls[key]
 
 
 _compiled_calls: dict[Any, dict[str, list[CompiledCall]]] = {}
 
 
-def _call(case: Case, found: CompiledCall, x: np.ndarray, expected: np.ndarray) -> Call:
+def _call(case: Case, compiled: CompiledCall, x: np.ndarray, expected: np.ndarray) -> Call:
     # The handler of sendrecv has a way for it, which XLA is not told of.
-    in_place = found.in_place or (found.name == "sendrecv" and x.shape == expected.shape)
+    in_place = compiled.in_place or (
+        compiled.name == "sendrecv" and x.shape == expected.shape
+    )
     anywhere = (case.comm or MPI.COMM_WORLD).allreduce(in_place, MPI.LOR)
     return Call(
-        found.name,
-        dict(found.attributes),
+        compiled.name,
+        dict(compiled.attributes),
         x.dtype,
-        None if found.operand is None else x,
-        None if found.result is None else expected.shape,
+        None if compiled.operand is None else x,
+        None if compiled.result is None else expected.shape,
         is_read=case.is_read,
         in_place=in_place,
         ways=(False, in_place) if anywhere else (False,),
-        is_defined=found.result is None or found.is_used,
-        expected=expected.tobytes() if found.is_used else None,
+        is_defined=compiled.result is None or compiled.is_used,
+        expected=expected.tobytes() if compiled.is_used else None,
         is_packed=_is_packed(case),
     )
 
@@ -315,7 +318,7 @@ def start_on_device(
 
 
 def on_device(call: Call, c: Communicator, stream: Stream, **options: Any) -> bytes | None:
-    """The same, and wait for the result."""
+    """Call a handler on the device, and wait for the result."""
     return start_on_device(call, c, stream, **options).get()
 
 
@@ -338,6 +341,6 @@ def _run(
         handlers[call.name],
         [] if operand is None else [operand],
         [] if result is None else [result],
-        {**call.attributes, "comm_number": c.number},
+        {**call.attributes, "comm_number": c.comm_number},
         stream,
     )

@@ -54,10 +54,10 @@ def calls_in(
     def program(*operands: Any) -> Any:
         return [function(jax.lax.optimization_barrier(x)) for x in operands]
 
-    found = calls_of(program, *operands)
-    count = len(found) // len(operands)
-    assert len(found) == count * len(operands)
-    return [found[n * count : (n + 1) * count] for n in range(len(operands))]
+    all_calls = calls_of(program, *operands)
+    count = len(all_calls) // len(operands)
+    assert len(all_calls) == count * len(operands)
+    return [all_calls[n * count : (n + 1) * count] for n in range(len(operands))]
 
 
 def calls_of(function: Callable[..., Any], *operands: Any) -> list[CompiledCall]:

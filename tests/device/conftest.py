@@ -60,9 +60,9 @@ def expect():
     """
     wrong = []
 
-    def compare(given, expected, call, **case):
-        if given != expected:
-            wrong.append((call.label, case, given, expected))
+    def compare(actual, expected, call, **case):
+        if actual != expected:
+            wrong.append((call.label, case, actual, expected))
 
     yield compare
     assert wrong == []

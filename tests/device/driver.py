@@ -63,7 +63,7 @@ def _load() -> Any:
 
 _library = _load()
 
-#: What new device memory is full of.
+#: The bytes that fill new device memory.
 NEW = 0xCD
 
 #: The name and the text of an error, by its code.
@@ -74,9 +74,9 @@ ERRORS = {
 }
 
 
-def context(number: int) -> int:
+def context(index: int) -> int:
     """A context of the device."""
-    return _library.stand_in_context(number)
+    return _library.stand_in_context(index)
 
 
 def set_context(handle: int | None) -> None:
@@ -96,7 +96,7 @@ def count(*names: str) -> int:
 
 
 def live(name: str) -> int:
-    """What there is: "host_bytes", "host_blocks", "events", "peak_host_bytes"."""
+    """The present "host_bytes", "host_blocks" or "events", or the "peak_host_bytes"."""
     return _checked(_library.stand_in_live, name) - _lost.get(name, 0)
 
 
@@ -138,8 +138,8 @@ def idle() -> None:
 class Stream:
     """A stream of a context. It goes with this object."""
 
-    def __init__(self, number: int = 0) -> None:
-        self.handle = _library.stand_in_stream(context(number))
+    def __init__(self, context_index: int = 0) -> None:
+        self.handle = _library.stand_in_stream(context(context_index))
         weakref.finalize(self, _library.stand_in_free_stream, self.handle)
 
 
@@ -198,7 +198,7 @@ class DeviceArray:
         return copy
 
     def read(self) -> np.ndarray:
-        """What the array holds now, whatever the streams are still to do."""
+        """The present contents of the array, whatever the streams are still to do."""
         array = np.empty(self.shape, self.dtype)
         _library.stand_in_read(array.ctypes.data, self.address, self.nbytes)
         return array

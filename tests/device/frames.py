@@ -88,9 +88,9 @@ _error_numbers = itertools.count(1)
 
 @ErrorCreate
 def _create_error(args: Any) -> int:
-    number = next(_error_numbers)
-    errors[number] = args.contents.errc, args.contents.message
-    return number
+    error = next(_error_numbers)
+    errors[error] = args.contents.errc, args.contents.message
+    return error
 
 
 @ErrorMessage
@@ -107,9 +107,9 @@ def _destroy_error(args: Any) -> None:
 def _stream_of(args: Any) -> int | None:
     """The context of a call is its stream here, or null where it has none."""
     if args.contents.ctx is None:
-        number = next(_error_numbers)
-        errors[number] = INTERNAL, b"no stream"
-        return number
+        error = next(_error_numbers)
+        errors[error] = INTERNAL, b"no stream"
+        return error
     args.contents.stream = args.contents.ctx
     return None
 

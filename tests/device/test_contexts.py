@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(driver.PLATFORM != "cuda", reason="the driver is
 
 
 def contexts():
-    """What may be current when XLA calls, by name."""
+    """The contexts that may be current when XLA calls, by name."""
     return {"none": None, "other": driver.context(1), "own": driver.context(0)}
 
 

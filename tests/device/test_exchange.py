@@ -20,19 +20,19 @@ ARRAYS = [
 def attributes(c):
     """Messages to the right with even tags, and to the left with odd ones."""
     left, right = (c.rank - 1) % c.size, (c.rank + 1) % c.size
-    number = len(ARRAYS[0]), len(ARRAYS[1])
-    tags = [2 * n for n in range(number[0])] + [2 * n + 1 for n in range(number[1])]
+    counts = len(ARRAYS[0]), len(ARRAYS[1])
+    tags = [2 * n for n in range(counts[0])] + [2 * n + 1 for n in range(counts[1])]
     return {
-        "comm_number": c.number,
-        "dests": [right] * number[0] + [left] * number[1],
+        "comm_number": c.comm_number,
+        "dests": [right] * counts[0] + [left] * counts[1],
         "sendtags": tags,
-        "sources": [left] * number[0] + [right] * number[1],
+        "sources": [left] * counts[0] + [right] * counts[1],
         "recvtags": tags,
     }
 
 
 def arrays_of(rank, size):
-    """What a rank sends, and what it receives."""
+    """The arrays that a rank sends, and those that it receives."""
     left, right = (rank - 1) % size, (rank + 1) % size
 
     def of(sender, direction):
@@ -48,8 +48,8 @@ def test_on_the_host(chunk, expect):
     sent, expected = arrays_of(c.rank, c.size)
     results = [np.zeros_like(x) for x in expected]
     frames.call(frames.ON_HOST["exchange"], sent, results, attributes(c))
-    for found, wanted in zip(results, expected, strict=True):
-        expect(found.tobytes(), wanted.tobytes(), EXCHANGE)
+    for actual, wanted in zip(results, expected, strict=True):
+        expect(actual.tobytes(), wanted.tobytes(), EXCHANGE)
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["staged", "direct"])
@@ -67,8 +67,8 @@ def test_on_the_device(chunk, direct, stream, expect):
         frames.call(handler, operands, results, attributes(c), stream.handle)
         used = [array.copy_later(stream) for array in results]
         idle()
-        for found, wanted in zip(used, expected, strict=True):
-            expect(found.read().tobytes(), wanted.tobytes(), EXCHANGE, chunk=chunk)
+        for actual, wanted in zip(used, expected, strict=True):
+            expect(actual.read().tobytes(), wanted.tobytes(), EXCHANGE, chunk=chunk)
         for array, x in zip(operands, sent, strict=True):
             expect(array.read().tobytes(), x.tobytes(), EXCHANGE, array="operand")
 

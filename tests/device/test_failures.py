@@ -83,19 +83,19 @@ def test_each_call_of_each_function(case, chunk, stream):
     assert run().get() == expected
     numbers = {function: count(function) for function in (*NEEDED, "cuEventRecord")}
     last = live("host_blocks") if call.bytes_written else 0
-    for function, number in numbers.items():
+    for function, calls_made in numbers.items():
         # The last records say when a result was copied. Without, the stream is waited for.
-        needed = number - last if function == "cuEventRecord" else number
-        for skip in range(number):
+        needed = calls_made - last if function == "cuEventRecord" else calls_made
+        for skip in range(calls_made):
             for code in CODES if skip < 2 else CODES[1:2]:
                 check_nothing_is_left()
                 driver.fail(function, code, skip)
-                found = run()
+                result = run()
                 driver.fail(function, 0)
                 if skip < needed:
-                    assert found == error_text(function, code), (function, skip)
+                    assert result == error_text(function, code), (function, skip)
                 else:
-                    assert found.get() == expected, (function, skip)
+                    assert result.get() == expected, (function, skip)
                 check_nothing_is_left()
                 check_works(call, c, stream, in_place=in_place)
 
@@ -106,8 +106,8 @@ def test_a_copy_that_is_still_to_come(is_freed, function, stream):
     """The memory of a call that has failed is not to be used before the copy is over."""
     driver.fail(function, 700)
     call = allreduce(10)
-    found = outcome(call, alone(), stream, in_place=True, delay=50_000)
-    assert found == error_text(function, 700)
+    result = outcome(call, alone(), stream, in_place=True, delay=50_000)
+    assert result == error_text(function, 700)
     if is_freed:
         _core.free_staging()
         assert live("host_bytes") == 0
@@ -130,8 +130,8 @@ def test_the_text(stream):
     driver.fail("cuMemcpyDtoHAsync", 700)
     with pytest.raises(XlaError) as error:
         on_device(allreduce(4), alone(), stream)
-    what, call = error.value.text.splitlines()
-    assert (error.value.code, what) == (
+    message, call = error.value.text.splitlines()
+    assert (error.value.code, message) == (
         13,
         "r0 | cuMemcpyDtoHAsync returned error code 700: CUDA_ERROR_ILLEGAL_ADDRESS: an "
         "illegal memory access was encountered",
@@ -144,8 +144,8 @@ def test_direct(code, stream):
     _core.set_direct(True)
     call = allreduce(40)
     driver.fail("cuStreamSynchronize", code)
-    found = outcome(call, alone(), stream, is_open=True)
-    assert found == error_text("cuStreamSynchronize", code)
+    result = outcome(call, alone(), stream, is_open=True)
+    assert result == error_text("cuStreamSynchronize", code)
     check_works(call, alone(), stream, is_open=True)
 
 
@@ -203,9 +203,9 @@ def test_memory_that_is_kept_makes_room(code, stream):
 
 def test_a_thread_without_a_context(stream):
     driver.set_context(None)
-    found = outcome(allreduce(4), alone(), stream)
+    result = outcome(allreduce(4), alone(), stream)
     driver.set_context(driver.context(0))
-    assert found == (
+    assert result == (
         "r0 | cuMemHostAlloc returned error code 201: CUDA_ERROR_INVALID_CONTEXT: invalid "
         "device context"
     )
@@ -217,7 +217,7 @@ def test_an_error_of_mpi(stream):
     for chunk in (0, 48):
         (call,) = calls("reduce", alone(), "float32", 40)
         call = call._replace(attributes={**call.attributes, "root": 5}, result=None)
-        found = outcome(call, alone(chunk), stream)
-        assert found.startswith("r0 | MPI_Reduce returned error code ")
+        result = outcome(call, alone(chunk), stream)
+        assert result.startswith("r0 | MPI_Reduce returned error code ")
         check_nothing_is_left()
         MPI.COMM_WORLD.Barrier()

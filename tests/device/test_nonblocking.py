@@ -1,4 +1,4 @@
-"""What is in flight is in host memory, wherever it comes from and goes to."""
+"""Arrays in flight are in host memory, wherever they come from and go to."""
 
 import frames
 import numpy as np
@@ -19,7 +19,7 @@ def of_flight(c, expected):
     arrays = [n for x in expected for n in (DATATYPES[str(x.dtype)][0], x.size)]
     return (
         {**attributes(c), **FIRST, "arrays": arrays},
-        {"comm_number": c.number, **WAIT},
+        {"comm_number": c.comm_number, **WAIT},
     )
 
 
@@ -34,8 +34,8 @@ def test_messages_on_the_host(chunk, expect):
         x.reshape(-1).view(np.uint8)[:] = 0  # it is another's now
     results = [np.zeros_like(x) for x in expected]
     frames.call(frames.ON_HOST["wait"], [ticket], results, wait)
-    for found, wanted in zip(results, expected, strict=True):
-        expect(found.tobytes(), wanted.tobytes(), EXCHANGE)
+    for actual, wanted in zip(results, expected, strict=True):
+        expect(actual.tobytes(), wanted.tobytes(), EXCHANGE)
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["staged", "direct"])
@@ -57,8 +57,8 @@ def test_messages_on_the_device(chunk, direct, stream, expect):
     frames.call(frames.ON_DEVICE["wait"], [ticket], results, wait, stream.handle)
     used = [result.copy_later(stream) for result in results]
     idle()
-    for found, wanted in zip(used, expected, strict=True):
-        expect(found.read().tobytes(), wanted.tobytes(), EXCHANGE)
+    for actual, wanted in zip(used, expected, strict=True):
+        expect(actual.read().tobytes(), wanted.tobytes(), EXCHANGE)
 
 
 def collective(name, c):
@@ -82,8 +82,8 @@ def test_collective_operations(name, where, stream, expect):
     _core.set_direct(where == "direct")
     c = communicator()
     more, operand, expected = collective(name, c)
-    start = {"comm_number": c.number, **FIRST, **more}
-    wait = {"comm_number": c.number, **WAIT}
+    start = {"comm_number": c.comm_number, **FIRST, **more}
+    wait = {"comm_number": c.comm_number, **WAIT}
     call = Call(name, start, operand.dtype)
     if where == "host":
         ticket, result = np.zeros(2, np.float32), np.empty_like(expected)

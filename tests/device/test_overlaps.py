@@ -56,7 +56,7 @@ def with_overlap(call, c, stream, shift):
 
 @pytest.mark.parametrize("chunk", [0, 48])
 def test_arrays_side_by_side(chunk, stream, expect):
-    """What only touches does not overlap: nothing is copied where MPI takes the memory."""
+    """Adjacent arrays do not overlap: nothing is copied where MPI takes the memory."""
     _core.set_direct(True)
     c = communicator(chunk)
     (call,) = calls("allreduce", c, "float32", COUNT)

@@ -80,16 +80,16 @@ def test_send(dtype, run):
 def test_recv(dtype, run):
     """Also with room for more, from anyone, and with the status of the whole."""
     datatype = {"int8": MPI.INT8_T, "float32": MPI.FLOAT}.get(dtype, MPI.C_DOUBLE_COMPLEX)
-    status, number = new_status()
+    status, status_number = new_status()
     for nbytes in LENGTHS:
         for more in (0, 16, 48, 160):
             for source, tag in ((0, 7), (MPI.ANY_SOURCE, MPI.ANY_TAG)):
                 data = data_of(nbytes, dtype)
                 requests = send_pieces(data)
                 room = (nbytes + more) // data.itemsize
-                given = run(recv(dtype, (room,), source, tag, number), alone(CHUNK))
+                result = run(recv(dtype, (room,), source, tag, status_number), alone(CHUNK))
                 MPI.Request.Waitall(requests)
-                assert given[:nbytes] == data.tobytes(), (nbytes, more)
+                assert result[:nbytes] == data.tobytes(), (nbytes, more)
                 assert (status.Get_source(), status.Get_tag()) == (0, 7)
                 assert status.Get_count(datatype) == data.size
                 assert status.Get_elements(datatype) == data.size
@@ -98,9 +98,9 @@ def test_recv(dtype, run):
 
 def test_recv_without_status(run):
     requests = send_pieces(data_of(100))
-    given = run(recv("int8", (200,), MPI.ANY_SOURCE, MPI.ANY_TAG), alone(CHUNK))
+    result = run(recv("int8", (200,), MPI.ANY_SOURCE, MPI.ANY_TAG), alone(CHUNK))
     MPI.Request.Waitall(requests)
-    assert given[:100] == data_of(100).tobytes()
+    assert result[:100] == data_of(100).tobytes()
 
 
 def test_messages_with_other_tags_come_between(run):
@@ -125,18 +125,18 @@ def test_messages_of_other_ranks_come_between(run, stream):
         return
     sources = []
     for _ in range(c.size - 1):
-        status, number = new_status()
-        receive = recv("int8", (10 * CHUNK,), MPI.ANY_SOURCE, MPI.ANY_TAG, number)
-        given = run(receive, c)
+        status, status_number = new_status()
+        receive = recv("int8", (10 * CHUNK,), MPI.ANY_SOURCE, MPI.ANY_TAG, status_number)
+        result = run(receive, c)
         sources.append(status.Get_source())
-        assert set(given) == {sources[-1]}
+        assert set(result) == {sources[-1]}
         assert status.Get_count(MPI.BYTE) == 10 * CHUNK
     assert sorted(sources) == list(range(1, c.size))
 
 
 def test_sendrecv_with_two_lengths(run):
     """Each direction has its own number of pieces."""
-    status, number = new_status()
+    status, status_number = new_status()
     for sent in LENGTHS:
         for received in LENGTHS:
             for more in (0, 80):
@@ -144,12 +144,12 @@ def test_sendrecv_with_two_lengths(run):
                 requests = send_pieces(incoming, tag=2)
                 rooms = [np.empty(CHUNK, np.uint8) for _ in pieces(sent)]
                 requests += [SELF.Irecv([r, MPI.BYTE], source=0, tag=1) for r in rooms]
-                call = sendrecv(alone(CHUNK), data, (received + more,), number)
+                call = sendrecv(alone(CHUNK), data, (received + more,), status_number)
                 call.attributes.update(sendtag=1, recvtag=2)
                 # A result at the operand's address is another test.
-                given = run(call, alone(CHUNK), in_place=False)
+                result = run(call, alone(CHUNK), in_place=False)
                 MPI.Request.Waitall(requests)
-                assert given[:received] == incoming.tobytes(), (sent, received, more)
+                assert result[:received] == incoming.tobytes(), (sent, received, more)
                 assert status.Get_count(MPI.BYTE) == received
                 outgoing = b"".join(room.tobytes() for room in rooms)
                 assert outgoing[:sent] == data.tobytes()
@@ -162,21 +162,21 @@ def test_sendrecv_around_the_ring(run):
     for extra in (0, 5):
         sizes = [rank * (CHUNK + extra) for rank in range(c.size)]
         data = any_bytes("int8", c.rank, sizes[c.rank])
-        given = run(sendrecv(c, data, (sizes[left],)), c)
-        assert given == any_bytes("int8", left, sizes[left]).tobytes()
+        result = run(sendrecv(c, data, (sizes[left],)), c)
+        assert result == any_bytes("int8", left, sizes[left]).tobytes()
 
 
 def test_a_shorter_message_in_place(run):
-    """What was not received is as it was."""
+    """Elements that were not received stay as they are."""
     data, incoming = data_of(240), data_of(100) ^ 1
     requests = send_pieces(incoming, tag=2)
     rooms = [np.empty(CHUNK, np.uint8) for _ in pieces(240)]
     requests += [SELF.Irecv([room, MPI.BYTE], source=0, tag=1) for room in rooms]
     call = sendrecv(alone(CHUNK), data, (240,))
     call.attributes.update(sendtag=1, recvtag=2)
-    given = run(call, alone(CHUNK), in_place=True)
+    result = run(call, alone(CHUNK), in_place=True)
     MPI.Request.Waitall(requests)
-    assert given == incoming.tobytes() + data.tobytes()[100:]
+    assert result == incoming.tobytes() + data.tobytes()[100:]
     assert b"".join(room.tobytes() for room in rooms)[:240] == data.tobytes()
 
 
@@ -216,13 +216,13 @@ def test_pairs(pair, stream):
     if c.rank > 1:
         return
     run, other = in_memory(pair[c.rank], stream), 1 - c.rank
-    status, number = new_status()
+    status, status_number = new_status()
     for nbytes in LENGTHS:
         sends = send(data_of(nbytes), other)
-        receives = recv("int8", (nbytes + 50,), MPI.ANY_SOURCE, MPI.ANY_TAG, number)
+        receives = recv("int8", (nbytes + 50,), MPI.ANY_SOURCE, MPI.ANY_TAG, status_number)
         for call in (sends, receives) if c.rank == 0 else (receives, sends):
-            given = run(call, c)
-        received = given if c.rank == 0 else status.Get_count(MPI.BYTE)
+            result = run(call, c)
+        received = result if c.rank == 0 else status.Get_count(MPI.BYTE)
         assert received is not None
         assert (status.Get_source(), status.Get_count(MPI.BYTE)) == (other, nbytes)
         for lengths in ((nbytes, 100), (100, nbytes), (nbytes, nbytes)):
@@ -241,8 +241,8 @@ class TestNobody:
         assert driver.count("bytes_down", "bytes_up") == 0
 
     def test_recv(self, chunk, run):
-        status, number = new_status()
-        run(recv("int8", (100,), MPI.PROC_NULL, status=number), alone(chunk))
+        status, status_number = new_status()
+        run(recv("int8", (100,), MPI.PROC_NULL, status=status_number), alone(chunk))
         assert driver.count("bytes_down", "bytes_up") == 0
         assert status.Get_source() == MPI.PROC_NULL
         assert status.Get_count(MPI.BYTE) == 0
@@ -289,4 +289,4 @@ def test_a_result_is_used_in_stream_order(chunk, stream):
     c = alone(chunk)
     data = data_of(240)
     pending = [start_on_device(sendrecv(c, data ^ n, (240,)), c, stream) for n in range(20)]
-    assert [one.get() for one in pending] == [(data ^ n).tobytes() for n in range(20)]
+    assert [call.get() for call in pending] == [(data ^ n).tobytes() for n in range(20)]

@@ -42,20 +42,20 @@ def test_blocks_are_used_again(chunk, stream):
     pending = [start_on_device(call, c, stream, delay=0) for _ in range(200)]
     assert count("cuMemHostAlloc") <= 4
     assert count("cuMemFreeHost", "cuEventDestroy") == 0
-    assert {one.get() for one in pending} == {expected}
+    assert {result.get() for result in pending} == {expected}
 
 
 def test_a_busy_block_is_not_used(stream):
     """If it were, earlier results would be overwritten before they are copied up."""
     busy = driver.DeviceArray("int32", (1,))
     busy.write_later(np.zeros(1, "int32"), stream, 50_000)
-    received = [receive(number, stream) for number in range(8)]
-    assert [one.get()[0] for one in received] == list(range(8))
+    received = [receive(value, stream) for value in range(8)]
+    assert [result.get()[0] for result in received] == list(range(8))
 
 
-def receive(number, stream):
+def receive(value, stream):
     """Receive 10 bytes that are this number."""
-    data = np.full(10, number, np.uint8)
+    data = np.full(10, value, np.uint8)
     request = MPI.COMM_SELF.Isend([data, MPI.BYTE], dest=0, tag=7)
     pending = start_on_device(recv("uint8", (10,), 0), alone(), stream)
     request.Wait()
@@ -66,9 +66,9 @@ def test_results_that_nobody_waits_for_stay_within_the_limit(stream):
     """A host that runs ahead of its stream gets no further than the memory goes."""
     limit = 8 * BLOCK
     _core.set_staging_limit(limit)
-    received = [receive(number % 256, stream) for number in range(200)]
+    received = [receive(value % 256, stream) for value in range(200)]
     assert live("peak_host_bytes") <= limit
-    assert [one.get()[0] for one in received] == [number % 256 for number in range(200)]
+    assert [result.get()[0] for result in received] == [value % 256 for value in range(200)]
 
 
 def test_calls_of_all_sizes_stay_within_the_limit(stream):
@@ -81,7 +81,7 @@ def test_calls_of_all_sizes_stay_within_the_limit(stream):
 
 
 def test_a_small_call_after_a_large_one(stream):
-    """It must not have the large block, and another one for which there is no room."""
+    """It does not keep the large block while it takes another one, which has no room."""
     _core.set_staging_limit(4 * BLOCK)
     check(allreduce(4 * BLOCK), stream, in_place=True)
     check(allreduce(1), stream)
@@ -90,7 +90,7 @@ def test_a_small_call_after_a_large_one(stream):
 
 @pytest.mark.parametrize("limit", [0, BLOCK, 3 * BLOCK])
 def test_a_call_that_needs_more_than_the_limit(limit, stream):
-    """It has what it needs, and the next one does not find it."""
+    """It gets the memory it needs, which is freed after it."""
     _core.set_staging_limit(limit)
     for nbytes in (3 * BLOCK, 40 * BLOCK + 1):
         check(allreduce(nbytes), stream)
@@ -109,7 +109,7 @@ def test_a_lower_limit(stream):
 
 
 def test_free_staging(stream):
-    """What a stream is still to copy is waited for."""
+    """It waits for the copies that a stream is still to make."""
     call = allreduce(3 * BLOCK)
     pending = start_on_device(call, alone(), stream)
     assert live("host_blocks") == 2
@@ -119,22 +119,22 @@ def test_free_staging(stream):
     check(call, stream)
 
 
-@pytest.mark.parametrize("number", [None, 1])
-def test_free_staging_in_another_context(number, stream):
+@pytest.mark.parametrize("index", [None, 1])
+def test_free_staging_in_another_context(index, stream):
     """Memory is freed in its own context, and the thread keeps the one it has."""
     busy = driver.DeviceArray("int32", (1,))
     busy.write_later(np.zeros(1, "int32"), stream, 50_000)
     pending = receive(3, stream)
-    context = None if number is None else driver.context(number)
-    found = []
+    context = None if index is None else driver.context(index)
+    contexts = []
 
     def free():
         driver.set_context(context)
         _core.free_staging()
-        found.append(driver.current_context())
+        contexts.append(driver.current_context())
 
     in_thread(free)
-    assert found == [context]
+    assert contexts == [context]
     assert live("host_bytes") == live("events") == 0
     assert pending.get() == bytes([3] * 10)
 

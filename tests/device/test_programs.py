@@ -1,4 +1,4 @@
-"""What Python does about devices: programs for them, warnings, and who splits messages.
+"""Devices in Python: programs for them, warnings, and who splits messages.
 
 XLA has no GPU here, so that programs are lowered for one, and not run.
 """

@@ -23,7 +23,7 @@ def rows_of(rank):
 
 
 def received(rank, size):
-    """What comes to a rank, and how many rows from each."""
+    """The rows that a rank gets by alltoallv, and how many from each."""
     parts = []
     for sender in range(size):
         counts = counts_of(sender, size)
@@ -33,16 +33,16 @@ def received(rank, size):
 
 
 def gathered(size):
-    """The same where each rank sends as many rows to all as to the first."""
+    """The rows that all get by allgatherv, and how many from each."""
     parts = [rows_of(sender)[: counts_of(sender, size)[0]] for sender in range(size)]
     return np.concatenate(parts), np.array([len(part) for part in parts])
 
 
 def on_device(array, stream, direct):
     """An array that is there when the stream comes to it."""
-    found = DeviceArray(array.dtype, array.shape, is_open=direct)
-    found.write_later(array, stream, 100)
-    return found
+    result = DeviceArray(array.dtype, array.shape, is_open=direct)
+    result.write_later(array, stream, 100)
+    return result
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["staged", "direct"])
@@ -57,25 +57,27 @@ def test_on_the_device(operation, dtype, direct, stream, expect):
         sent = sent[0]
         rows, counts = gathered(c.size)
     call = Call(operation, {"direct": direct}, dtype)
-    number = {"comm_number": c.number}
+    comm_number = {"comm_number": c.comm_number}
     for _ in range(2):
         x = on_device(rows_of(c.rank), stream, direct)
         own = on_device(np.asarray(sent), stream, direct)
-        found = DeviceArray(dtype, (c.size,), is_open=direct)
+        received_counts = DeviceArray(dtype, (c.size,), is_open=direct)
         frames.call(
             frames.ON_DEVICE[f"{operation}_counts"],
             [own],
-            [found],
-            {**number, "rows": ROWS, "capacity": CAPACITY},
+            [received_counts],
+            {**comm_number, "rows": ROWS, "capacity": CAPACITY},
             stream.handle,
         )
         result = DeviceArray("float32", (CAPACITY, COLUMNS), is_open=direct)
         before = any_bytes("float32", 99, CAPACITY, COLUMNS)
         result.write_later(before, stream, 0)
-        operands = [x, own, found] if operation == "alltoallv" else [x, found]
+        operands = (
+            [x, own, received_counts] if operation == "alltoallv" else [x, received_counts]
+        )
         handler = frames.ON_DEVICE[f"{operation}_rows"]
-        frames.call(handler, operands, [result], number, stream.handle)
-        used = found.copy_later(stream), result.copy_later(stream)
+        frames.call(handler, operands, [result], comm_number, stream.handle)
+        used = received_counts.copy_later(stream), result.copy_later(stream)
         idle()
         expect(used[0].read().tobytes(), counts.astype(dtype).tobytes(), call)
         # Nothing behind the rows is written.
@@ -87,15 +89,15 @@ def test_on_the_device(operation, dtype, direct, stream, expect):
 def test_failures_of_the_driver(function, stream):
     """An error of a copy is an error of the call, and no memory is lost."""
     c = communicator(0, frames.MPI.COMM_SELF)
-    own, found = DeviceArray("int32", (1,)), DeviceArray("int32", (1,))
+    own, received_counts = DeviceArray("int32", (1,)), DeviceArray("int32", (1,))
     own.write_later(np.ones(1, np.int32), stream, 0)
-    attributes = {"comm_number": c.number, "rows": 1, "capacity": 1}
+    attributes = {"comm_number": c.comm_number, "rows": 1, "capacity": 1}
     driver.fail(function, 719, 0)
     with pytest.raises(frames.XlaError):
         frames.call(
             frames.ON_DEVICE["alltoallv_counts"],
             [own],
-            [found],
+            [received_counts],
             attributes,
             stream.handle,
         )

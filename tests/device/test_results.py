@@ -49,13 +49,13 @@ def check(expect, name, dtype, count, chunk, stream, is_open=False):
         if call.is_defined:
             expect(expected, call.expected, call, on="host")
         if chunk and name in IN_PIECES:
-            given = on_host(call, pieces, call.in_place)
+            actual = on_host(call, pieces, call.in_place)
             if call.is_defined:
-                expect(given, expected, call, on="host", chunk=chunk)
+                expect(actual, expected, call, on="host", chunk=chunk)
         for in_place in call.ways:
-            given = on_device(call, pieces, stream, in_place=in_place, is_open=is_open)
+            actual = on_device(call, pieces, stream, in_place=in_place, is_open=is_open)
             if call.is_defined:
-                expect(given, expected, call, chunk=chunk, in_place=in_place)
+                expect(actual, expected, call, chunk=chunk, in_place=in_place)
 
 
 def test_every_handler_has_a_call():
@@ -86,11 +86,11 @@ def test_scans_from_the_end(name):
     ((back,),) = calls_in(transposed, [x])
     c = communicator()
     expected, made = calls(name, c, "float64", 4)
-    for call, found in ((expected, there), (made, back)):
-        assert (found.name, found.is_used) == (name, call.is_defined)
+    for call, compiled in ((expected, there), (made, back)):
+        assert (compiled.name, compiled.is_used) == (name, call.is_defined)
         # The communicator is another one, and so are the programs.
-        others = {key: found.attributes[key] for key in ("call_site", "comm_number")}
-        assert found.attributes == {**call.attributes, **others}
+        others = {key: compiled.attributes[key] for key in ("call_site", "comm_number")}
+        assert compiled.attributes == {**call.attributes, **others}
 
 
 @pytest.mark.parametrize("name", OF_ONE_ARRAY)
@@ -125,9 +125,9 @@ def test_more_than_an_int_counts(name, use_large, stream, expect):
     try:
         for chunk in (0, 48):
             for call, expected in cases:
-                given = on_device(call, communicator(chunk), stream)
+                actual = on_device(call, communicator(chunk), stream)
                 if call.is_defined:
-                    expect(given, expected, call, chunk=chunk)
+                    expect(actual, expected, call, chunk=chunk)
     finally:
         _core.set_count_limit(2**31 - 1, True)
 
@@ -157,10 +157,10 @@ def test_empty_operand_where_the_result_is(chunk, where, stream):
         else:
             result = driver.DeviceArray("int32", (4,))
             run = frames.ON_DEVICE["sendrecv"], [result.part((0,))], [result]
-        frames.call(*run, {**attributes, "comm_number": c.number}, stream.handle)
+        frames.call(*run, {**attributes, "comm_number": c.comm_number}, stream.handle)
         driver.idle()
-        given = result if where == "host" else result.read()
-        assert given.tobytes() == data.tobytes()
+        actual = result if where == "host" else result.read()
+        assert actual.tobytes() == data.tobytes()
         assert outgoing.Test()
     finally:
         for request in (incoming, end, outgoing):
@@ -182,7 +182,7 @@ def test_which_path(stream):
 
 
 def test_a_call_without_a_stream():
-    call = Call("barrier", {"comm_number": communicator().number}, None)
+    call = Call("barrier", {"comm_number": communicator().comm_number}, None)
     with pytest.raises(frames.XlaError) as error:
         frames.call(frames.ON_DEVICE["barrier"], [], [], call.attributes)
     assert error.value.code == frames.INTERNAL

@@ -32,10 +32,10 @@ def test_two_threads(contexts, limit):
     ]
     wrong, pending = [], []
 
-    def work(number, cases):
+    def work(index, cases):
         try:
-            driver.set_context(driver.context(number))
-            stream = driver.Stream(number)
+            driver.set_context(driver.context(index))
+            stream = driver.Stream(index)
             for _ in range(ROUNDS):
                 for call, c, expected in cases:
                     pending.append((start_on_device(call, c, stream, delay=0), expected))
@@ -54,7 +54,7 @@ def test_two_threads(contexts, limit):
         thread.join()
     assert wrong == []
     assert len(pending) == ROUNDS * sum(map(len, cases))
-    for one, expected in pending:
-        assert one.get() == expected
+    for result, expected in pending:
+        assert result.get() == expected
     _core.free_staging()
     assert driver.live("host_bytes") == driver.live("events") == 0

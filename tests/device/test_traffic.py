@@ -1,4 +1,4 @@
-"""What a call copies, and how often it waits."""
+"""The copies that a call makes, and how often it waits."""
 
 import driver
 import numpy as np
@@ -39,9 +39,9 @@ def counted(call, c, stream, **options):
 
 
 def test_the_table_of_calls():
-    """What the tests below go by: who reads and writes (MPI-4.1 §6)."""
+    """The ranks that read and write an array in each operation (MPI-4.1 §6)."""
     c = communicator()
-    found = {
+    directions = {
         (name, call.attributes.get("root") == c.rank): (
             call.bytes_read > 0,
             call.bytes_written > 0,
@@ -52,16 +52,16 @@ def test_the_table_of_calls():
         if call.operand is None or call.operand.size
         if call.result is None or 0 not in call.result
     }
-    assert found[("barrier", False)] == (False, False)
-    assert found[("allreduce", False)] == (True, True)
+    assert directions[("barrier", False)] == (False, False)
+    assert directions[("allreduce", False)] == (True, True)
     at_root = dict.fromkeys(["gather", "gatherv", "reduce", "scatter"], (True, True))
     elsewhere = dict.fromkeys(["gather", "gatherv", "reduce"], (True, False))
     at_root["bcast"] = (True, False)
     elsewhere["bcast"] = elsewhere["scatter"] = (False, True)
     # A rank need not be a root, and one that is alone is nothing else.
     for name in at_root:
-        assert found.get((name, True), at_root[name]) == at_root[name]
-        assert found.get((name, False), elsewhere[name]) == elsewhere[name]
+        assert directions.get((name, True), at_root[name]) == at_root[name]
+        assert directions.get((name, False), elsewhere[name]) == elsewhere[name]
 
 
 @pytest.mark.parametrize("name", OF_ONE_ARRAY)
@@ -72,8 +72,8 @@ def test_bytes(name, stream, expect):
         for count in (0, COUNT):
             for call in calls(name, c, "float32", count):
                 for in_place in call.ways:
-                    given = counted(call, c, stream, in_place=in_place)
-                    moved = given["bytes_down"], given["bytes_up"]
+                    counts = counted(call, c, stream, in_place=in_place)
+                    moved = counts["bytes_down"], counts["bytes_up"]
                     expect(moved, (call.bytes_read, call.bytes_written), call, chunk=chunk)
 
 
@@ -84,10 +84,10 @@ def test_waits_of_a_whole_message(name, stream, expect):
     for count in (0, COUNT):
         for call in calls(name, c, "float32", count):
             for in_place in call.ways:
-                given = counted(call, c, stream, in_place=in_place)
+                counts = counted(call, c, stream, in_place=in_place)
                 down, up = call.bytes_read > 0, call.bytes_written > 0
-                expect(sum(given[name] for name in WAITS), down, call)
-                expect([given[name] for name in COPIES], [down, up], call)
+                expect(sum(counts[name] for name in WAITS), down, call)
+                expect([counts[name] for name in COPIES], [down, up], call)
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
@@ -96,11 +96,11 @@ def test_waits_of_pieces(name, stream, expect):
     c = communicator(CHUNK)
     for call in calls(name, c, "float32", COUNT):
         for in_place in call.ways:
-            given = counted(call, c, stream, in_place=in_place)
+            counts = counted(call, c, stream, in_place=in_place)
             down, up = (PIECES if n else 0 for n in (call.bytes_read, call.bytes_written))
-            waits = sum(given[name] for name in WAITS)
+            waits = sum(counts[name] for name in WAITS)
             expect(max(waits, down), down, call)
-            expect([given[name] for name in COPIES], [down, up], call)
+            expect([counts[name] for name in COPIES], [down, up], call)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -128,9 +128,9 @@ def test_recv_copies_only_what_came(stream):
     """In pieces, it is known how long a message is."""
     c, data = alone(16), any_bytes("int32", 1, 6)
     sent = [c.comm.Isend([part, MPI.BYTE], dest=0, tag=7) for part in (data[:4], data[4:])]
-    given = counted(recv("int32", (30,), 0), c, stream)
+    counts = counted(recv("int32", (30,), 0), c, stream)
     MPI.Request.Waitall(sent)
-    assert (given["bytes_down"], given["bytes_up"]) == (0, 24)
+    assert (counts["bytes_down"], counts["bytes_up"]) == (0, 24)
 
 
 def test_sendrecv_copies_only_what_came(stream):
@@ -142,10 +142,10 @@ def test_sendrecv_copies_only_what_came(stream):
     sent = [c.comm.Isend([data[:n], MPI.BYTE], dest=0, tag=2) for n in (4, 1)]
     pieces = [np.empty(4, "int32") for _ in range(6)]
     received = [c.comm.Irecv([piece, MPI.BYTE], source=0, tag=1) for piece in pieces]
-    given = counted(call, c, stream)
+    counts = counted(call, c, stream)
     MPI.Request.Waitall(sent + received)
-    assert given["bytes_down"] == 80
-    assert given["bytes_up"] == 20
+    assert counts["bytes_down"] == 80
+    assert counts["bytes_up"] == 20
 
 
 @pytest.mark.parametrize("name", OF_ONE_ARRAY)
@@ -156,14 +156,14 @@ def test_direct(name, stream, expect):
         c = communicator(chunk)
         for count in (0, COUNT):
             for call in calls(name, c, "float32", count):
-                given = counted(call, c, stream, is_open=True)
+                counts = counted(call, c, stream, is_open=True)
                 has_data = call.bytes_read > 0 or call.bytes_written > 0
-                expect(given.pop("cuStreamSynchronize"), has_data, call)
+                expect(counts.pop("cuStreamSynchronize"), has_data, call)
                 if call.is_packed and count:
-                    expect([given[name] for name in COPIES], [1, 1], call)
-                    moved = given["bytes_down"], given["bytes_up"]
+                    expect([counts[name] for name in COPIES], [1, 1], call)
+                    moved = counts["bytes_down"], counts["bytes_up"]
                     expect(moved, (call.bytes_read, call.bytes_written), call)
                     continue
-                expect(set(given.values()), {0}, call)
+                expect(set(counts.values()), {0}, call)
                 others = driver.count(*MEMORY, "cuEventRecord", "cuEventQuery")
                 expect(others, 0, call)

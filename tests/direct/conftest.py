@@ -18,7 +18,7 @@ pytest_plugins = ["sample"]
 
 FOLDER = Path(__file__).parent
 
-#: What programs find besides the packages that are installed.
+#: The folders of modules besides the packages that are installed.
 PATH = os.pathsep.join(
     map(str, (FOLDER, FOLDER / "plugins", FOLDER.parent / "device", FOLDER.parent / "mpi"))
 )
@@ -32,12 +32,12 @@ SETTINGS = {
     "PYTHONWARNINGS": "always::UserWarning",
 }
 
-#: What MPIs and launchers say when a process ends by a signal is none of ours.
+#: The messages of MPIs and launchers about a process that ended by a signal.
 OURS = re.compile(r"^(mpi4jax: |r\d+ \| |.*Warning: MPI)")
 
 
 class Outcome:
-    """What a program has printed, and what was said of it."""
+    """The output of a program, and the messages about it."""
 
     def __init__(self, done, program):
         self.program = program.splitlines()

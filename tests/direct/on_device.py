@@ -18,21 +18,21 @@ def calls_of(function, x):
     return compiled.calls_of(function, jax.ShapeDtypeStruct(x.shape, x.dtype))
 
 
-def run(function, x, kind="plain", number=0, is_entered=True):
-    """What a function with one call gives for an array on a GPU.
+def run(function, x, kind="plain", index=0, is_entered=True):
+    """The result of a function with one call for an array on a GPU.
 
-    The arrays are in memory of this kind, and the stream is in the context of this number.
+    The arrays are in memory of this kind, and the stream is in the context `index`.
     XLA makes that current for its calls, unless this is to be without.
     """
     (call,) = calls_of(function, x)
-    stream = driver.Stream(number)
+    stream = driver.Stream(index)
     operand = driver.DeviceArray(x.dtype, x.shape, kind=kind)
     operand.write_later(x, stream, DELAY)
     dtype, shape = call.result
     result = driver.DeviceArray(dtype, shape, kind=kind)
     before = driver.current_context()
     if is_entered:
-        driver.set_context(driver.context(number))
+        driver.set_context(driver.context(index))
     make(call, operand, result, stream)
     if is_entered:
         driver.set_context(before)

@@ -18,8 +18,8 @@ def no_launcher(monkeypatch):
 @pytest.mark.parametrize(("count", "device"), [(0, None), (1, 0), (2, None)])
 def test_what_the_machine_has(tmp_path, count, device):
     """The driver is not asked: that would fix what it shows."""
-    for number in range(count):
-        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    for index in range(count):
+        (tmp_path / f"0000:0{index}:00.0").mkdir()
     assert context._only_device(tmp_path) == device
     assert context._only_device(tmp_path / "none") is None
 

@@ -81,7 +81,7 @@ def test_a_context_before_mpi4py(start):
 
 
 def test_an_mpi_that_is_not_aware(start):
-    """It has a context, and gets copies nevertheless."""
+    """A process with a context gets copies nevertheless."""
     program = FIRST + CALL.replace("direct, staged =", "direct, staged = False,")
     program = program.replace("on_device.copies()", "driver.count('cuMemcpyDtoHAsync') > 0")
     done = start("import driver" + program, preload=False)
@@ -182,12 +182,12 @@ def test_prepare_gpu(start, argument, device):
     several = {"CUDA_VISIBLE_DEVICES": "0,1", "STAND_IN_DEVICES": "2"}
     program = PREPARED.format(device=argument) + ASK + "MPI.Finalize()\n"
     done = start(program, environ=several)
-    shares = [int(number == device) for number in range(3)]
+    shares = [int(index == device) for index in range(3)]
     assert (done.code, done.output) == (0, [f"0 True {shares} {device}"]), done
 
 
 def test_prepare_gpu_after_the_import(start):
-    """It is no mistake where `import mpi4jax` has done it already."""
+    """A second call is no mistake, after that of `import mpi4jax`."""
     done = start(FIRST + "mpi4jax.prepare_gpu()" + ASK)
     assert (done.code, done.output) == (0, ["0 True [1, 0, 0] 0"]), done
 
@@ -269,7 +269,7 @@ def program(x):
 
 import driver
 for _ in range(2):
-    result = on_device.run(program, on_device.ones(), number=1)
+    result = on_device.run(program, on_device.ones(), index=1)
 print((result == on_device.ones()).all(), on_device.copies())
 """
 
@@ -300,7 +300,7 @@ def test_arrays_in_another_context_by_wish(start):
 
 
 def test_the_progress_thread_has_the_context(start):
-    """It moves the messages of others, too: without, its tests would be strange."""
+    """The stand-in moves the messages of other libraries, too."""
     done = start(
         FIRST
         + """

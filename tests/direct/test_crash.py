@@ -1,4 +1,4 @@
-"""What is said where MPI crashes on the memory of a GPU."""
+"""The error where MPI crashes on the memory of a GPU."""
 
 import signal
 
@@ -71,7 +71,7 @@ def test_the_handlers_of_others_get_the_signal(crash):
 
 
 def test_a_handler_set_between_two_calls(crash):
-    """It is called, and hands the signal back to ours: nothing goes round in circles."""
+    """It is called, and hands the signal back to ours, which does not call it again."""
     done = crash(
         """
 import mpi4jax
@@ -84,7 +84,7 @@ def program(x):
 
 on_device.run(program, on_device.ones())
 faulthandler.enable()
-on_device.run(program, on_device.ones(), number=1)
+on_device.run(program, on_device.ones(), index=1)
 """,
         **WISH,
     )

@@ -1,4 +1,4 @@
-"""What `python -m mpi4jax doctor` says of MPI and the memory of GPUs."""
+"""The lines of `python -m mpi4jax doctor` about MPI and the memory of GPUs."""
 
 import os
 
@@ -52,7 +52,7 @@ def test_other_commands_prepare_a_gpu():
 
 
 def test_no_context_and_an_old_mpi():
-    """It is the doctor that initialises MPI here, and it has prepared nothing."""
+    """The doctor initialises MPI here, and has prepared nothing."""
     done = doctor(
         CUDA_VISIBLE_DEVICES="0,1",
         STAND_IN_DEVICES="2",

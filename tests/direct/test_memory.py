@@ -30,7 +30,7 @@ NOT_KNOWN = (
     "XLA_PYTHON_CLIENT_ALLOCATOR=default gives other memory"
 )
 
-#: What Open MPI was before it knew other memory, from the numbers that its text has.
+#: An Open MPI of before it knew other memory, from the numbers that its text has.
 OLD = {"AWARE_MPI_KINDS": ""}
 
 

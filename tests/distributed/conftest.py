@@ -99,10 +99,10 @@ def spread():
 def assert_is():
     """Compares the parts that this process has with those of a whole array."""
 
-    def call(found, expected, **tolerance):
-        assert found.shape == expected.shape
-        assert found.dtype == expected.dtype
-        for shard in found.addressable_shards:
+    def call(actual, expected, **tolerance):
+        assert actual.shape == expected.shape
+        assert actual.dtype == expected.dtype
+        for shard in actual.addressable_shards:
             part = np.asarray(shard.data)
             if tolerance:
                 np.testing.assert_allclose(part, expected[shard.index], **tolerance)

@@ -1,4 +1,4 @@
-"""What JAX's collectives give over MPI, against NumPy."""
+"""The results of JAX's collectives over MPI, against NumPy."""
 
 import os
 
@@ -63,7 +63,7 @@ def test_pmean(mesh, over, size, spread, assert_is, dtype):
 @pytest.mark.skipif("TEST_COLLECTIVES" in os.environ, reason="it can over gloo")
 @pytest.mark.parametrize("dtype", ONLY_SENT)
 def test_psum_of_what_xla_cannot_reduce(mesh, over, size, spread, dtype):
-    """It says so before MPI is called, and later calls work."""
+    """The error comes before MPI is called, and later calls work."""
     x = spread(values(size, dtype), mesh, "i")
     # XLA gathers by a sum.
     for collective in (jax.lax.psum, jax.lax.all_gather):

@@ -1,4 +1,4 @@
-"""What is refused once JAX runs on all processes."""
+"""The calls that are refused once JAX runs on all processes."""
 
 import os
 

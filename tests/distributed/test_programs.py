@@ -69,15 +69,15 @@ def test_training_step(grid, size, spread, assert_is):
     for _ in range(5):
         expected, value = step(expected, x, y)
         expected_losses.append(float(value))
-    found = (spread(first, grid, None, "j"), spread(second, grid, "j", None))
+    parameters = (spread(first, grid, None, "j"), spread(second, grid, "j", None))
     data = spread(x, grid, "i", None), spread(y, grid, "i", None)
     losses = []
     for _ in range(5):
-        found, value = step(found, *data)
+        parameters, value = step(parameters, *data)
         losses.append(float(value))
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-10)
     assert expected_losses[-1] < expected_losses[0]
-    for part, whole in zip(found, expected, strict=True):
+    for part, whole in zip(parameters, expected, strict=True):
         gathered = multihost_utils.process_allgather(part, tiled=True)
         np.testing.assert_allclose(gathered, whole, rtol=1e-10)
 
@@ -99,7 +99,7 @@ def test_threads_that_start_programs_at_once(mesh, spread, size):
 
     def work(_):
         sums = [np.asarray(total(x).addressable_data(0)) for _ in range(25)]
-        return all((one == size).all() for one in sums)
+        return all((total_of_ones == size).all() for total_of_ones in sums)
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))

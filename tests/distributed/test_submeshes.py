@@ -71,7 +71,7 @@ def test_programs_on_random_processes(run_on, rank, size, seed):
         rows = random.integers(LARGEST, size=shape).astype(np.float32)
         if rank in ranks:
             expected = COLLECTIVES[collective](rows, ranks.index(rank))
-            found = run_on(collective, ranks, rows)
+            result = run_on(collective, ranks, rows)
             np.testing.assert_array_equal(
-                found, expected, err_msg=f"{collective} on {ranks}"
+                result, expected, err_msg=f"{collective} on {ranks}"
             )

@@ -27,7 +27,7 @@ from mpi4jax._testing.cases import OPERATIONS, Case
 SIZES = (1, 1000, 5_000_000)
 #: The one of calls without `comm` sends long arrays in pieces.
 COMMUNICATORS = {"default": None, "COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
-#: What needs another call at the same time.
+#: The operations that need another call at the same time.
 HALVES = {"send", "recv"}
 
 
@@ -36,7 +36,7 @@ def array(rank: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def call_all(cases: list[Case], size: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What the cases give and what they have to, in one program."""
+    """The actual and the expected results of cases, in one program."""
     xs = {case.name: case.arrays(array, (size,)) for case in cases}
 
     @jax.jit

@@ -137,7 +137,7 @@ class Instruction(NamedTuple):
     def numbers(self) -> dict[str, int]:
         """The integers that the handler gets."""
         numbers = re.findall(r"\b(\w+) = (-?\d+) : i64", self.attributes)
-        return {name: int(number) for name, number in numbers}
+        return {name: int(value) for name, value in numbers}
 
     def called(self) -> list[str]:
         """The computations that it runs, in order."""
@@ -149,8 +149,8 @@ class Instruction(NamedTuple):
 
 
 def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
@@ -164,7 +164,7 @@ class Program:
 
     def __init__(self, text: str, thunks: str) -> None:
         self.text = text
-        #: What the runtime does, one line for each step.
+        #: The steps of the runtime, one line for each.
         self.thunks = thunks
         self.computations: dict[str, list[Instruction]] = {}
         self.entry = ""
@@ -194,7 +194,7 @@ class Program:
         )
 
     def chain(self, computation: str) -> Iterator[tuple[Instruction, set[Instruction]]]:
-        """What calls MPI, each with what the order of its calls comes from.
+        """The instructions that call MPI, each with the operand that orders its calls.
 
         That is what called MPI before, or nothing in this computation.
         """
@@ -222,7 +222,7 @@ class Program:
     def _origin(
         self, instruction: Instruction, makers: dict[str, Instruction]
     ) -> Instruction:
-        """What has made a byte or a token, or the parameter that it is a part of."""
+        """The instruction that made a byte or token, or the parameter that contains it."""
         follows = "get-tuple-element", "bitcast", "copy"
         while instruction.opcode in follows or instruction.target == ORDER:
             instruction = makers[instruction.operands[0]]

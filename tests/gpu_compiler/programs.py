@@ -54,7 +54,7 @@ def example(
 
 
 def shift(x: Any, like: Any = None, **tags: int) -> Any:
-    """What the neighbor on the left has."""
+    """The array of the neighbor on the left."""
     like = x if like is None else like
     return mpi.sendrecv(x, like, source=LEFT, dest=RIGHT, **tags)
 

@@ -81,12 +81,12 @@ class Writer:
 
     def update(self, _):
         operation, size = self.operation(), self.choose.randint(1, 2)
-        source, place = self.choose.randrange(3), self.choose.randrange(3)
+        source, target = self.choose.randrange(3), self.choose.randrange(3)
 
         def run(arrays):
             x, y = arrays
             rows = operation(lax.dynamic_slice_in_dim(x, source, size))
-            return [y, lax.dynamic_update_slice_in_dim(x, rows, place, 0)]
+            return [y, lax.dynamic_update_slice_in_dim(x, rows, target, 0)]
 
         return run
 

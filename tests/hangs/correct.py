@@ -45,7 +45,7 @@ def program(ranks: int = 2, code: int = 0, **environ: str) -> Any:
 
 
 class Loaded(NamedTuple):
-    """What most programs use. Some do something before they import it."""
+    """The imports of most programs. Some do something before them."""
 
     jax: Any
     jnp: Any
@@ -266,7 +266,7 @@ def order_of_first_use() -> None:
 
 @program()
 def messages_on_two_communicators() -> None:
-    """The same for messages: what one rank sends, the other one receives."""
+    """A slow pair of messages: the other rank receives what one sends."""
     p = load()
     a, b = (p.world.Split(0, p.rank) for _ in range(2))
     x = p.jnp.ones(1 << 21)
@@ -302,7 +302,7 @@ def large_message_to_a_slow_rank() -> None:
 
 @program(ranks=3)
 def large_exchange_with_a_slow_rank() -> None:
-    """The same with several messages, and with a request."""
+    """Several slow messages, and a request."""
     p = load()
     small, large = p.jnp.ones(2), p.jnp.ones(1 << 22)
     if p.rank == 0:
@@ -348,7 +348,7 @@ def interrupt_that_is_handled() -> None:
 
 @program(MPI4JAX_HANG_REPORT="0")
 def interrupt_that_is_handled_without_reports() -> None:
-    """The same, where nothing is reported."""
+    """A slow rank, where nothing is reported."""
     _interrupted(lambda p: p.mpi.barrier(), before=False)
 
 
@@ -407,7 +407,7 @@ def save_at_exit() -> None:
 
 @program(ranks=3)
 def messages_at_exit() -> None:
-    """The same, where the function sends what another rank waits for."""
+    """A function that sends the message that another rank waits for."""
     state: dict[str, Loaded] = {}
 
     def save() -> None:

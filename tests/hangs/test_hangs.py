@@ -136,7 +136,7 @@ def run_correct(name):
 
 @pytest.fixture(scope="session")
 def runs(request):
-    """What the programs did that the chosen tests ask for: two of them run at once."""
+    """The outcomes of the programs of the chosen tests: two of them run at once."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     params = [call.params for call in calls if call]
     names = [each["name"] for each in params if "name" in each]

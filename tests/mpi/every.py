@@ -9,6 +9,7 @@ import functools
 import inspect
 import unittest.mock
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +45,12 @@ every_case = over(CASES.values())
 every_derivative = over(case for case in CASES.values() if case.has_derivative)
 
 
+def calling(case: Case, functions: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Have the call of a case take other functions, by name, than those of `mpi`."""
+    namespace = type(case).call.__globals__
+    return unittest.mock.patch.dict(namespace, mpi=SimpleNamespace(**functions))
+
+
 def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
     """Call an operation, and return the arguments of each of its functions."""
     arguments = {}
@@ -59,9 +66,7 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
 
         return call
 
-    functions = SimpleNamespace(**{name: recorded(name) for name in case.operations})
-    # Where the call of the case looks `mpi` up.
-    with unittest.mock.patch.dict(type(case).call.__globals__, mpi=functions):
+    with calling(case, {name: recorded(name) for name in case.operations}):
         case.call(x)
     return arguments
 

@@ -20,7 +20,7 @@ PATIENCE = 600
 LIBRARY = facts.library_name(MPI.Get_library_version())
 IS_OPEN_MPI = LIBRARY.startswith("Open MPI")
 
-#: What the doctor measures.
+#: The measurements of the doctor.
 MEASURED = [
     (name, size)
     for name in ("allreduce", "sendrecv")
@@ -191,7 +191,7 @@ def test_doctor_without_jax(broken):
     problem = "mpi4jax cannot be imported: ImportError: it is broken"
     assert report["problems"] == [problem]
     assert report["times"] == []
-    assert [one["mpi"]["rank"] for one in report["ranks"]] == [0, 1]
+    assert [rank["mpi"]["rank"] for rank in report["ranks"]] == [0, 1]
 
 
 ONE_IS_DIFFERENT = """
@@ -248,7 +248,7 @@ def test_an_error_on_one_rank_ends_all(launch):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("members", "text"),
     [
         ([3], "rank 3"),
         ([0, 1, 2], "ranks 0-2"),
@@ -259,8 +259,8 @@ def test_an_error_on_one_rank_ends_all(launch):
         ([*range(20), *range(40, 60), 80, 82, 84], "ranks 0-19, 40-59, 80 and 2 more"),
     ],
 )
-def test_names_of_ranks(given, text):
-    assert ranks.named(given) == text
+def test_names_of_ranks(members, text):
+    assert ranks.named(members) == text
 
 
 def test_what_ranks_say():
@@ -275,7 +275,7 @@ STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "found"),
+    ("environ", "variable"),
     [
         ({}, None),
         (HYDRA, "PMI_SIZE"),
@@ -289,13 +289,13 @@ STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
     ],
 )
-def test_launchers(environ, found):
+def test_launchers(environ, variable):
     launchers = launcher.launchers(environ)
-    if found is None:
+    if variable is None:
         assert launchers == []
         assert launcher.is_first(environ)
     else:
-        assert launchers[0][1:] == (1, 4, found)
+        assert launchers[0][1:] == (1, 4, variable)
         assert not launcher.is_first(environ)
 
 
@@ -460,7 +460,7 @@ def test_more_ranks_than_cpus_on_several_hosts():
 
 
 def hosts_section(special_hosts):
-    """What the doctor says of hosts, each given by its ranks and what is special of it."""
+    """The doctor's section about hosts, each given by its ranks and special settings."""
     everyones = [
         rank_with({"name": name, **special})
         for name, (count, special) in special_hosts.items()
@@ -470,8 +470,8 @@ def hosts_section(special_hosts):
 
 
 def test_few_hosts_have_a_line_each():
-    found = hosts_section({f"n{host}": (2, {}) for host in range(4)})
-    assert found == [
+    section = hosts_section({f"n{host}": (2, {}) for host in range(4)})
+    assert section == [
         (
             f"n{host}",
             f"ranks {2 * host}-{2 * host + 1}, 2 CPU(s) allowed, huge pages: always",
@@ -481,10 +481,10 @@ def test_few_hosts_have_a_line_each():
 
 
 def test_hosts_that_are_alike_share_a_line():
-    given = {f"n{host}": (2, {}) for host in range(10)}
-    given["n3"] = 1, {}
-    given["n5"] = given["n7"] = 2, {"huge_pages": None}
-    assert hosts_section(given) == [
+    special_hosts = {f"n{host}": (2, {}) for host in range(10)}
+    special_hosts["n3"] = 1, {}
+    special_hosts["n5"] = special_hosts["n7"] = 2, {"huge_pages": None}
+    assert hosts_section(special_hosts) == [
         (
             "7 hosts",
             "n0, n1, n2 and 4 more: 2 rank(s) each, 2 CPU(s) allowed, huge pages: always",
@@ -515,12 +515,14 @@ def many_ranks(has_problems=True):
             "CUDA_VISIBLE_DEVICES": str(rank % 4),
             "UCX_NET_DEVICES": f"mlx5_{rank % RANKS_PER_HOST}:1",
             "JAX_COMPILATION_CACHE_DIR": f"/tmp/cache-{rank}",
-            **{f"FI_OPTION_{number}": str(rank % 2) for number in range(9)},
+            **{f"FI_OPTION_{index}": str(rank % 2) for index in range(9)},
         }
-        one = rank_with({"name": f"node{host:03}", "cpus": cpus}, settings)
-        one["mpi"].update(standard="5.0", transports="ch4:ofi", size=HOSTS * RANKS_PER_HOST)
-        one["versions"] = dict.fromkeys(["python", *facts.PACKAGES], "1.2.3")
-        one["devices"] = {
+        rank_facts = rank_with({"name": f"node{host:03}", "cpus": cpus}, settings)
+        rank_facts["mpi"].update(
+            standard="5.0", transports="ch4:ofi", size=HOSTS * RANKS_PER_HOST
+        )
+        rank_facts["versions"] = dict.fromkeys(["python", *facts.PACKAGES], "1.2.3")
+        rank_facts["devices"] = {
             "abi": "mpich",
             "platform": "cpu" if host in (11, 12) else "gpu",
             "devices": ["NVIDIA H200"],
@@ -529,9 +531,9 @@ def many_ranks(has_problems=True):
             "is_direct": True,
         }
         if has_problems:
-            one["versions"]["jax"] = "0.8.1" if host == 7 else "0.10.2"
-            one["errors"] = [f"no space left for /tmp/{rank}"] if host % 2 else []
-        everyones.append(one)
+            rank_facts["versions"]["jax"] = "0.8.1" if host == 7 else "0.10.2"
+            rank_facts["errors"] = [f"no space left for /tmp/{rank}"] if host % 2 else []
+        everyones.append(rank_facts)
     return everyones
 
 
@@ -579,8 +581,8 @@ def test_differences_among_many_ranks():
 
 
 def test_many_problems_and_notes():
-    one = many_ranks()[0]
-    text = doctor.report([one], [], [f"p{n}" for n in range(5)], "abcdef")
+    rank_facts = many_ranks()[0]
+    text = doctor.report([rank_facts], [], [f"p{n}" for n in range(5)], "abcdef")
     expected = "".join(f"problem: p{n}\n" for n in range(5))
     expected += "note: a\nnote: b\nnote: c\nnote: d\n"
     assert text.endswith(f"\n{expected}note: and 2 more (--json prints all of them)\n")
@@ -624,8 +626,8 @@ def test_thread_levels():
 
 
 def test_devices():
-    one = rank_with()
-    one["devices"] = {
+    rank_facts = rank_with()
+    rank_facts["devices"] = {
         "platform": "gpu",
         "devices": ["NVIDIA H200", "NVIDIA H200"],
         "driver": "cuda",
@@ -639,11 +641,11 @@ def test_devices():
         "CUDA-aware": "yes",
         "MPI gets": "the memory of GPUs",
     }
-    assert doctor.describe_devices(one["devices"]) == expected
-    one["devices"].update(mpi_takes_device_memory=None, is_direct=False)
+    assert doctor.describe_devices(rank_facts["devices"]) == expected
+    rank_facts["devices"].update(mpi_takes_device_memory=None, is_direct=False)
     expected.update({"CUDA-aware": "MPI does not say", "MPI gets": "copies"})
-    assert doctor.describe_devices(one["devices"]) == expected
-    one["devices"].update(
+    assert doctor.describe_devices(rank_facts["devices"]) == expected
+    rank_facts["devices"].update(
         has_start_context=False,
         why_no_context="it was late",
         memory="pool",
@@ -654,9 +656,9 @@ def test_devices():
         "memory": "of a stream-ordered pool (cuda_async)",
         "kinds taken": "plain: yes, pool: no, mapped: not known",
     }
-    assert doctor.describe_devices(one["devices"]) == expected
+    assert doctor.describe_devices(rank_facts["devices"]) == expected
     without_gpu = rank_with({"cpus": [2]})
-    assert doctor.examine([one, without_gpu]) == (
+    assert doctor.examine([rank_facts, without_gpu]) == (
         [],
         ["rank 0: platform gpu, rank 1: platform cpu"],
     )
@@ -688,8 +690,8 @@ def test_selftest():
     first, *lines, last = done.stdout.splitlines()
     assert first == f"{LIBRARY}, 2 rank(s)"
     assert re.fullmatch(r"all is well \(\d+ s\)", last)
-    found = [re.fullmatch("ok      (.*)", line)[1] for line in lines]
-    names = [name for line in found for name in line.split(" and ")]
+    lines_of_cases = [re.fullmatch("ok      (.*)", line)[1] for line in lines]
+    names = [name for line in lines_of_cases for name in line.split(" and ")]
     assert sorted(names) == sorted(NAMES)
 
 
@@ -746,19 +748,19 @@ def test_selftest_that_hangs(launch):
         assert text in done.stdout + done.stderr, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "1e400", "1h", ""])
-def test_selftest_with_a_limit_that_is_none(given, capsys):
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "1e400", "1h", ""])
+def test_selftest_with_a_limit_that_is_none(limit, capsys):
     with pytest.raises(SystemExit, match="2"):
-        parser().parse_args(["selftest", "--limit", given])
+        parser().parse_args(["selftest", "--limit", limit])
     assert capsys.readouterr().err.endswith(
-        f"error: argument --limit: {given!r} is given, "
+        f"error: argument --limit: {limit!r} is given, "
         "expected a number of seconds greater than 0\n"
     )
 
 
 def test_a_limit_that_no_timer_can_wait_for():
-    given = parser().parse_args(["selftest", "--limit", "1e300"])
-    watchdog = Watchdog(sys.stderr.fileno(), given.limit)
+    arguments = parser().parse_args(["selftest", "--limit", "1e300"])
+    watchdog = Watchdog(sys.stderr.fileno(), arguments.limit)
     watchdog.start("nothing")
     watchdog.timer.join(timeout=0.2)
     assert watchdog.timer.is_alive()
@@ -820,7 +822,7 @@ def test_help_needs_nothing(broken):
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("period", "error"),
     [
         (["nan", "2"], "'nan' is given, expected a number of seconds, 0 or greater"),
         (["0", "-1"], "'-1' is given, expected a number of seconds, 0 or greater"),
@@ -828,15 +830,15 @@ def test_help_needs_nothing(broken):
         (["3", "2"], "3 2 is given, expected BEGIN to be less than END"),
     ],
 )
-def test_a_period_that_is_none(given, error, capsys):
+def test_a_period_that_is_none(period, error, capsys):
     with pytest.raises(SystemExit, match="2"):
-        parser().parse_args(["trace", "folder", "--between", *given])
+        parser().parse_args(["trace", "folder", "--between", *period])
     assert capsys.readouterr().err.endswith(f"error: argument --between: {error}\n")
 
 
 def test_a_period_without_an_end():
-    given = parser().parse_args(["trace", "folder", "--between", "2", "inf"])
-    assert given.between == [2, float("inf")]
+    arguments = parser().parse_args(["trace", "folder", "--between", "2", "inf"])
+    assert arguments.between == [2, float("inf")]
 
 
 def test_without_a_command():

@@ -1,4 +1,4 @@
-"""What `mpi4jax.diagnostics` needs of MPI, and what its documentation shows."""
+"""The needs of `mpi4jax.diagnostics`, and the programs of its documentation."""
 
 import re
 from pathlib import Path

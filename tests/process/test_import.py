@@ -1,4 +1,4 @@
-"""What `import mpi4jax` does, and says if it can't."""
+"""The effects of `import mpi4jax`, and its errors."""
 
 import importlib.metadata
 import re

@@ -96,7 +96,7 @@ def test_variable(launch, tmp_path):
 
 
 def test_a_disk_that_is_full(launch):
-    """What is missing is counted, and the program goes on."""
+    """Lost records are counted, and the program goes on."""
     done = launch(
         """
         import resource

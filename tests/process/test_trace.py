@@ -64,20 +64,22 @@ def traced(launch, tmp_path):
 
 
 def slices(events):
-    """What took its time on a thread."""
+    """The events of a thread that have a duration."""
     return [event for event in events if event["ph"] == "X"]
 
 
 def names(events, process, track=None):
     """The names of what a process did, in order, on one of its tracks."""
-    found = [
+    slices_of_track = [
         event
         for event in events
         if event["ph"] == "X"
         and event["pid"] == process
         and (track is None or event["tid"] % 1000 == track)
     ]
-    return [event["name"] for event in sorted(found, key=lambda event: event["ts"])]
+    return [
+        event["name"] for event in sorted(slices_of_track, key=lambda event: event["ts"])
+    ]
 
 
 COMPILES, EAGER, CALLS = 100, 200, 300
@@ -233,7 +235,7 @@ def test_between(traced, tmp_path):
 
 
 def test_a_process_that_is_killed(launch, tmp_path):
-    """What it has called before is there, and what it was in."""
+    """The trace has the calls before, and the one that was interrupted."""
     done = launch(
         """
         import os, time, threading
@@ -452,8 +454,8 @@ OPERATIONS = "allreduce bcast send recv reduce sendrecv exchange neighbor_alltoa
 #: Messages with ranks 1 and 2, or with one rank.
 BOTH, ROOT, OTHER = 1, 2, 3
 SITES = [
-    {"kind": "site", "number": number, "line": "", "sent": ends, "received": ends}
-    for number, ends in (
+    {"kind": "site", "number": index, "line": "", "sent": ends, "received": ends}
+    for index, ends in (
         (BOTH, [[1, 0, 8], [2, 0, 8], [-2, 0, 8]]),
         (ROOT, [[0, 0, 8]]),
         (OTHER, [[1, 0, 8]]),

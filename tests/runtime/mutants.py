@@ -118,10 +118,10 @@ def core_of(copy: Path) -> Path:
 def fails(tests: tuple[str, ...], packages: Path, ranks: int) -> tuple[bool, str]:
     """Run tests with the packages in a folder. Says whether they fail, and how."""
     names = runs.under("runtime", *tests)
-    one = runs.Run(CUDA, ranks, names, (("TEST_LIMIT", "60"),))
-    environ = one.settings()
+    run = runs.Run(CUDA, ranks, names, (("TEST_LIMIT", "60"),))
+    environ = run.settings()
     environ["PYTHONPATH"] = os.pathsep.join([str(packages), environ["PYTHONPATH"]])
-    command = one.command("-q", "-x", "--color=no")
+    command = run.command("-q", "-x", "--color=no")
     code, output = environments.attempt(command, environ, timeout=300)
     lines = re.findall(r"^(?:FAILED|E  |stand-in driver:).*", output, re.MULTILINE)
     return code != 0, "\n".join(dict.fromkeys(line[:160] for line in lines[:6]))

@@ -45,8 +45,8 @@ def test_a_failure_while_others_wait():
     x = jax.device_put(np.arange(6, dtype=np.float32))
     add = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM, comm=MPI.COMM_SELF) + 1)
     results = []
-    for number in range(5):
-        if number == 2:
+    for index in range(5):
+        if index == 2:
             jax.block_until_ready(results)
             _core.free_staging()
             driver.fail("cuMemHostAlloc", 2)

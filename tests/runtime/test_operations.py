@@ -21,9 +21,9 @@ def mine(rank, shape, dtype=np.float32):
 @over(CASES.values())
 def test_results(case, transform, way):
     for root in case.roots:
-        one = case.replace(root=root)
-        xs = one.arrays(mine, (3, 2))
-        result = transform(one.call)(jax.device_put(xs[one.rank]))
-        expected = one.result(xs)
+        rooted = case.replace(root=root)
+        xs = rooted.arrays(mine, (3, 2))
+        result = transform(rooted.call)(jax.device_put(xs[rooted.rank]))
+        expected = rooted.result(xs)
         assert result.dtype == expected.dtype
         np.testing.assert_array_equal(result, expected)

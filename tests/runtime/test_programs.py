@@ -115,13 +115,13 @@ def test_many_arrays_come_and_go():
     """Memory that is freed is poisoned, so an array that was freed too early would show."""
     send = jax.jit(lambda x: mpi.sendrecv(x, x, LEFT, RIGHT))
     results = []
-    for number in range(60):
-        results.append(send(put(np.full(1000 + number, RANK * 1000 + number, np.float32))))
-        if number % 3 == 2:
+    for index in range(60):
+        results.append(send(put(np.full(1000 + index, RANK * 1000 + index, np.float32))))
+        if index % 3 == 2:
             del results[-2]
     for result in results:
-        number = result.size - 1000
-        np.testing.assert_array_equal(result, np.float32((RANK - 1) % SIZE * 1000 + number))
+        index = result.size - 1000
+        np.testing.assert_array_equal(result, np.float32((RANK - 1) % SIZE * 1000 + index))
 
 
 def test_messages_in_a_row():

@@ -107,7 +107,7 @@ def test_rows_in_flight():
 
 
 def test_rows_while_computing():
-    """What is computed meanwhile uses the row that is sent."""
+    """The computation meanwhile uses the row that is sent."""
 
     def function(x):
         row = x[2]

@@ -18,12 +18,12 @@ def test_two_threads(way):
     ]
     outcomes = [[], []]
 
-    def work(number):
+    def work(index):
         for turn in range(20):
-            x = np.full(300, number + 10 * turn, np.float32)
-            outcomes[number].append((x, programs[number](jax.device_put(x))))
+            x = np.full(300, index + 10 * turn, np.float32)
+            outcomes[index].append((x, programs[index](jax.device_put(x))))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

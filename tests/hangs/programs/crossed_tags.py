@@ -1,4 +1,4 @@
-"""What rank 0 sends has another tag than what rank 1 receives."""
+"""Rank 0 sends with another tag than rank 1 receives with."""
 
 import jax.numpy as jnp
 from mpi4py import MPI

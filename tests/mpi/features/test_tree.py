@@ -1,15 +1,13 @@
 """Operations on trees: what each leaf by itself gives, in fewer messages."""
 
 import functools
-import unittest.mock
 from collections import Counter
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every import over
+from every import calling, over
 from mpi4py import MPI
 
 import mpi4jax
@@ -18,7 +16,6 @@ from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax._internal.forms.token import EmptyToken
 from mpi4jax._internal.layout import packing
-from mpi4jax._testing import cases
 from mpi4jax._testing.cases import CASES, OPERATORS
 
 COMM = MPI.COMM_WORLD
@@ -91,7 +88,7 @@ def on_trees(case, module=mpi.tree):
     functions = {name: without_status(getattr(module, name)) for name in case.operations}
 
     def call(tree):
-        with unittest.mock.patch.object(cases, "mpi", SimpleNamespace(**functions)):
+        with calling(case, functions):
             return case.call(tree)
 
     return call

@@ -292,10 +292,10 @@ def test_other_types_are_refused(transform, calls_of):
         if hasattr(jnp, "int1"):
             others.append(jnp.zeros(3, jnp.int1))
         for x in others:
-            dtype_text = re.escape(str(x.dtype))
+            dtype = re.escape(str(x.dtype))
             with pytest.raises(
                 TypeError,
-                match=f'bcast got an array of type {dtype_text} for argument "x", expected one '
+                match=f'bcast got an array of type {dtype} for argument "x", expected one '
                 "of bool, int8, .*, complex128, float8_e3m4, .*, int2, int4, uint2, uint4",
             ):
                 transform(lambda x: mpi.bcast(x, 0))(x)
