@@ -1,4 +1,4 @@
-//! What a CUDA component of an MPI knows of devices: the stand-in driver, as it looks from there.
+//! The CUDA component of an MPI: devices of the stand-in driver, as seen from there.
 
 use std::env;
 use std::ffi::{CStr, c_int, c_void};

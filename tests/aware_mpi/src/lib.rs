@@ -18,7 +18,7 @@ mod real;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-/// What the core looks up in mpi4py's module is looked up here first.
+/// Looks a function up here before mpi4py's module, where the core asks for it.
 ///
 /// # Safety
 /// As of `dlsym`.
@@ -61,8 +61,8 @@ pub extern "C" fn aware_mpi_strange_tests() -> usize {
 
 /// Reads a number that a real function gives.
 fn number_from(function: impl FnOnce(*mut c_int) -> c_int) -> usize {
-    let mut number: c_int = 0;
-    let code = function(ptr::from_mut(&mut number));
+    let mut value: c_int = 0;
+    let code = function(ptr::from_mut(&mut value));
     assert_eq!(code, 0, "the real MPI failed");
-    number.try_into().unwrap_or(0)
+    value.try_into().unwrap_or(0)
 }

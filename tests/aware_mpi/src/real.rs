@@ -53,7 +53,7 @@ pub fn find(name: &CStr) -> *mut c_void {
     unsafe { dlsym(library(), name.as_ptr()) }
 }
 
-/// The same of another library that is loaded already.
+/// A function of another library that is loaded already, null if it has none of this name.
 pub fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: what is loaded already is opened once more, and stays.
     unsafe {

@@ -133,7 +133,9 @@ const ATTRIBUTES: &[(c_int, c_int)] = &[
 
 pub fn device_attribute(value: *mut c_int, attribute: c_int, of: c_int) -> Outcome {
     check(of)?;
-    let known = ATTRIBUTES.iter().find(|(number, _)| *number == attribute);
+    let known = ATTRIBUTES
+        .iter()
+        .find(|(attribute_code, _)| *attribute_code == attribute);
     give(value, known.map_or(0, |(_, value)| *value))
 }
 
@@ -191,8 +193,8 @@ pub fn can_access_peer(can: *mut c_int, from: c_int, to: c_int) -> Outcome {
 /// A device's primary context is the one with its number.
 fn primary(of: c_int) -> Result<usize, c_int> {
     check(of)?;
-    let number = usize::try_from(of).map_err(|_| INVALID_DEVICE)?;
-    driver::context(number).ok_or(INVALID_DEVICE)
+    let index = usize::try_from(of).map_err(|_| INVALID_DEVICE)?;
+    driver::context(index).ok_or(INVALID_DEVICE)
 }
 
 pub fn primary_retain(context: *mut *mut c_void, of: c_int) -> Outcome {

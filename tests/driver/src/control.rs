@@ -12,10 +12,10 @@ use crate::pool;
 use crate::state::{Failure, State, lock};
 use crate::stream::{self, Command, stream};
 
-/// The context with this number, null when there is none. Does not make it current.
+/// The context with this index, null when there is none. Does not make it current.
 #[unsafe(no_mangle)]
-pub extern "C" fn stand_in_context(number: usize) -> *mut c_void {
-    driver::context(number).unwrap_or(0) as *mut c_void
+pub extern "C" fn stand_in_context(index: usize) -> *mut c_void {
+    driver::context(index).unwrap_or(0) as *mut c_void
 }
 
 /// Device memory that faults when the host touches it; 0 without memory.
@@ -190,8 +190,8 @@ pub extern "C" fn stand_in_reset_counts() {
     lock().reset_counts();
 }
 
-/// What there is now: "host_bytes", "host_blocks", "events", "device_bytes"; or "peak_host_bytes" since the last
-/// reset of the counts. `u64::MAX` for another name.
+/// The present "host_bytes", "host_blocks", "events" or "device_bytes", or the "peak_host_bytes" since
+/// the last reset of the counts. `u64::MAX` for another name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stand_in_live(name: *const c_char) -> u64 {
     // SAFETY: the caller gives a C string.

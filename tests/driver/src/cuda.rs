@@ -24,8 +24,8 @@ use crate::pool::{
     pool_create, pool_destroy, pool_trim, set_pool_attribute,
 };
 use crate::stream::{
-    HostFunction, elapsed, host_function, is_capturing, stream_create, stream_create_with_priority,
-    stream_destroy, stream_query, wait_event,
+    HostFunction, capture_status, elapsed, host_function, stream_create,
+    stream_create_with_priority, stream_destroy, stream_query, wait_event,
 };
 use crate::virtual_memory::{
     address_free, address_reserve, create, granularity, map, release, retain, set_access, unmap,
@@ -167,7 +167,7 @@ driver_functions! {
         needs Context => stream_destroy;
     cuStreamQuery: safe cuStreamQuery(stream: *mut c_void) needs Context => stream_query;
     cuStreamIsCapturing: unsafe cuStreamIsCapturing(stream: *mut c_void, status: Out<c_int>)
-        needs Context => is_capturing;
+        needs Context => capture_status;
     cuStreamWaitEvent: safe cuStreamWaitEvent(
         stream: *mut c_void, event: *mut c_void, flags: c_uint
     ) needs Context => wait_event;

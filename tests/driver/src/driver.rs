@@ -13,7 +13,7 @@ use crate::stream::{
     synchronize,
 };
 
-/// What must have happened before a call.
+/// The state that a call requires.
 #[derive(PartialEq, PartialOrd)]
 pub enum Needs {
     Nothing,
@@ -140,7 +140,7 @@ pub fn index(name: &CStr) -> Option<usize> {
     names.position(|known| *known == name)
 }
 
-/// Counts a call of the function at this place in the tables, and makes it unless it has to fail.
+/// Counts a call of the function with this index in the tables, and makes it unless it has to fail.
 pub fn call(index: usize, needs: Needs, body: impl FnOnce() -> Outcome) -> c_int {
     let mut state = lock();
     state.counts.calls[index] += 1;
@@ -194,9 +194,9 @@ pub fn setting(name: &str, default: c_int) -> c_int {
 const CONTEXTS: usize = 0xC0 << 48;
 const HIGHEST_CONTEXT: usize = 0xFFFF;
 
-/// The context with this number.
-pub fn context(number: usize) -> Option<usize> {
-    (number <= HIGHEST_CONTEXT).then_some(CONTEXTS + number * 16)
+/// The context with this index.
+pub fn context(index: usize) -> Option<usize> {
+    (index <= HIGHEST_CONTEXT).then_some(CONTEXTS + index * 16)
 }
 
 pub fn is_context(handle: usize) -> bool {
@@ -226,12 +226,12 @@ pub fn set_current(context: *mut c_void) -> Outcome {
     Ok(())
 }
 
-pub fn give<T>(place: *mut T, value: T) -> Outcome {
-    if place.is_null() {
+pub fn give<T>(target: *mut T, value: T) -> Outcome {
+    if target.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the place is the caller's to be written.
-    unsafe { *place = value };
+    // SAFETY: the target is the caller's to be written.
+    unsafe { *target = value };
     Ok(())
 }
 

@@ -37,8 +37,8 @@ const OBJECT: u8 = 1;
 pub unsafe fn variables(image: *const u8) -> Vec<(CString, usize)> {
     // SAFETY: what is read is where the format has it.
     unsafe {
-        let word = |place: usize| image.add(place).cast::<u64>().read_unaligned() as usize;
-        let half = |place: usize| image.add(place).cast::<u32>().read_unaligned();
+        let word = |offset: usize| image.add(offset).cast::<u64>().read_unaligned() as usize;
+        let half = |offset: usize| image.add(offset).cast::<u32>().read_unaligned();
         let sections = word(SECTIONS);
         let count = image.add(SECTION_COUNT).cast::<u16>().read_unaligned();
         let header = |index: usize| sections + index * HEADER;

@@ -139,10 +139,10 @@ const CUDNN: [c_int; 3] = [9, 20, 0];
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetProperty(property: c_int, value: *mut c_int) -> c_int {
-    let number = usize::try_from(property)
+    let version_part = usize::try_from(property)
         .ok()
         .and_then(|index| CUDNN.get(index));
-    code(give(value, number.copied().unwrap_or(0)))
+    code(give(value, version_part.copied().unwrap_or(0)))
 }
 
 /// Of Python callbacks, which copy like this.

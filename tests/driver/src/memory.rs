@@ -17,7 +17,7 @@ const NEW_DEVICE_MEMORY: u8 = 0xCD;
 const NEW_HOST_MEMORY: u8 = 0xAB;
 /// Kernels may read so many bytes at once, and the last of them from behind an array.
 const LONGEST_LOAD: usize = 16;
-/// What is in page-locked memory from the time a copy to it is queued until it arrives.
+/// Fills page-locked memory from the time a copy to it is queued until it arrives.
 const NOT_ARRIVED: u8 = 0xEF;
 
 /// Memory of the device, with the view through which this driver reads and writes.
@@ -37,8 +37,8 @@ impl Physical {
 
     /// Maps a part once more: at `to` if that is not 0, else where there is room.
     fn view(&self, offset: usize, bytes: usize, to: usize, protection: c_int) -> Option<usize> {
-        let place = if to == 0 { 0 } else { libc::MREMAP_FIXED };
-        let flags = libc::MREMAP_MAYMOVE | place;
+        let fixed = if to == 0 { 0 } else { libc::MREMAP_FIXED };
+        let flags = libc::MREMAP_MAYMOVE | fixed;
         let part = (self.hidden + offset) as *mut c_void;
         let (to, length) = (to as *mut c_void, mapped(bytes));
         // SAFETY: a shared mapping is mapped again when its old size is 0. What is at `to` is the
@@ -314,7 +314,7 @@ pub fn alloc(address: *mut usize, bytes: usize) -> Outcome {
     give(address, new_device_memory(bytes)?)
 }
 
-/// What the host may do with device memory: nothing, unless it is open.
+/// The host's access to device memory: none, unless it is open.
 fn protection(state: &State) -> c_int {
     match state
         .is_open

@@ -177,7 +177,9 @@ const ATTRIBUTES: &[(c_int, c_int)] = &[(0, 1024), (4, 32), (5, 90), (6, 90)];
 
 pub fn function_attribute(value: *mut c_int, attribute: c_int, function: *mut c_void) -> Outcome {
     check(function)?;
-    let known = ATTRIBUTES.iter().find(|(number, _)| *number == attribute);
+    let known = ATTRIBUTES
+        .iter()
+        .find(|(attribute_code, _)| *attribute_code == attribute);
     give(value, known.map_or(0, |(_, value)| *value))
 }
 
@@ -294,8 +296,8 @@ fn launch_on(function: *mut c_void, settings: &Settings, arguments: *mut *mut c_
         let Ok(kernel) = code.as_ref() else {
             return;
         };
-        if let Err(what) = ptx::run(kernel, &parameters, blocks, threads, shared, &reach) {
-            lock().violation(&format!("kernel {name:?}: {what}"));
+        if let Err(error) = ptx::run(kernel, &parameters, blocks, threads, shared, &reach) {
+            lock().violation(&format!("kernel {name:?}: {error}"));
         }
     };
     stream(&mut state, settings.stream)?.push(Command::new(work));

@@ -1,4 +1,4 @@
-//! What all threads share, under one lock.
+//! The state that all threads share, under one lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -21,7 +21,7 @@ pub const NOT_READY: c_int = 600;
 pub const NOT_PERMITTED: c_int = 800;
 pub const NOT_SUPPORTED: c_int = 801;
 
-/// What a driver function comes to: an error is its code.
+/// The outcome of a driver function: an error is its code.
 pub type Outcome = Result<(), c_int>;
 
 pub struct Failure {
@@ -125,9 +125,9 @@ impl State {
         ((0xA0 << 48) + self.handles * 16, self.handles as u64)
     }
 
-    pub fn violation(&mut self, what: &str) -> c_int {
+    pub fn violation(&mut self, description: &str) -> c_int {
         // Not eprintln!, which panics when stderr is closed.
-        let _ = writeln!(io::stderr(), "stand-in driver: {what}");
+        let _ = writeln!(io::stderr(), "stand-in driver: {description}");
         self.counts.violations += 1;
         INVALID_VALUE
     }

@@ -53,8 +53,8 @@ impl Command {
 pub struct Stream {
     context: usize,
     commands: VecDeque<Command>,
-    /// How many commands it was given, and how many of them are done.
-    given: u64,
+    /// How many commands were queued, and how many of them are done.
+    queued: u64,
     done: u64,
     /// None once the stream is being freed.
     thread: Option<JoinHandle<()>>,
@@ -63,7 +63,7 @@ pub struct Stream {
 impl Stream {
     pub fn push(&mut self, command: Command) {
         self.commands.push_back(command);
-        self.given += 1;
+        self.queued += 1;
         notify();
     }
 
@@ -107,7 +107,7 @@ pub fn create(context: usize) -> Option<usize> {
         Stream {
             context,
             commands,
-            given: 0,
+            queued: 0,
             done: 0,
             thread,
         },
@@ -141,10 +141,10 @@ pub fn idle() {
 
 pub fn synchronize(handle: *mut c_void) -> Outcome {
     let mut state = lock();
-    let number = stream(&mut state, handle)?.given;
+    let count = stream(&mut state, handle)?.queued;
     let point = Point {
         stream: handle as usize,
-        number,
+        count,
     };
     drop(wait_while(state, |state| point.is_pending(state)));
     Ok(())
@@ -155,7 +155,7 @@ fn is_busy(state: &State, handle: usize) -> bool {
     stream.is_some_and(Stream::is_busy)
 }
 
-/// What the thread of a stream does. `seed` makes its times the same in each run.
+/// The thread of a stream. `seed` makes its times the same in each run.
 fn run(handle: usize, seed: u64) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut state = lock();
@@ -214,8 +214,8 @@ pub fn stream_query(handle: *mut c_void) -> Outcome {
     }
 }
 
-/// No function that could begin a capture is there.
-pub fn is_capturing(handle: *mut c_void, status: *mut c_int) -> Outcome {
+/// Answers that no capture is under way, as no function could begin one.
+pub fn capture_status(handle: *mut c_void, status: *mut c_int) -> Outcome {
     stream(&mut lock(), handle)?;
     give(status, 0)
 }
@@ -266,18 +266,18 @@ pub struct Event {
     time: Option<Instant>,
 }
 
-/// The first `number` commands of a stream.
+/// The first `count` commands of a stream.
 #[derive(Clone, Copy)]
 struct Point {
     stream: usize,
-    number: u64,
+    count: u64,
 }
 
 impl Point {
     /// A stream that is gone has done all of its commands.
     fn is_pending(&self, state: &State) -> bool {
         let stream = state.streams.get(&self.stream);
-        stream.is_some_and(|stream| stream.done < self.number)
+        stream.is_some_and(|stream| stream.done < self.count)
     }
 }
 
@@ -322,7 +322,7 @@ pub fn event_record(handle: *mut c_void, on: *mut c_void) -> Outcome {
     }));
     let point = Point {
         stream: on as usize,
-        number: stream.given,
+        count: stream.queued,
     };
     event(&mut state, handle)?.point = Some(point);
     Ok(())
@@ -355,7 +355,7 @@ pub fn elapsed(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> 
     give(milliseconds, end.duration_since(start).as_secs_f32() * 1e3)
 }
 
-/// What the event stood for goes on.
+/// Destroys the event; the commands that it marks go on.
 pub fn event_destroy(handle: *mut c_void) -> Outcome {
     lock()
         .events

@@ -1,4 +1,4 @@
-//! What the tests of the core rely on. The state is one for the process, so they take turns.
+//! The behaviour that tests of the core rely on. The state is one for the process, so they take turns.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -56,15 +56,15 @@ fn fail(name: &CStr, code: c_int, skip: u64) {
     unsafe { stand_in_fail(name.as_ptr(), code, skip) }
 }
 
-/// What a function comes to that gives a pointer, and the pointer, null if it gave none.
-fn given<T>(function: impl FnOnce(*mut *mut T) -> c_int) -> (c_int, *mut T) {
+/// Calls a function that gives a pointer. Returns its code, and the pointer or null.
+fn pointer_from<T>(function: impl FnOnce(*mut *mut T) -> c_int) -> (c_int, *mut T) {
     let mut pointer = null_mut();
     (function(&raw mut pointer), pointer)
 }
 
 fn host_alloc(bytes: usize) -> (c_int, *mut c_void) {
     // SAFETY: there is room for the address.
-    given(|address| unsafe { cuMemHostAlloc(address, bytes, 0) })
+    pointer_from(|address| unsafe { cuMemHostAlloc(address, bytes, 0) })
 }
 
 fn block(bytes: usize) -> *mut c_void {
@@ -75,12 +75,12 @@ fn block(bytes: usize) -> *mut c_void {
 
 fn event() -> *mut c_void {
     // SAFETY: there is room for the event.
-    let (code, event) = given(|event| unsafe { cuEventCreate(event, 2) });
+    let (code, event) = pointer_from(|event| unsafe { cuEventCreate(event, 2) });
     assert_eq!(code, 0);
     event
 }
 
-/// What is in memory that the host can read.
+/// The bytes in memory that the host can read.
 fn bytes(host: *mut c_void, length: usize) -> Vec<u8> {
     // SAFETY: tests ask for what they have allocated, when nothing writes there.
     unsafe { std::slice::from_raw_parts(host.cast::<u8>(), length) }.to_vec()
@@ -214,16 +214,16 @@ fn events_are_about_the_last_record() {
 fn an_event_of_another_context_is_refused() {
     let turn = turn();
     let event = event();
-    let (zero, one) = (stand_in_context(0), stand_in_context(1));
-    assert_ne!(zero, one);
-    assert_eq!(zero, stand_in_context(0));
-    let other = stand_in_stream(one);
+    let (first, second) = (stand_in_context(0), stand_in_context(1));
+    assert_ne!(first, second);
+    assert_eq!(first, stand_in_context(0));
+    let other = stand_in_stream(second);
     assert_eq!(cuEventRecord(event, other), 400);
     assert_eq!(cuEventRecord(event, turn.stream), 0);
-    assert_eq!(cuCtxSetCurrent(one), 0);
+    assert_eq!(cuCtxSetCurrent(second), 0);
     let host = block(1);
     assert_eq!(cuEventDestroy_v2(event), 0);
-    assert_eq!(cuCtxSetCurrent(zero), 0);
+    assert_eq!(cuCtxSetCurrent(first), 0);
     assert_eq!(cuMemFreeHost(host), 0);
     stand_in_free_stream(other);
     assert_eq!(cuStreamSynchronize(other), 400);
@@ -235,15 +235,15 @@ fn a_context_is_current_in_one_thread() {
     let _turn = turn();
     let code = thread::spawn(|| {
         // SAFETY: there is room for the context.
-        let current = given(|context| unsafe { hipCtxGetCurrent(context) });
+        let current = pointer_from(|context| unsafe { hipCtxGetCurrent(context) });
         assert_eq!(current, (0, null_mut()));
         assert_eq!(cuCtxSetCurrent(8 as *mut c_void), 201);
         // SAFETY: there is room for the event.
-        given(|event| unsafe { cuEventCreate(event, 0) }).0
+        pointer_from(|event| unsafe { cuEventCreate(event, 0) }).0
     });
     assert_eq!(code.join().unwrap(), 201);
     // SAFETY: there is room for the context.
-    let current = given(|context| unsafe { cuCtxGetCurrent(context) });
+    let current = pointer_from(|context| unsafe { cuCtxGetCurrent(context) });
     assert_eq!(current, (0, stand_in_context(0)));
 }
 
@@ -295,7 +295,7 @@ fn one_call_fails() {
     fail(c"cuEventCreate", 700, 1);
     let first = event();
     // SAFETY: there is room for the event.
-    let second = given(|event| unsafe { hipEventCreateWithFlags(event, 0) });
+    let second = pointer_from(|event| unsafe { hipEventCreateWithFlags(event, 0) });
     assert_eq!(second, (700, null_mut()));
     let second = event();
     assert_eq!(count("cuEventCreate"), 3);
@@ -364,12 +364,12 @@ fn no_handle_comes_twice() {
 #[test]
 fn threads_do_not_disturb_each_other() {
     let _turn = turn();
-    let one = |number: usize| {
-        assert_eq!(cuCtxSetCurrent(stand_in_context(number)), 0);
-        let stream = stand_in_stream(stand_in_context(number));
+    let work = |index: usize| {
+        assert_eq!(cuCtxSetCurrent(stand_in_context(index)), 0);
+        let stream = stand_in_stream(stand_in_context(index));
         let (device, host, event) = (stand_in_alloc(4096), block(4096), event());
         for round in 0..50 {
-            let data = [(number * 50 + round) as u8; 4096];
+            let data = [(index * 50 + round) as u8; 4096];
             write_later(device, &data, stream, 10);
             assert_eq!(cuMemcpyDtoHAsync_v2(host, device, 4096, stream), 0);
             assert_eq!(cuEventRecord(event, stream), 0);
@@ -381,8 +381,8 @@ fn threads_do_not_disturb_each_other() {
         stand_in_free_stream(stream);
     };
     thread::scope(|scope| {
-        (0..4).for_each(|number| {
-            scope.spawn(move || one(number));
+        (0..4).for_each(|index| {
+            scope.spawn(move || work(index));
         });
     });
     assert_eq!(count("cuMemcpyDtoHAsync"), 200);
@@ -398,7 +398,7 @@ fn contexts_of_devices_are_shared() {
         assert_eq!(cuDeviceGet(&raw mut device, 1), 101);
         assert_eq!(cuDeviceGet(&raw mut device, 0), 0);
         let before = stand_in_shares(device);
-        let (code, primary) = given(|place| cuDevicePrimaryCtxRetain(place, device));
+        let (code, primary) = pointer_from(|context| cuDevicePrimaryCtxRetain(context, device));
         assert_eq!((code, primary), (0, stand_in_context(0)));
         let (mut flags, mut active) = (7, 7);
         assert_eq!(
@@ -416,7 +416,7 @@ fn contexts_of_devices_are_shared() {
 fn a_stream_knows_its_context() {
     let turn = turn();
     // SAFETY: there is room for the answer.
-    let outcome = given(|place| unsafe { cuStreamGetCtx(turn.stream, place) });
+    let outcome = pointer_from(|context| unsafe { cuStreamGetCtx(turn.stream, context) });
     assert_eq!(outcome, (0, stand_in_context(0)));
 }
 

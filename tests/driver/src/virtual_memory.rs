@@ -53,7 +53,7 @@ pub fn retain(handle: *mut usize, address: usize) -> Outcome {
     Ok(())
 }
 
-/// What is mapped stays until it is unmapped.
+/// Releases a handle; mapped memory stays until it is unmapped.
 pub fn release(handle: usize) -> Outcome {
     let mut state = lock();
     let (_, references) = state.physical.get_mut(&handle).ok_or(INVALID_VALUE)?;

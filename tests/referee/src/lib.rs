@@ -19,7 +19,7 @@ pub mod xla {
     include!(concat!(env!("OUT_DIR"), "/xla.rs"));
 }
 
-/// What mpi-sys does not tell about `mpi.h`.
+/// Declarations of `mpi.h` that mpi-sys lacks.
 #[allow(missing_docs, reason = "bindgen writes it")]
 pub mod mpi {
     include!(concat!(env!("OUT_DIR"), "/mpi.rs"));

@@ -44,7 +44,7 @@ fn functions_have_the_signatures_of_the_header() {
     assert_eq!(functions.large.is_some(), mpi_sys::MPI_VERSION >= 4);
 }
 
-/// What a handle is in C.
+/// The type of a handle in C.
 #[derive(Debug, PartialEq)]
 enum Kind {
     Int,

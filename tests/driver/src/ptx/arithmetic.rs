@@ -1,4 +1,4 @@
-//! What instructions compute, on the bits of registers.
+//! Arithmetic of instructions, on the bits of registers.
 
 use super::instruction::{Instruction, Kind, Type};
 
@@ -273,10 +273,10 @@ fn insert(of: Type, values: &[u64]) -> u64 {
 }
 
 fn by_table(values: &[u64]) -> u64 {
-    (0..32).fold(0, |result, place| {
-        let bit = |index: usize| values[index] >> place & 1;
+    (0..32).fold(0, |result, position| {
+        let bit = |index: usize| values[index] >> position & 1;
         let row = bit(0) << 2 | bit(1) << 1 | bit(2);
-        result | (values[3] >> row & 1) << place
+        result | (values[3] >> row & 1) << position
     })
 }
 
@@ -387,7 +387,7 @@ fn compare_floats(comparison: &str, a: f64, b: f64) -> Option<bool> {
     })
 }
 
-/// What an atomic operation leaves in memory.
+/// The value that an atomic operation leaves in memory.
 pub fn atomic(instruction: &Instruction, of: Type, old: u64, values: &[u64]) -> Option<u64> {
     let operation = instruction
         .modes

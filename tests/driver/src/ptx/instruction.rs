@@ -59,7 +59,7 @@ pub enum Operand {
     /// `%tid.x`, `%ctaid.y` and so on: of the thread, the block, their numbers; the axis.
     Special(Special, usize),
     Vector(Vec<Self>),
-    /// What is at an address.
+    /// The memory at an address.
     Memory(Box<Self>, i64),
 }
 
@@ -72,7 +72,7 @@ pub enum Special {
     Lane,
 }
 
-/// What names stand for in a kernel.
+/// The names of a kernel.
 #[derive(Default)]
 pub struct Names {
     pub registers: HashMap<String, usize>,
@@ -85,7 +85,7 @@ pub struct Instruction {
     /// The predicate on which it depends, and whether that has to be false.
     pub guard: Option<(usize, bool)>,
     pub name: String,
-    /// What is behind the name, without the types.
+    /// The suffixes of the name, without the types.
     pub modes: Vec<String>,
     pub types: Vec<Type>,
     pub operands: Vec<Operand>,
@@ -153,13 +153,13 @@ impl Instruction {
 fn split(operands: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0, 0);
-    for (place, character) in operands.char_indices() {
+    for (offset, character) in operands.char_indices() {
         match character {
             '{' | '[' => depth += 1,
             '}' | ']' => depth -= 1,
             ',' | '|' if depth == 0 => {
-                parts.push(operands[start..place].trim());
-                start = place + 1;
+                parts.push(operands[start..offset].trim());
+                start = offset + 1;
             }
             _ => {}
         }
@@ -204,7 +204,7 @@ impl Names {
         if text.starts_with('%') {
             return Some(special(text).unwrap_or_else(|| Operand::Register(self.register(text))));
         }
-        let label = self.labels.get(text).map(|place| *place as u64);
+        let label = self.labels.get(text).map(|target| *target as u64);
         let named = label.or_else(|| self.addresses.get(text).copied());
         Some(Operand::Value(named.or_else(|| number(text))?))
     }

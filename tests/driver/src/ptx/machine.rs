@@ -52,7 +52,7 @@ fn is_joint(instruction: &Instruction) -> bool {
     )
 }
 
-/// What an instruction computes with.
+/// The operands that an instruction computes with.
 fn sources(instruction: &Instruction) -> &[Operand] {
     instruction.operands.get(1..).unwrap_or_default()
 }
@@ -171,11 +171,11 @@ impl Block<'_> {
         let mut has_moved = false;
         for warp in threads.chunks_mut(WARP) {
             let waits = |thread: &&Thread| thread.state == State::Waits && !is_at_barrier(thread);
-            let places = warp.iter().filter(waits).map(|thread| thread.next);
-            let Some(place) = places.min() else {
+            let indices = warp.iter().filter(waits).map(|thread| thread.next);
+            let Some(index) = indices.min() else {
                 continue;
             };
-            self.exchange(&self.kernel.instructions[place], place, warp)?;
+            self.exchange(&self.kernel.instructions[index], index, warp)?;
             has_moved = true;
         }
         let is_over = |thread: &Thread| thread.state == State::Ended || is_at_barrier(thread);
@@ -200,10 +200,10 @@ impl Block<'_> {
     fn exchange(
         &self,
         instruction: &Instruction,
-        place: usize,
+        index: usize,
         warp: &mut [Thread],
     ) -> Result<(), String> {
-        let takes_part = |thread: &Thread| thread.state == State::Waits && thread.next == place;
+        let takes_part = |thread: &Thread| thread.state == State::Waits && thread.next == index;
         let sources: Vec<Option<Vec<u64>>> = warp
             .iter()
             .map(|thread| takes_part(thread).then(|| self.sources(thread, instruction)))
@@ -339,7 +339,7 @@ impl Block<'_> {
             _ if instruction.has("local") => Some(&mut thread.local),
             _ => None,
         };
-        let place = match window {
+        let pointer = match window {
             Some(window) => window
                 .get_mut(offset..offset + bytes)
                 .map(<[u8]>::as_mut_ptr),
@@ -349,7 +349,8 @@ impl Block<'_> {
                 .map(|bytes| bytes.as_ptr().cast_mut()),
             None => self.memory.at(address, bytes),
         };
-        place.ok_or_else(|| format!("it uses {bytes} bytes at {address:#x}, which are not its own"))
+        pointer
+            .ok_or_else(|| format!("it uses {bytes} bytes at {address:#x}, which are not its own"))
     }
 
     fn load(&mut self, thread: &mut Thread, instruction: &Instruction) -> Result<(), String> {
@@ -358,8 +359,8 @@ impl Block<'_> {
         let parts = parts(&instruction.operands[0]);
         for (index, part) in parts.iter().enumerate() {
             let address = address + (index * of.bytes()) as u64;
-            let place = self.bytes(thread, instruction, address, of.bytes())?;
-            set(thread, part, extended(read(place, of.bytes()), of));
+            let pointer = self.bytes(thread, instruction, address, of.bytes())?;
+            set(thread, part, extended(read(pointer, of.bytes()), of));
         }
         Ok(())
     }
@@ -370,8 +371,8 @@ impl Block<'_> {
         for (index, part) in parts(&instruction.operands[1]).iter().enumerate() {
             let value = self.value(thread, part);
             let address = address + (index * of.bytes()) as u64;
-            let place = self.bytes(thread, instruction, address, of.bytes())?;
-            write(place, of.bytes(), value);
+            let pointer = self.bytes(thread, instruction, address, of.bytes())?;
+            write(pointer, of.bytes(), value);
         }
         Ok(())
     }
@@ -385,11 +386,11 @@ impl Block<'_> {
             .iter()
             .map(|part| self.value(thread, part))
             .collect();
-        let place = self.bytes(thread, instruction, address, of.bytes())?;
-        let old = read(place, of.bytes());
+        let pointer = self.bytes(thread, instruction, address, of.bytes())?;
+        let old = read(pointer, of.bytes());
         let new =
             atomic(instruction, of, old, &values).ok_or("an atomic operation is not known")?;
-        write(place, of.bytes(), new);
+        write(pointer, of.bytes(), new);
         if has_result {
             set(thread, &instruction.operands[0], old);
         }
@@ -442,7 +443,7 @@ fn partner(instruction: &Instruction, lane: usize, values: &[u64]) -> (usize, bo
 fn parts(operand: &Operand) -> &[Operand] {
     match operand {
         Operand::Vector(parts) => parts,
-        one => std::slice::from_ref(one),
+        single => std::slice::from_ref(single),
     }
 }
 
@@ -462,14 +463,14 @@ fn extended(value: u64, of: Type) -> u64 {
     }
 }
 
-fn read(place: *const u8, bytes: usize) -> u64 {
+fn read(pointer: *const u8, bytes: usize) -> u64 {
     let mut value = [0; 8];
-    // SAFETY: the place has so many bytes, at most 8.
-    unsafe { place.copy_to_nonoverlapping(value.as_mut_ptr(), bytes) };
+    // SAFETY: the pointer has so many bytes, at most 8.
+    unsafe { pointer.copy_to_nonoverlapping(value.as_mut_ptr(), bytes) };
     u64::from_le_bytes(value)
 }
 
-fn write(place: *mut u8, bytes: usize, value: u64) {
-    // SAFETY: the place has so many bytes, at most 8.
-    unsafe { place.copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
+fn write(pointer: *mut u8, bytes: usize, value: u64) {
+    // SAFETY: the pointer has so many bytes, at most 8.
+    unsafe { pointer.copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }

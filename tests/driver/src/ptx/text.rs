@@ -10,12 +10,12 @@ pub struct Variable {
     pub name: String,
     pub bytes: usize,
     pub alignment: usize,
-    /// What is in it from the start, which may be less than all of it.
+    /// The initial contents, which may be shorter than the variable.
     pub content: Vec<u8>,
 }
 
 pub struct Kernel {
-    /// The place and the bytes of each parameter.
+    /// The offset and the bytes of each parameter.
     pub parameters: Vec<(usize, usize)>,
     pub registers: usize,
     /// The bytes of memory that a block shares, and that a thread has for itself.
@@ -81,17 +81,17 @@ fn without_comments(text: &str) -> String {
     code.collect::<Vec<_>>().join("\n")
 }
 
-/// What is between a brace and the one that closes it.
+/// The text between a brace and the one that closes it.
 fn block(text: &str) -> &str {
     let mut depth = 0;
-    for (place, character) in text.char_indices() {
+    for (offset, character) in text.char_indices() {
         match character {
             '{' => depth += 1,
             '}' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return &text[1..place];
+            return &text[1..offset];
         }
     }
     &text[1..]

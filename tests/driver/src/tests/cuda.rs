@@ -1,4 +1,4 @@
-//! What XLA's client relies on, and what makes it hard for it.
+//! The behaviour that XLA's client relies on, and that makes it hard for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +15,7 @@ fn alloc(bytes: usize) -> usize {
 
 fn second_stream() -> *mut c_void {
     // SAFETY: there is room for the stream.
-    let (code, stream) = given(|stream| unsafe { cuStreamCreate(stream, 1) });
+    let (code, stream) = pointer_from(|stream| unsafe { cuStreamCreate(stream, 1) });
     assert_eq!(code, 0);
     stream
 }
@@ -167,9 +167,11 @@ fn a_kernel_computes_when_its_turn_comes() {
     let turn = turn();
     let (from, to) = (alloc(128), alloc(64));
     // SAFETY: an image, and room for the handles.
-    let module = given(|module| unsafe { cuModuleLoadData(module, KERNEL.as_ptr().cast()) }).1;
+    let module =
+        pointer_from(|module| unsafe { cuModuleLoadData(module, KERNEL.as_ptr().cast()) }).1;
     // SAFETY: a C string, and room for the handle.
-    let kernel = given(|kernel| unsafe { cuModuleGetFunction(kernel, module, c"kernel".as_ptr()) });
+    let kernel =
+        pointer_from(|kernel| unsafe { cuModuleGetFunction(kernel, module, c"kernel".as_ptr()) });
     assert_eq!(kernel.0, 0);
     let numbers: Vec<u8> = (0..32u8).flat_map(|n| f32::from(n).to_le_bytes()).collect();
     write_later(from, &numbers, turn.stream, LATER);
@@ -208,10 +210,11 @@ fn a_kernel_computes_when_its_turn_comes() {
 fn pointers_say_what_they_are() {
     let _turn = turn();
     let (device, host) = (alloc(8), block(8));
-    let attribute = |number, address: usize| {
+    let attribute = |attribute_code, address: usize| {
         let mut value = 0_u32;
         // SAFETY: there is room for the value, of these attributes.
-        let code = unsafe { cuPointerGetAttribute((&raw mut value).cast(), number, address) };
+        let code =
+            unsafe { cuPointerGetAttribute((&raw mut value).cast(), attribute_code, address) };
         (code, value)
     };
     const MEMORY_TYPE: c_int = 2;
