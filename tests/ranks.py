@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# Two ranks share one core on small machines: one thread each is plenty.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
 import pytest
 from mpi4py import MPI
 
@@ -42,3 +45,29 @@ def pytest_collection_modifyitems(items):
 def pytest_report_header(config):
     library = MPI.Get_library_version().splitlines()[0]
     return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"
+
+
+@pytest.fixture(scope="session")
+def comm():
+    return COMM
+
+
+@pytest.fixture(scope="session")
+def rank():
+    return COMM.Get_rank()
+
+
+@pytest.fixture(scope="session")
+def size():
+    return COMM.Get_size()
+
+
+@pytest.fixture(scope="session")
+def default_communicator():
+    """Makes the communicator of calls without `comm`, which all ranks do together.
+
+    In the first test, only some of them may communicate.
+    """
+    from mpi4jax import notoken as mpi
+
+    mpi.barrier()

@@ -62,16 +62,6 @@ def over(mesh, shard_map):
 
 
 @pytest.fixture(scope="session")
-def rank():
-    return COMM.Get_rank()
-
-
-@pytest.fixture(scope="session")
-def size():
-    return COMM.Get_size()
-
-
-@pytest.fixture(scope="session")
 def mesh():
     return Mesh(jax.devices(), ("i",))
 

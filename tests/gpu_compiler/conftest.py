@@ -7,20 +7,13 @@ executed: what is looked at is the scheduled program.
 import gpu
 import pytest
 
-from mpi4jax import notoken as mpi
 from mpi4jax._internal.mpi import device
 
 pytest_plugins = ["ranks", "sample"]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _make_default_communicator():
-    """All ranks make it together: only some programs have one communicator."""
-    mpi.barrier()
-
-
 @pytest.fixture(autouse=True)
-def _no_driver_is_needed(monkeypatch):
+def _no_driver_is_needed(default_communicator, monkeypatch):
     """A call for a GPU is refused where there is no driver to run it."""
     monkeypatch.setattr(device, "prepare", lambda platform: None)
 

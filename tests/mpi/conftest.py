@@ -1,32 +1,18 @@
 """Tests that run on every rank of an `mpiexec`, with any number of ranks."""
 
-import os
 import re
 from collections import Counter
-
-# Two ranks share one core on small machines: one thread each is plenty.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import pytest
 from mpi4py import MPI
 
 pytest_plugins = ["ranks", "sample"]
 
-COMM = MPI.COMM_WORLD
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _make_default_communicator():
-    """All ranks make it together: in the first test, only some may communicate."""
-    from mpi4jax import notoken as mpi
-
-    mpi.barrier()
-
 
 @pytest.fixture(autouse=True)
-def _start_together():
+def _start_together(default_communicator):
     """Keep a rank's next test from sending to another rank's last one."""
-    COMM.Barrier()
+    MPI.COMM_WORLD.Barrier()
 
 
 @pytest.fixture
@@ -40,23 +26,8 @@ def enable_x64():
 
 
 @pytest.fixture
-def comm():
-    return COMM
-
-
-@pytest.fixture
-def rank():
-    return COMM.Get_rank()
-
-
-@pytest.fixture
-def size():
-    return COMM.Get_size()
-
-
-@pytest.fixture
 def log_of(capsys):
-    """Calls a function, and gives its result, and the debug lines."""
+    """Calls a function, and returns its result and the debug lines."""
     import jax
 
     from mpi4jax import notoken as mpi
@@ -80,7 +51,7 @@ def log_of(capsys):
 
 @pytest.fixture
 def sequence_of(log_of):
-    """Calls a function, and gives its result, and what it called of MPI's, in order."""
+    """Calls a function, and returns its result and the names of its MPI calls, in order."""
 
     def call(function, *args):
         result, lines = log_of(function, *args)
@@ -91,10 +62,7 @@ def sequence_of(log_of):
 
 @pytest.fixture
 def calls_of(sequence_of):
-    """Calls a function, and gives its result, and how often it called what of MPI's.
-
-    The latter is a Counter({"Send": 1}), say.
-    """
+    """Calls a function, and returns its result and a Counter({"Send": 1}) of MPI calls."""
 
     def call(function, *args):
         result, sequence = sequence_of(function, *args)

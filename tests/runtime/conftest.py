@@ -12,16 +12,11 @@ from pathlib import Path
 # Where the driver's functions for tests are, and the marks that run a test with every case.
 sys.path += [str(Path(__file__).parents[1] / name) for name in ("device", "mpi")]
 
-# Two ranks share one core on small machines: one thread each is plenty.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-
 import driver
 import pytest
 from mpi4py import MPI
 
 pytest_plugins = ["cuda_client", "ranks", "sample"]
-
-COMM = MPI.COMM_WORLD
 
 
 def why_not():
@@ -39,21 +34,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _make_default_communicator():
-    """All ranks make it together: in the first test, only some may communicate."""
-    from mpi4jax import notoken as mpi
-
-    mpi.barrier()
-
-
 @pytest.fixture(autouse=True)
-def _start_together():
+def _start_together(default_communicator):
     """Have all ranks start a test together, with nothing left of the last one."""
     from mpi4jax import _core
     from mpi4jax._internal.xla.flush import flush
 
-    COMM.Barrier()
+    MPI.COMM_WORLD.Barrier()
     _core.set_raise_on_error(True)
     driver.reset_counts()
     yield
@@ -89,18 +76,3 @@ def way(request):
 def is_own_allocation():
     """Whether each array is an allocation of its own."""
     return os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR") == "cuda_async"
-
-
-@pytest.fixture
-def comm():
-    return COMM
-
-
-@pytest.fixture
-def rank():
-    return COMM.Get_rank()
-
-
-@pytest.fixture
-def size():
-    return COMM.Get_size()
