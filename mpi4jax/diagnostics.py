@@ -1,4 +1,4 @@
-"""What mpi4jax knows about the calls of this process."""
+"""Records of the calls of this process: the last ones, and profiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Call(NamedTuple):
     #: Its arguments in words: the operator, the root, the peers and tags, type and size of
     #: the array.
     arguments: tuple[str, ...]
-    #: What the communicator is called in reports.
+    #: The name of the communicator in reports.
     communicator: str
     #: For collective operations: the position of the call among those on the
     #: communicator, from 1.
@@ -41,9 +41,9 @@ class Call(NamedTuple):
     duration: float | None
 
     def __str__(self) -> str:
-        number = "" if self.number is None else f" #{self.number}"
+        position = "" if self.number is None else f" #{self.number}"
         arguments = f" ({', '.join(self.arguments)})" if self.arguments else ""
-        text = f"{self.operation}{number}{arguments} on {self.communicator}"
+        text = f"{self.operation}{position}{arguments} on {self.communicator}"
         return f"{text}   {self.line}" if self.line else text
 
 
@@ -54,8 +54,8 @@ def recent() -> list[Call]:
     included, so a debugger or a signal handler can find out where the process waits.
     """
     return [
-        Call(operation, tuple(arguments), comm, number or None, line or None, age, duration)
-        for operation, number, comm, arguments, line, age, duration in _core.recent_calls()
+        Call(operation, tuple(arguments), comm, index or None, line or None, age, duration)
+        for operation, index, comm, arguments, line, age, duration in _core.recent_calls()
     ]
 
 
@@ -66,7 +66,7 @@ class Profile:
         self._result: Result | None = None
 
     @property
-    def _found(self) -> Result:
+    def _finished(self) -> Result:
         if self._result is None:
             raise RuntimeError("the profile is not finished: the `with` block is under way")
         return self._result
@@ -74,22 +74,22 @@ class Profile:
     @property
     def elapsed(self) -> float:
         """The duration in seconds."""
-        return self._found.elapsed
+        return self._finished.elapsed
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The operations by line, the one with the longest time first."""
-        return self._found.rows
+        return self._finished.rows
 
     @property
     def seconds(self) -> np.ndarray[Any, Any]:
         """The seconds that each process spent in MPI."""
-        return self._found.seconds
+        return self._finished.seconds
 
     @property
     def waiting(self) -> np.ndarray[Any, Any]:
         """The part of these in which each process waited for another to begin its call."""
-        return self._found.waiting
+        return self._finished.waiting
 
     @property
     def traffic(self) -> np.ndarray[Any, Any]:
@@ -98,10 +98,10 @@ class Profile:
         It includes `send`, `sendrecv`, `exchange` and the neighborhood operations. How the
         data of other collective operations are sent is up to MPI.
         """
-        return self._found.traffic
+        return self._finished.traffic
 
     def __str__(self) -> str:
-        return text_of(self._found)
+        return text_of(self._finished)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the time of each process, and who sends how much to whom.
@@ -113,7 +113,7 @@ class Profile:
             A figure of matplotlib, which has to be installed.
 
         """
-        figure = draw(self._found)
+        figure = draw(self._finished)
         if path is not None and MPI.COMM_WORLD.Get_rank() == 0:
             figure.savefig(path)
         return figure
@@ -131,17 +131,17 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
         quiet: Print nothing.
 
     """
-    found = Profile()
+    result = Profile()
     recording = Recording()
     try:
-        yield found
+        yield result
     except BaseException:
-        # The other processes may be anywhere.
+        # The other processes may not have come here: nothing can be exchanged.
         recording.abandon()
         raise
-    found._result = recording.finish()
+    result._result = recording.finish()
     if not quiet and MPI.COMM_WORLD.Get_rank() == 0:
-        print(found, flush=True)
+        print(result, flush=True)
 
 
 def watch() -> None:

@@ -102,10 +102,10 @@ def communicator_number(comm: Comm = None) -> int:
 
 
 def export_checks() -> list[Any]:
-    """What :func:`jax.export.export` has to be told as ``disabled_checks``.
+    """List mpi4jax's custom calls, as ``disabled_checks`` of :func:`jax.export.export`.
 
-    JAX exports only those custom calls that it knows itself, or whose names it is given.
-    These are the names of all handlers of mpi4jax, of which an operation may call several.
+    JAX exports its own custom calls, and those of which it is told by name. The list has
+    all handlers of mpi4jax, as an operation may call several.
     """
     from jax.export import DisabledSafetyCheck  # takes long to import
 
@@ -127,19 +127,19 @@ def mpi_handle(obj: Any) -> int:
     """The C handle of an MPI object, as a signed integer of 64 bits.
 
     It differs from run to run and from process to process, and so does a program that
-    contains it. :func:`communicator_number` is always the same.
+    contains it, unlike a :func:`communicator_number`.
 
     Arguments:
         obj: An object of mpi4py.
 
     """
-    number = handle(unpack_hashable(obj))
-    return number - 2**64 if number >= 2**63 else number
+    unsigned = handle(unpack_hashable(obj))
+    return unsigned - 2**64 if unsigned >= 2**63 else unsigned
 
 
 def registry() -> object:
-    """The table of C functions that look up what numbers represent, as a capsule.
+    """The table of C functions that return the MPI object for a number.
 
-    Its name is ``mpi4jax.registry``.
+    It is a capsule with the name ``mpi4jax.registry``.
     """
     return _core.registry()

@@ -1,9 +1,9 @@
-"""Writes what editors and type checkers see of the forms with tokens, which are made at run
-time: `mpi4jax/experimental/tokens/*.pyi`.
+"""Writes `mpi4jax/experimental/tokens/*.pyi`: the functions there are made at run time,
+where editors and type checkers do not see them.
 
     python tools/stubs.py
 
-wants an environment in which mpi4jax can be imported (Python 3.11 or later).
+needs an environment in which mpi4jax can be imported (Python 3.11 or later).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD = "# Written by `make stubs` (tools/stubs.py) from the forms without tokens
 
 LINE_LENGTH = 92
 
-#: The names that signatures may contain.
+#: The names in signatures, by the modules that they are imported from.
 IMPORTS = {
     "collections.abc": ("Callable",),
     "typing": ("TypeVar", "overload"),

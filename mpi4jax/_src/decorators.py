@@ -1,4 +1,4 @@
-"""Decorators of lowering rules, and what they look at."""
+"""Decorators of lowering rules, and the checks that these make."""
 
 import functools
 from collections.abc import Callable

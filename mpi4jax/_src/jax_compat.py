@@ -1,4 +1,4 @@
-"""JAX's names as the original imports them. `mpi4jax.extend` has those one needs."""
+"""Names of JAX, as the original imports them. For new programs: `mpi4jax.extend`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -67,7 +67,7 @@ effect = register_effect(MPIEffect)
 
 
 def default_primitive_impl(primitive: Any) -> Callable[..., Any]:
-    """What an eager call of a primitive does: it compiles and runs the primitive alone."""
+    """Make the rule of eager calls that compiles a primitive and runs it alone."""
     return functools.partial(apply_primitive, primitive)
 
 
@@ -76,8 +76,8 @@ def to_mpi_handle(mpi_obj: Any) -> Any:
 
     A NumPy integer of pointer size up to mpi4jax 0.7, a signed integer from 0.8 on.
     """
-    number = np.uintp(handle(mpi_obj))
-    return number if HAS_TOKENS else int(number.astype(np.intp))
+    mpi_handle = np.uintp(handle(mpi_obj))
+    return mpi_handle if HAS_TOKENS else int(mpi_handle.astype(np.intp))
 
 
 def to_mpi_ptr(mpi_obj: Any) -> Any:
@@ -133,9 +133,9 @@ def get_default_layouts(operands: Sequence[Any], order: str = "c") -> list[tuple
 
 
 def prefer_notoken() -> bool:
-    """What MPI4JAX_PREFER_NOTOKEN asks for.
+    """Read MPI4JAX_PREFER_NOTOKEN, which has no effect.
 
-    Has no effect: operations are ordered in one way, with tokens and without.
+    Operations are ordered in one way, with tokens and without.
     """
     old_jax = versiontuple(jax.__version__) < (0, 5, 0)
     if "MPI4JAX_PREFER_NOTOKEN" not in os.environ:

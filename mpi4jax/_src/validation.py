@@ -13,6 +13,10 @@ R = TypeVar("R")
 Types = type | tuple[type, ...] | list[type]
 
 
+def _classes(expected: Types) -> tuple[type, ...]:
+    return (expected,) if isinstance(expected, type) else tuple(expected)
+
+
 def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise TypeError if an argument is not of the given type(s).
 
@@ -29,6 +33,7 @@ def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorator(function: Callable[P, R]) -> Callable[P, R]:
         name = function.__name__
         parameters = inspect.signature(function).parameters
+        classes = {argument: _classes(expected) for argument, expected in types.items()}
         for argument in types:
             if argument not in parameters:
                 raise ValueError(
@@ -38,13 +43,10 @@ def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = dict(zip(parameters, args, strict=False)) | kwargs
-            for argument, expected in types.items():
-                if argument in given:
-                    one_or_more = (
-                        expected if isinstance(expected, (tuple, list)) else [expected]
-                    )
-                    check(name, argument, tuple(one_or_more), given[argument])
+            arguments = dict(zip(parameters, args, strict=False)) | kwargs
+            for argument, expected in classes.items():
+                if argument in arguments:
+                    check(name, argument, expected, arguments[argument])
             return function(*args, **kwargs)
 
         return checked

@@ -1,4 +1,4 @@
-"""What mpi4jax 0.3 to 0.5 had under this name, and the operations with tokens."""
+"""`auto_tokenize` and `notoken`, as in mpi4jax 0.3 to 0.5; the operations with tokens."""
 
 from .._internal.forms.auto_tokenize import auto_tokenize
 from . import notoken as notoken

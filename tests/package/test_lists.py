@@ -87,13 +87,13 @@ def test_the_form_with_tokens(name):
     *parameters, token = inspect.signature(with_token).parameters.values()
     assert parameters == list(bare.parameters.values())
     assert str(token) == "token: 'Token | None' = None"
-    given = {
+    returned = {
         "Array": "tuple[Array, Token]",
         "Array | tuple[Array, Array]": "tuple[Array | tuple[Array, Array], Token]",
         "None": "Token",
         "T": "tuple[T, Token]",
     }[bare.return_annotation]
-    assert inspect.signature(with_token).return_annotation == given
+    assert inspect.signature(with_token).return_annotation == returned
     assert with_token.__name__ == plain.__name__ == name
     assert with_token.__module__ == f"mpi4jax._internal.operations.{name}"
     for parameter in parameters:

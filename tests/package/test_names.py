@@ -69,11 +69,11 @@ def test_names(release, archives):
     for module, wanted in names_of(archives / f"mpi4jax-{release}.tar.gz"):
         if all(any(e.covers(module, n) for e in exceptions) for n in wanted) and wanted:
             continue
-        found = importlib.import_module(module)
+        ours = importlib.import_module(module)
         for name in wanted:
             count += 1
             excused = any(e.covers(module, name) for e in exceptions)
-            if not excused and not hasattr(found, name):
+            if not excused and not hasattr(ours, name):
                 missing.append(f"{module}.{name}")
     assert missing == []
     assert count > 50
@@ -84,8 +84,8 @@ def test_no_exception_is_left_over(archives):
     wanted = {
         (module, name)
         for release in RELEASES
-        for module, found in names_of(archives / f"mpi4jax-{release}.tar.gz")
-        for name in found
+        for module, names_there in names_of(archives / f"mpi4jax-{release}.tar.gz")
+        for name in names_there
     }
     for exception in left_out():
         covered = {pair for pair in wanted if exception.covers(*pair)}
@@ -93,10 +93,10 @@ def test_no_exception_is_left_over(archives):
         assert exception.reason
         for module, name in covered:
             try:
-                found = importlib.import_module(module)
+                ours = importlib.import_module(module)
             except ModuleNotFoundError:
                 continue
-            assert not hasattr(found, name) or name == "flush", exception
+            assert not hasattr(ours, name) or name == "flush", exception
 
 
 def test_nothing_of_ours_imports_them(root):

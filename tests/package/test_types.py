@@ -19,12 +19,12 @@ PROGRAM = {"token": PROGRAMS / "tokens.py", "notoken": PROGRAMS / "notoken.py"}
 
 
 def expected(program):
-    """What is said of each line: the type that it reveals, or "error"."""
-    found = {}
-    for number, line in enumerate(program.read_text().splitlines(), 1):
+    """The comment on each line: the type that it reveals, or "error"."""
+    messages = {}
+    for line_number, line in enumerate(program.read_text().splitlines(), 1):
         if line.strip().startswith("reveal_type") or line.endswith("# error"):
-            found[number] = line.rpartition("  # ")[2]
-    return found
+            messages[line_number] = line.rpartition("  # ")[2]
+    return messages
 
 
 def short(type_):
@@ -36,33 +36,33 @@ def checked_by_mypy(program, tools):
     command = [tools / "mypy", "--strict", "--no-error-summary", "--hide-error-context"]
     command += ["--python-executable", sys.executable, program.name]
     done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True)
-    found = {}
+    messages = {}
     for line in done.stdout.splitlines():
-        number, kind, text = re.fullmatch(r"[^:]+:(\d+): (\w+): (.*)", line).groups()
+        line_number, kind, text = re.fullmatch(r"[^:]+:(\d+): (\w+): (.*)", line).groups()
         if kind == "error":
-            found[int(number)] = "error"
+            messages[int(line_number)] = "error"
         elif text.startswith("Revealed type is"):
-            found[int(number)] = short(text.split('"')[1])
-    assert found, done.stdout + done.stderr
-    return found
+            messages[int(line_number)] = short(text.split('"')[1])
+    assert messages, done.stdout + done.stderr
+    return messages
 
 
 def checked_by_pyright(program, tools):
     command = [tools / "pyright", "--outputjson", "--pythonpath", sys.executable, program]
     done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True)
-    found = {}
+    messages = {}
     for entry in json.loads(done.stdout)["generalDiagnostics"]:
-        number = entry["range"]["start"]["line"] + 1
+        line_number = entry["range"]["start"]["line"] + 1
         if entry["severity"] == "error":
-            found[number] = "error"
+            messages[line_number] = "error"
         elif entry["severity"] == "information":
-            found[number] = short(entry["message"].split('" is "')[1].rstrip('"'))
-    return found
+            messages[line_number] = short(entry["message"].split('" is "')[1].rstrip('"'))
+    return messages
 
 
 @pytest.mark.parametrize("checker", [checked_by_mypy, checked_by_pyright])
 def test_programs(checker, api, tools, tmp_path):
-    # In the checkout, the sources would be found in place of the package.
+    # In the checkout, the sources would be messages in place of the package.
     program = Path(shutil.copy(PROGRAM[api], tmp_path))
     assert checker(program, tools) == expected(program)
 
@@ -78,4 +78,4 @@ def test_the_stub_of_the_core(tools, tmp_path):
         command, cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Success: no issues found in 1 module" in done.stdout
+    assert "Success: no issues messages in 1 module" in done.stdout

@@ -80,7 +80,7 @@ def test_record(name, wheels):
 
 
 def test_numbers_stand_in_one_file(root):
-    """What is released, that is: documentation may tell of versions."""
+    """The numbers of releases, in all that is released. Documentation may name versions."""
     listed = subprocess.run(
         ["git", "ls-files", "*.toml", "*.rs", "mpi4jax", "tools", "Makefile"],
         cwd=root,

@@ -1,4 +1,4 @@
-"""What the wheels say of the crates in them, and that they are for every processor."""
+"""The wheels list the crates in them, with licenses, and no paths of the machine."""
 
 import json
 import re
@@ -36,8 +36,8 @@ def linked(root):
         text=True,
     ).stdout
     pattern = r"^([\w-]+) v([\d.]+) (?!\(/)(.*?)(?: \(\*\))?$"
-    found = re.findall(pattern, said, re.MULTILINE)
-    return {(name, number): terms for name, number, terms in found}
+    crates = re.findall(pattern, said, re.MULTILINE)
+    return {(name, version): terms for name, version, terms in crates}
 
 
 def test_sbom(files, linked):
@@ -70,8 +70,8 @@ def test_licenses(files, linked):
     assert {f"licenses/{name}" for name in names} <= {*files}
     text = files["licenses/THIRD-PARTY.txt"].decode()
     table, _, texts = text.partition("=" * 79)
-    for (name, number), terms in linked.items():
-        row = rf"^{name} {re.escape(number)} +{re.escape(terms)}$"
+    for (name, version), terms in linked.items():
+        row = rf"^{name} {re.escape(version)} +{re.escape(terms)}$"
         assert re.search(row, table, re.M), name
         assert re.search(rf"^(.*, )?{name}(, .*)?$", texts, re.M), name
     assert re.search(r"^rust-std ", table, re.M)

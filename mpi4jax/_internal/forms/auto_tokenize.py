@@ -1,4 +1,4 @@
-"""auto_tokenize: what made a function's operations run in order in mpi4jax 0.3."""
+"""auto_tokenize, which put the operations of a function in order in mpi4jax 0.3."""
 
 from __future__ import annotations
 

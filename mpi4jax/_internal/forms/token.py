@@ -85,7 +85,7 @@ def create_token(like: Any = ()) -> LinearToken:
     messages of the derivative are sent in the order of the tokens.
 
     Arguments:
-        like: What is differentiated: an array, or a tree of arrays. A process that only
+        like: The array, or tree of arrays, that is differentiated. A process that only
             receives has to pass it, unless it differentiates the array that it passes to
             ``recv``, or the token itself. The values are not used.
 
@@ -95,7 +95,7 @@ def create_token(like: Any = ()) -> LinearToken:
 
 
 def leaf_after(leaf: Any, *arrays: Any) -> Any:
-    """The leaf of a token, which depends on arrays as well, for derivatives and maps."""
+    """Make a token's leaf depend on arrays, to be differentiated and mapped with them."""
     for x in arrays:
         if jnp.issubdtype(x.dtype, jnp.inexact):
             leaf = leaf + jnp.sum(jnp.ravel(x)[:0]).real.astype(leaf.dtype)
@@ -141,7 +141,7 @@ TOKEN_TYPES = (type(None), EmptyToken, LinearToken, jax_compat.Token, Tracer)
 
 
 class NotSet:
-    """Stands for a token that was not passed."""
+    """The default of `token`, where None would be a token that was passed."""
 
     def __repr__(self) -> str:
         return "NOTSET"
@@ -173,7 +173,7 @@ def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
 
 
 def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
-    """Make the form without tokens of an operation, which explains itself if given one."""
+    """Make the form without tokens of an operation. It explains why it takes none."""
 
     @functools.wraps(function)
     def without_token(*args: Any, token: Any = NOTSET, **kwargs: Any) -> Any:
@@ -193,9 +193,8 @@ def with_tokens(
 
     Arguments:
         form: The form without tokens.
-        linear: A function that is called in its place if the token is a
-            :class:`LinearToken`, with that token and the other arguments. It returns what
-            the form with tokens returns. By default, the operation is called as ever.
+        linear: The form for a :class:`LinearToken`, which takes this token first. By
+            default, the operation is called as with other tokens.
 
     """
     function: Any = inspect.unwrap(form)
@@ -219,10 +218,7 @@ def with_tokens(
 
 
 def with_optional_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the form with tokens of a function that is called without any as a rule.
-
-    It returns a token only if it is given one.
-    """
+    """Make the form with tokens of a function that returns a token only if it takes one."""
 
     @functools.wraps(function)
     def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
@@ -299,7 +295,7 @@ def _fill(text: str, first: str = " " * 8) -> str:
 
 
 def set_signature(function: Any, signature: inspect.Signature) -> None:
-    """Make a function look, to :mod:`inspect` and in its annotations, as if it had it."""
+    """Set the signature that :mod:`inspect` shows, and the annotations."""
     function.__signature__ = signature
     annotations = {name: p.annotation for name, p in signature.parameters.items()}
     annotations["return"] = signature.return_annotation

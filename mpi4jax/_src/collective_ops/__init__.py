@@ -1,7 +1,8 @@
 """A module for each operation of the original's, with the function and its JAX primitive.
 
-The function is that of the package above. Two packages below others share these modules:
-`_src.notoken.collective_ops` and `experimental.notoken.collective_ops`.
+Each module takes the function from the package that contains `collective_ops`. So these
+files also serve as `_src.notoken.collective_ops` and `experimental.notoken.collective_ops`,
+which have the functions without tokens.
 """
 
 from . import (

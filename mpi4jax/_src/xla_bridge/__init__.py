@@ -1,4 +1,4 @@
-"""The logging switch, and what there is of extension modules."""
+"""The switch for logging, and which extension modules there are."""
 
 from typing import Any
 

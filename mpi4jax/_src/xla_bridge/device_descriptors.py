@@ -1,6 +1,6 @@
 """The bytes of the C structs that mpi4jax 0.3 to 0.7 hand to their handlers on GPUs.
 
-The handlers here take no such structs. They are for handlers of others.
+The handlers here take no such structs. These are for the handlers of other packages.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ def _builder(fields: str) -> Callable[..., bytes]:
     def build(*values: int) -> bytes:
         if len(values) != len(types):
             raise TypeError(f"expected {len(types)} values, got {len(values)}")
-        given = zip(types, values, strict=True)
-        return bytes(Descriptor(*(type_(int(value)) for type_, value in given)))
+        members = (type_(int(value)) for type_, value in zip(types, values, strict=True))
+        return bytes(Descriptor(*members))
 
     return build
 

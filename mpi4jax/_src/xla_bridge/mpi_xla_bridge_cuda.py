@@ -1,4 +1,4 @@
-"""What can be set for arrays on GPUs. Without a GPU, importing this is an ImportError."""
+"""The settings for arrays on GPUs. Without a GPU, importing this is an ImportError."""
 
 from mpi4jax import _core, has_cuda_support
 from mpi4jax._core import get_logging, set_logging
