@@ -907,6 +907,57 @@ fn the_log_tells_elements_apart_from_types() {
     );
 }
 
+/// A nonblocking form makes the calls of the blocking one, in their nonblocking forms.
+#[test]
+fn nonblocking_forms_count_alike() {
+    let moves = || {
+        let moves = MOVES.into_iter().take(5);
+        moves.map(|case| (case.operation, (case.call)()))
+    };
+    let reductions = |op| {
+        let calls = REDUCTIONS.map(|case| (case.operation, reduce(IN, OUT, op)));
+        let scatters = [
+            ("reduce_scatter", reduce_scatter(op)),
+            ("reduce_scatterv", reduce_scatterv(op)),
+        ];
+        calls.into_iter().chain(scatters)
+    };
+    let cases = || moves().chain(reductions(SUM)).chain(reductions(USER_MADE));
+    let _alone = alone();
+    for use_large in [true, false] {
+        for ((operation, call), (_, again)) in cases().zip(cases()) {
+            let (_, blocking) = with_limit(LIMIT, use_large, || run(operation, call));
+            let start = || Nonblocking::start(operation, again).unwrap();
+            let (form, calls) = with_limit(LIMIT, use_large, start);
+            assert_alike(&blocking, &calls);
+            form.wait();
+        }
+    }
+}
+
+/// There is no nonblocking `MPI_Alltoallw` of many elements in their place: ranks may not know that it
+/// is needed.
+#[test]
+fn nonblocking_rows_of_many_elements_need_64_bits() {
+    let _alone = alone();
+    for case in ROWS {
+        let (_, blocking) = with_limit(14, true, || run(case.operation, (case.call)()));
+        let start = || Nonblocking::start(case.operation, (case.call)()).unwrap();
+        let (form, calls) = with_limit(14, true, start);
+        assert_alike(&blocking, &calls);
+        form.wait();
+    }
+    let mut ticket = [0.0f32; 2];
+    let mut rows = [0.0f32; 5];
+    let call = root().list("counts", &[1, 3]).ints(&[("may_be_lost", 0)]);
+    let call = call.operand(floats(rows.as_mut_ptr() as i64, &[1, 5]));
+    let call = call.result(floats(ticket.as_mut_ptr() as i64, &[2]));
+    assert_eq!(
+        with_limit(14, false, || refused("igatherv", call)),
+        invalid("MPI_Igatherv of more than 14 elements is more than this MPI counts in one call")
+    );
+}
+
 /// Fails when an operation was added that takes counts, and no test here has many elements for it.
 #[test]
 fn the_lists_here_have_every_operation_that_counts() {
@@ -929,16 +980,8 @@ fn the_lists_here_have_every_operation_that_counts() {
         "alltoallv_counts",
         "alltoallv_rows",
     ];
-    // In nonblocking.rs.
-    let in_flight = [
-        "hold",
-        "iallgather",
-        "iallreduce",
-        "ialltoall",
-        "ibcast",
-        "iexchange",
-        "wait",
-    ];
+    // In nonblocking.rs, and above with the blocking ones.
+    let in_flight = [ops::nonblocking_names(), vec!["wait"]].concat();
     // In local.rs: they count nothing.
     let local = [
         "concatenate",

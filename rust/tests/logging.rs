@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use _core::recorder::NONBLOCKING;
 use _core::{log, ops};
 
 mod common;
@@ -117,7 +116,7 @@ fn every_handler_is_called() {
         called.extend([format!("{operation}_counts"), format!("{operation}_rows")]);
     }
     // In nonblocking.rs.
-    called.extend(NONBLOCKING.map(str::to_owned));
+    called.extend(ops::nonblocking_names().into_iter().map(str::to_owned));
     called.insert("wait".to_owned());
     // In local.rs.
     let local = [

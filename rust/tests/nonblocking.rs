@@ -311,3 +311,62 @@ fn what_is_left_at_the_end_is_named() {
         .collect();
     assert_eq!(left, [("the hold started at main.py:7", true)]);
 }
+
+/// Fails when a collective operation was added without a nonblocking form, or if that calls MPI in
+/// another way.
+#[test]
+fn every_collective_operation_has_a_nonblocking_form() {
+    let _alone = with_nothing_in_flight();
+    let is_split = |call: &Recorded| call.0 == "MPI_Comm_split";
+    for ((operation, call), (_, again)) in a_call_of_each().into_iter().zip(a_call_of_each()) {
+        if ["exchange", "recv", "send", "sendrecv"].contains(&operation) {
+            continue;
+        }
+        let (_, mut blocking) = run(operation, call);
+        let (form, mut calls) = Nonblocking::start(operation, again).unwrap();
+        blocking.retain(|call| !is_split(call));
+        calls.retain(|call| !is_split(call));
+        assert_alike(&blocking, &calls);
+        assert_eq!(ops::in_flight(), 1, "{operation}");
+        assert_eq!(names(&form.wait()), vec!["MPI_Wait"; calls.len()]);
+        assert_eq!(ops::in_flight(), 0, "{operation}");
+    }
+}
+
+#[test]
+fn the_list_of_nonblocking_operations_is_sorted() {
+    let names = ops::nonblocking_names();
+    assert!(names.is_sorted(), "{names:?}");
+    assert_eq!(names[0], "hold");
+    assert!(names[1..].iter().all(|name| name.starts_with('i')));
+}
+
+#[test]
+fn an_error_of_a_collective_operation_leaves_nothing_in_flight() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on(RANK_0).ints(&[("op_number", SUM), ("may_be_lost", 0)]);
+    let call = call.operand(arrays.operand(&[4])).result(arrays.ticket());
+    let (outcome, _) = raising("MPI_Iallreduce", 5, || run("iallreduce", call));
+    assert_eq!(
+        outcome,
+        internal("r0 | MPI_Iallreduce returned error code 5: number 5 is wrong")
+    );
+    assert_eq!(ops::in_flight(), 0);
+}
+
+/// What ranks agree about does not depend on a result that is not there yet.
+#[test]
+fn a_ticket_is_no_array_of_the_record() {
+    let _alone = with_nothing_in_flight();
+    for (operation, call) in a_call_of_each() {
+        let before = recorder::recorded().end;
+        let Some((form, _)) = Nonblocking::start(operation, call) else {
+            continue;
+        };
+        let record = recorder::record(before).unwrap();
+        assert_eq!(record.operation.name, form.name);
+        assert_eq!(record.received, None, "{operation}");
+        form.wait();
+    }
+}

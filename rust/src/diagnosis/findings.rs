@@ -7,7 +7,6 @@ use super::notes::Notes;
 use super::proof::{SETTLED, stuck_ranks, stuck_unless_others_act};
 use super::ranks::Ranks;
 use super::snapshot::Snapshot;
-use crate::recorder::NONBLOCKING;
 
 /// For how many seconds processes have to be unchanged in a job that does not fail anyway: on an
 /// overloaded machine, a message may be on its way for some seconds while both sides are in other
@@ -216,7 +215,8 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             }
             _ => collective.name.clone(),
         };
-        findings.push(if NONBLOCKING.contains(operation) {
+        // As MPI has it, the names of nonblocking operations begin with an i (MPI-4.1 §3.7).
+        findings.push(if operation.starts_with('i') {
             let who = strays.with_verb("has", "have");
             format!("{who} started {operation} as call #{sequence} of {name}.")
         } else {

@@ -399,7 +399,8 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
 
 /// The neighbors that a call is about, if it is one between neighbors.
 fn neighbors(record: &Record, facts: &CommunicatorFacts) -> Option<Vec<i32>> {
-    if record.operation.scope != Scope::Neighbors {
+    let operation = record.started().unwrap_or(record.operation);
+    if operation.scope != Scope::Neighbors {
         return None;
     }
     let neighbors = REGISTRY.neighbors(record.communicator()).ok()?;
@@ -470,16 +471,8 @@ impl Aspect {
 /// Neighbors have to agree with each other only.
 pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
     let is_shared = record.operation.scope == Scope::All;
-    // What travels is what root has in the case of a broadcast, and is received by all.
-    let array = match record.operation.name {
-        "scatter" | "scatterv" => record.received,
-        _ => record.sent,
-    };
-    // Where ranks say how much each of them has, they may have different amounts.
-    let has_counts = || {
-        let mut names = record.attributes().map(|(name, _)| name);
-        record.operation.name.ends_with("_rows") || names.any(|name| name.ends_with("counts"))
-    };
+    let array = record.agreed();
+    let agrees_on_size = record.operation.agrees_on_size;
     let operator = record.attribute("op_number");
     [
         (Aspect::Roots, record.attribute("root")),
@@ -490,7 +483,7 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
         (Aspect::Types, array.map(|array| array.dtype.into())),
         (
             Aspect::Sizes,
-            array.filter(|_| !has_counts()).map(|array| array.count),
+            array.filter(|_| agrees_on_size).map(|array| array.count),
         ),
         (Aspect::Counts, record.attribute("counts")),
         (Aspect::Structures, record.attribute("structure")),

@@ -242,6 +242,11 @@ functions! {
             recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
             request: *mut A::Request,
         );
+        iallgatherv = MPI_Iallgatherv, MPI_Iallgatherv_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm, request: *mut A::Request,
+        );
         iallreduce = MPI_Iallreduce, MPI_Iallreduce_c(
             send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
             op: A::Op, comm: A::Comm, request: *mut A::Request,
@@ -251,13 +256,60 @@ functions! {
             recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
             request: *mut A::Request,
         );
+        ialltoallv = MPI_Ialltoallv, MPI_Ialltoallv_c(
+            send: *const c_void, send_counts: *const N, send_displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, recv_displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm, request: *mut A::Request,
+        );
         ibcast = MPI_Ibcast, MPI_Ibcast_c(
             buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
             request: *mut A::Request,
         );
+        iexscan = MPI_Iexscan, MPI_Iexscan_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm, request: *mut A::Request,
+        );
+        igather = MPI_Igather, MPI_Igather_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm, request: *mut A::Request,
+        );
+        igatherv = MPI_Igatherv, MPI_Igatherv_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, root: c_int, comm: A::Comm, request: *mut A::Request,
+        );
         irecv = MPI_Irecv, MPI_Irecv_c(
             buffer: *mut c_void, count: N, datatype: A::Datatype, source: c_int, tag: c_int,
             comm: A::Comm, request: *mut A::Request,
+        );
+        ireduce = MPI_Ireduce, MPI_Ireduce_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, root: c_int, comm: A::Comm, request: *mut A::Request,
+        );
+        ireduce_scatter = MPI_Ireduce_scatter, MPI_Ireduce_scatter_c(
+            send: *const c_void, recv: *mut c_void, recv_counts: *const N,
+            datatype: A::Datatype, op: A::Op, comm: A::Comm, request: *mut A::Request,
+        );
+        ireduce_scatter_block = MPI_Ireduce_scatter_block, MPI_Ireduce_scatter_block_c(
+            send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm, request: *mut A::Request,
+        );
+        iscan = MPI_Iscan, MPI_Iscan_c(
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm, request: *mut A::Request,
+        );
+        iscatter = MPI_Iscatter, MPI_Iscatter_c(
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm, request: *mut A::Request,
+        );
+        iscatterv = MPI_Iscatterv, MPI_Iscatterv_c(
+            send: *const c_void, send_counts: *const N, displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm, request: *mut A::Request,
         );
         isend = MPI_Isend, MPI_Isend_c(
             buffer: *const c_void, count: N, datatype: A::Datatype, dest: c_int, tag: c_int,

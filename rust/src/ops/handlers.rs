@@ -1,6 +1,7 @@
 //! The handlers that XLA calls, of all operations.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use super::call::Call;
 use super::call::buffers::measure;
@@ -16,72 +17,123 @@ use crate::recorder::Operation;
 use crate::xla::{self, Buffer, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
-/// the frame and call it.
+/// the frame and call it. The function of a collective operation serves its nonblocking form, too.
+///
+/// An operation is declared by its name, and that of its nonblocking form if it has one, the file of
+/// its function, which processes take part in it, and what else [`Operation`] says of it. Those of the
+/// second list only copy their arrays, so that MPI need not take device memory.
 macro_rules! handlers {
-    ($($file:ident :: $name:ident),* $(,)?) => {
+    (
+        operations {
+            $($name:ident $(/ $nonblocking:ident)? = $file:ident: $scope:ident
+                $(, $property:ident $(($value:expr))?)*;)*
+        }
+        flights {
+            $($flight:ident = $flight_file:ident: $flight_scope:ident
+                $(, $flight_property:ident $(($flight_value:expr))?)*;)*
+        }
+    ) => {
         /// The operations, as their records refer to them.
         #[expect(non_upper_case_globals, reason = "each is called as its operation")]
         mod recorded {
-            use crate::recorder::{Operation, Scope};
+            use super::NONBLOCKING;
+            use crate::recorder::{Operation, Scope, Side::*};
 
-            $(pub static $name: Operation =
-                Operation::new(stringify!($name), scope(stringify!($file)));)*
+            $(
+                pub static $name: Operation = Operation::new(stringify!($name), Scope::$scope)
+                    $(.$property($($value)?))*;
+                $(pub static $nonblocking: Operation =
+                    $name.nonblocking_form(stringify!($nonblocking));)?
+            )*
+            $(
+                pub static $flight: Operation =
+                    Operation::new(stringify!($flight), Scope::$flight_scope)
+                        $(.$flight_property($($flight_value)?))*;
+            )*
 
-            /// The scope of the operations of a file.
-            const fn scope(file: &str) -> Scope {
-                match file.as_bytes() {
-                    b"exchange" | b"start_and_wait" | b"point_to_point" => Scope::Message,
-                    b"neighborhood" => Scope::Neighbors,
-                    _ => Scope::All,
-                }
-            }
+            pub static ALL: &[&Operation] = &[
+                $(&$name, $(&$nonblocking,)?)*
+                $(&$flight,)*
+            ];
         }
 
         /// The handlers for host memory, by the name of their operation.
         pub fn host_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
             $(
-                unsafe extern "C" fn $name<A: Abi>(
-                    frame: *mut xla::raw::XLA_FFI_CallFrame,
-                ) -> *mut xla::raw::XLA_FFI_Error {
-                    // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe {
-                        xla::enter(frame, |frame| {
-                            run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
-                        })
-                    }
-                }
+                handler!($name, |frame| {
+                    run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
+                });
+                $(handler!($nonblocking, |frame| {
+                    start(&recorded::$nonblocking, frame, Host, $file::$name::<A, Host>)
+                });)?
             )*
-            [$((stringify!($name), $name::<A> as Handler)),*]
-                .into_iter()
-                .chain(local::ON_HOST)
-                .collect()
+            $(
+                handler!($flight, |frame| {
+                    run(&recorded::$flight, frame, Host, $flight_file::$flight::<A, Host>)
+                });
+            )*
+            let handlers = [
+                $((stringify!($name), $name::<A> as Handler),
+                $((stringify!($nonblocking), $nonblocking::<A>),)?)*
+                $((stringify!($flight), $flight::<A>),)*
+            ];
+            handlers.into_iter().chain(local::ON_HOST).collect()
         }
 
         /// The handlers for device memory, by the name of their operation.
         pub fn device_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
             $(
-                unsafe extern "C" fn $name<A: Abi>(
-                    frame: *mut xla::raw::XLA_FFI_CallFrame,
-                ) -> *mut xla::raw::XLA_FFI_Error {
-                    // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe {
-                        xla::enter(frame, |frame| {
-                            run_on_device(
-                                &recorded::$name,
-                                frame,
-                                $file::$name::<A, Direct>,
-                                $file::$name::<A, Staged>,
-                            )
-                        })
-                    }
-                }
+                handler!($name, |frame| {
+                    let (direct, staged) = ($file::$name::<A, Direct>, $file::$name::<A, Staged>);
+                    run_on_device(&recorded::$name, frame, direct, staged)
+                });
+                $(handler!($nonblocking, |frame| {
+                    with_copies(frame, |frame, memory| {
+                        start(&recorded::$nonblocking, frame, memory, $file::$name::<A, Staged>)
+                    })
+                });)?
             )*
-            [$((stringify!($name), $name::<A> as Handler)),*]
-                .into_iter()
-                .chain(local::ON_DEVICE)
-                .collect()
+            $(
+                handler!($flight, |frame| {
+                    with_copies(frame, |frame, memory| {
+                        run(&recorded::$flight, frame, memory, $flight_file::$flight::<A, Staged>)
+                    })
+                });
+            )*
+            let handlers = [
+                $((stringify!($name), $name::<A> as Handler),
+                $((stringify!($nonblocking), $nonblocking::<A>),)?)*
+                $((stringify!($flight), $flight::<A>),)*
+            ];
+            handlers.into_iter().chain(local::ON_DEVICE).collect()
         }
     };
+}
+
+/// A handler: a C function that calls `body` with the frame that XLA lends.
+macro_rules! handler {
+    ($name:ident, $body:expr) => {
+        unsafe extern "C" fn $name<A: Abi>(
+            frame: *mut xla::raw::XLA_FFI_CallFrame,
+        ) -> *mut xla::raw::XLA_FFI_Error {
+            // SAFETY: XLA calls the handler with a frame that it lends.
+            unsafe { xla::enter(frame, $body) }
+        }
+    };
+}
+
+/// The nonblocking operations, in the order of their names. A call that waits has the index of what it
+/// waits for in its attribute `started`.
+static NONBLOCKING: LazyLock<Vec<&Operation>> = LazyLock::new(|| {
+    let all = recorded::ALL.iter().copied();
+    let mut operations: Vec<_> = all.filter(|operation| operation.is_nonblocking).collect();
+    operations.sort_unstable_by_key(|operation| operation.name);
+    operations
+});
+
+/// The names of the nonblocking operations, in the order in which `started` counts them.
+pub fn nonblocking_names() -> Vec<&'static str> {
+    NONBLOCKING.iter().map(|operation| operation.name).collect()
 }
 
 #[inline(always)]
@@ -98,15 +150,39 @@ fn run<A: Abi, M: Memory>(
     body(&call)
 }
 
+/// Starts an operation: `body` is that of its blocking form.
+fn start<A: Abi, M: Memory>(
+    operation: &'static Operation,
+    frame: &Frame,
+    memory: M,
+    body: fn(&Call<A, M>) -> Result<()>,
+) -> Result<()> {
+    let mut call = Call::begin(operation, frame, memory)?;
+    if check_is_enabled() {
+        call.check_before()?;
+    }
+    collectives::start(call, body)
+}
+
+/// Runs an operation that copies its arrays from and to a device.
+fn with_copies(frame: &Frame, body: impl FnOnce(&Frame, Staged) -> Result<()>) -> Result<()> {
+    let (driver, stream) = (driver()?, frame.stream()?);
+    let memory = Staged::new(driver, stream, false);
+    body(&frame.without_order_byte()?, memory)
+}
+
+fn driver() -> Result<&'static Driver> {
+    Driver::get()
+        .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))
+}
+
 fn run_on_device<A: Abi>(
     operation: &'static Operation,
     frame: &Frame,
     direct: fn(&Call<A, Direct>) -> Result<()>,
     staged: fn(&Call<A, Staged>) -> Result<()>,
 ) -> Result<()> {
-    let driver = Driver::get()
-        .map_err(|why| Error::precondition(format!("no driver of a GPU can be used: {why}")))?;
-    let stream = frame.stream()?;
+    let (driver, stream) = (driver()?, frame.stream()?);
     let frame = &frame.without_order_byte()?;
     let (operands, results) = (frame.all_operands()?, frame.all_results()?);
     let has_overlaps = has_overlaps(operation, &operands, &results)?;
@@ -135,7 +211,7 @@ fn has_overlaps(operation: &Operation, operands: &[Buffer], results: &[Buffer]) 
         let written = bytes_of(result)?;
         for operand in operands {
             let read = bytes_of(operand)?;
-            let is_one_array = IN_PLACE.contains(&operation.name) && read == written;
+            let is_one_array = operation.is_in_place && read == written;
             if read.start < written.end && written.start < read.end && !is_one_array {
                 return Ok(true);
             }
@@ -143,10 +219,6 @@ fn has_overlaps(operation: &Operation, operands: &[Buffer], results: &[Buffer]) 
     }
     Ok(false)
 }
-
-/// The operations whose operand may be where the result goes: by `MPI_IN_PLACE`, or by
-/// `MPI_Sendrecv_replace`.
-const IN_PLACE: [&str; 6] = ["allreduce", "bcast", "exscan", "reduce", "scan", "sendrecv"];
 
 /// The addresses of an array's bytes.
 fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
@@ -156,39 +228,44 @@ fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
 }
 
 handlers! {
-    blocks::allgather,
-    blocks::alltoall,
-    blocks::barrier,
-    blocks::bcast,
-    blocks::gather,
-    blocks::scatter,
-    exchange::exchange,
-    start_and_wait::hold,
-    start_and_wait::iexchange,
-    start_and_wait::wait,
-    neighborhood::neighbor_allgather,
-    neighborhood::neighbor_allgatherv,
-    neighborhood::neighbor_alltoall,
-    neighborhood::neighbor_alltoallv,
-    collectives::iallgather,
-    collectives::iallreduce,
-    collectives::ialltoall,
-    collectives::ibcast,
-    point_to_point::recv,
-    point_to_point::send,
-    point_to_point::sendrecv,
-    row_counts::allgatherv_counts,
-    row_counts::alltoallv_counts,
-    reduction::allreduce,
-    reduction::exscan,
-    reduction::reduce,
-    reduction::reduce_scatter,
-    reduction::scan,
-    rows::allgatherv,
-    rows::allgatherv_rows,
-    rows::alltoallv,
-    rows::alltoallv_rows,
-    rows::gatherv,
-    rows::reduce_scatterv,
-    rows::scatterv,
+    operations {
+        allgather / iallgather = blocks: All;
+        alltoall / ialltoall = blocks: All;
+        barrier / ibarrier = blocks: All;
+        bcast / ibcast = blocks: All, in_place;
+        gather / igather = blocks: All;
+        scatter / iscatter = blocks: All, agrees_on(Received), shows_received;
+
+        allreduce / iallreduce = reduction: All, in_place;
+        exscan / iexscan = reduction: All, in_place;
+        reduce / ireduce = reduction: All, in_place;
+        reduce_scatter / ireduce_scatter = reduction: All;
+        scan / iscan = reduction: All, in_place;
+
+        allgatherv / iallgatherv = rows: All, agrees_on_type(Sent);
+        allgatherv_rows = rows: All, agrees_on_type(Sent);
+        alltoallv / ialltoallv = rows: All, agrees_on_type(Sent), has_counts_of_pairs;
+        alltoallv_rows = rows: All, agrees_on_type(Sent);
+        gatherv / igatherv = rows: All, agrees_on_type(Sent);
+        reduce_scatterv / ireduce_scatterv = rows: All, agrees_on_type(Sent), has_all_rows;
+        scatterv / iscatterv = rows: All, agrees_on_type(Received);
+
+        allgatherv_counts = row_counts: All;
+        alltoallv_counts = row_counts: All;
+
+        neighbor_allgather / ineighbor_allgather = neighborhood: Neighbors;
+        neighbor_allgatherv / ineighbor_allgatherv = neighborhood: Neighbors;
+        neighbor_alltoall / ineighbor_alltoall = neighborhood: Neighbors;
+        neighbor_alltoallv / ineighbor_alltoallv = neighborhood: Neighbors;
+
+        exchange = exchange: Message, shows_messages;
+        recv = point_to_point: Message, shows_received;
+        send = point_to_point: Message;
+        sendrecv = point_to_point: Message, in_place, shows_both;
+    }
+    flights {
+        hold = start_and_wait: Message, nonblocking;
+        iexchange = start_and_wait: Message, shows_messages, nonblocking;
+        wait = start_and_wait: Message, shows_messages, waits_for(&NONBLOCKING);
+    }
 }

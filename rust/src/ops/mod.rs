@@ -27,4 +27,4 @@ pub use check::labels::traffic;
 pub use check::{check_is_enabled, refuse, set_check};
 pub use flights::progress::{Left, finish, set_pushing};
 pub use flights::table::{count as in_flight, posted, set_line};
-pub use handlers::{device_handlers, host_handlers};
+pub use handlers::{device_handlers, host_handlers, nonblocking_names};

@@ -27,7 +27,7 @@ mod _core {
     use pyo3::types::PyTuple;
 
     use crate::mpi::PredefinedOp;
-    use crate::{diagnosis, recorder, trampoline};
+    use crate::{diagnosis, ops, trampoline};
 
     #[pymodule_export]
     use super::binding::{load, registry, status_ignore};
@@ -74,7 +74,7 @@ mod _core {
         let py = module.py();
         let operators = PredefinedOp::ALL.iter().map(|op| op.name());
         module.add("OPERATORS", PyTuple::new(py, operators)?)?;
-        module.add("NONBLOCKING", PyTuple::new(py, recorder::NONBLOCKING)?)?;
+        module.add("NONBLOCKING", PyTuple::new(py, ops::nonblocking_names())?)?;
         module.add("DEADLOCK", diagnosis::DEADLOCK)?;
         module.add("JAX_HANDLES", PyTuple::new(py, trampoline::HANDLES)?)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::operation::{Operation, Shown, Side};
 use super::ring::{Array, Record};
 use super::tables::{
     Message, Messages, call_site, communicator_facts, eager_line, is_proc_null, messages,
@@ -15,17 +16,6 @@ impl fmt::Display for Array {
     }
 }
 
-/// The operations that begin something, by the number in the attribute `started` of the call
-/// that waits for it.
-pub const NONBLOCKING: [&str; 6] = [
-    "hold",
-    "iallgather",
-    "iallreduce",
-    "ialltoall",
-    "ibcast",
-    "iexchange",
-];
-
 impl Record {
     /// The name of the operation; of a call that waits, with what it waits for; of one that users
     /// have not made, what it does.
@@ -34,12 +24,25 @@ impl Record {
         if self.attribute("structure").is_some_and(|hash| hash != 0) {
             return "comparison of trees".to_owned();
         }
-        let started = self.attribute("started");
-        let started = started.and_then(|index| NONBLOCKING.get(usize::try_from(index).ok()?));
-        started.map_or_else(
+        self.started().map_or_else(
             || name.to_owned(),
-            |started| format!("{name} for {started}"),
+            |started| format!("{name} for {}", started.name),
         )
+    }
+
+    /// The array about which all ranks have to agree, if there is one here.
+    pub fn agreed(&self) -> Option<Array> {
+        match self.operation.agreed {
+            Side::Sent => self.sent,
+            Side::Received => self.received,
+        }
+    }
+
+    /// The operation that the call waits for, if it waits for one that another call has started.
+    pub fn started(&self) -> Option<&'static Operation> {
+        let operations = self.operation.waits_for?;
+        let index = usize::try_from(self.attribute("started")?).ok()?;
+        operations.get(index).copied()
     }
 
     /// The number of the communicator.
@@ -104,23 +107,12 @@ impl Record {
         if all.len() > MOST_MESSAGES {
             words.push(format!("{} more messages", all.len() - MOST_MESSAGES));
         }
-        if matches!(self.operation.name, "exchange" | "iexchange" | "wait") {
-            // The first of several arrays says little.
-            return words;
-        }
         // What differs between processes by design is that of this one.
-        let arrays = match (self.sent, self.received) {
-            (Some(sent), Some(received)) if self.operation.name == "sendrecv" => {
-                if sent == received {
-                    vec![sent]
-                } else {
-                    vec![sent, received]
-                }
-            }
-            (_, Some(received)) if matches!(self.operation.name, "scatter" | "recv") => {
-                vec![received]
-            }
-            (sent, received) => sent.or(received).into_iter().collect(),
+        let arrays: Vec<Array> = match (self.operation.shown, self.sent, self.received) {
+            (Shown::Messages, ..) => Vec::new(),
+            (Shown::Both, Some(sent), Some(received)) if sent != received => vec![sent, received],
+            (Shown::Received, _, Some(received)) => vec![received],
+            (_, sent, received) => sent.or(received).into_iter().collect(),
         };
         words.extend(arrays.iter().map(ToString::to_string));
         words

@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use super::ring::{Operation, Recordable, Recording, Scope, begin};
+use super::operation::{Operation, Scope};
+use super::ring::{Recordable, Recording, begin};
 use super::tables::DEFAULT_COMMUNICATOR;
 use crate::lock::lock;
 

@@ -1,6 +1,7 @@
 //! The last calls of this process: a ring of records, which every call writes.
 //!
 //! - `ring`: the records. `clock`, `os_thread`: their times and threads.
+//! - `operation`: what an operation is.
 //! - `tables`: communicators, call sites and messages, to which records refer by numbers.
 //! - `group`: the processes of a communicator. `identify`: which communicators of several processes
 //!   are one.
@@ -13,20 +14,22 @@ mod describe;
 mod group;
 mod identify;
 mod meeting;
+mod operation;
 pub mod os_thread;
 mod reader;
 mod ring;
 mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
-pub use describe::{NONBLOCKING, communicator_name, operator_name};
+pub use describe::{communicator_name, operator_name};
 pub use group::{Group, RankRun};
 pub use identify::{CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting};
+pub use operation::{Operation, Scope, Side};
 pub use reader::Reader;
 pub use ring::{
-    Array, Awaited, Operation, Progress, Record, Recordable, Recording, Scope, begin, calls_on,
-    in_progress, recent, record, recorded, set_capacity,
+    Array, Awaited, Progress, Record, Recordable, Recording, begin, calls_on, in_progress, recent,
+    record, recorded, set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::clock::{Instant, now};
+use super::operation::Operation;
 use super::os_thread;
 use crate::lock::lock;
 use crate::mpi::GrowingList;
@@ -26,44 +27,6 @@ use crate::xla::{Buffer, Frame};
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 /// How many attributes of a call are kept: the first ones, which are those that are ever asked for.
 const ATTRIBUTES: usize = 7;
-
-/// Which processes of a communicator take part in a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// The two ends of a message.
-    Message,
-    /// All of them, each with its neighbors in a topology.
-    Neighbors,
-    /// All of them together.
-    All,
-}
-
-/// An operation, as its records refer to it.
-pub struct Operation {
-    /// Its name, which is that of its handler.
-    pub name: &'static str,
-    /// Which processes take part in it.
-    pub scope: Scope,
-    /// The names of its attributes, in XLA's order. Every call has the same.
-    attributes: OnceLock<Vec<String>>,
-}
-
-impl Operation {
-    /// An operation that was never called.
-    pub const fn new(name: &'static str, scope: Scope) -> Self {
-        Self {
-            name,
-            scope,
-            attributes: OnceLock::new(),
-        }
-    }
-
-    /// Whether all processes of the communicator take part.
-    #[inline(always)]
-    pub fn is_collective(&self) -> bool {
-        self.scope != Scope::Message
-    }
-}
 
 /// The data type of an array, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -335,7 +298,12 @@ pub fn begin(
     slot.end.store(0, Relaxed);
     slot.in_flight.store(0, Relaxed);
     slot.awaited.store(0, Relaxed);
-    let (sent, received) = (call.sent(), call.received());
+    let sent = call.sent();
+    // The result of a nonblocking operation is its ticket.
+    let received = match operation.is_nonblocking {
+        true => None,
+        false => call.received(),
+    };
     let dtype = |array: Option<(i32, i64)>| array.map_or(0, |(dtype, _)| dtype as u8);
     slot.sent_type.store(dtype(sent), Relaxed);
     slot.received_type.store(dtype(received), Relaxed);

@@ -484,6 +484,87 @@ pub fn of_floats(comm: i64, messages: &[(&'static str, i64, i64, i64, i64)]) -> 
     begun.chain(waits).collect()
 }
 
+/// The nonblocking form of a call, which copies its operands.
+pub struct Nonblocking {
+    /// The name of the operation.
+    pub name: &'static str,
+    /// The results of the blocking form, which `wait` gives.
+    results: Vec<Buffer>,
+    ticket: Box<[f32; 2]>,
+    /// The memory of all arrays.
+    arrays: Vec<Vec<u64>>,
+}
+
+impl Nonblocking {
+    /// Starts the nonblocking form of an operation, if it has one. Gives the functions that it calls.
+    pub fn start(operation: &str, mut call: CallFrame) -> Option<(Self, Vec<Recorded>)> {
+        let names = ops::nonblocking_names().into_iter();
+        let mut names = names.filter(|name| name[1..] == *operation);
+        let mut form = Self {
+            name: names.next()?,
+            results: Vec::new(),
+            ticket: Box::default(),
+            arrays: Vec::new(),
+        };
+        form.arrays = call.operands.iter_mut().map(in_memory).collect();
+        let types = call.results.iter().map(|result| {
+            let count: i64 = result.dims.iter().product();
+            [result.dtype.into(), count]
+        });
+        let types: Vec<i64> = types.flatten().collect();
+        form.results = std::mem::take(&mut call.results);
+        let ticket = floats(form.ticket.as_ptr() as i64, &[2]);
+        let call = call.list("arrays", &types).ints(&[("may_be_lost", 0)]);
+        let (outcome, calls) = run(form.name, call.result(ticket));
+        assert_eq!(outcome, Ok(()), "{}", form.name);
+        Some((form, calls))
+    }
+
+    /// Waits for the operation. Gives the functions that this calls.
+    pub fn wait(mut self) -> Vec<Recorded> {
+        self.arrays.extend(self.results.iter_mut().map(in_memory));
+        let call = on(RANK_0).ints(&[("may_be_zero", 0), ("started", 0)]);
+        let call = call.operand(floats(self.ticket.as_ptr() as i64, &[2]));
+        let (outcome, calls) = run(
+            "wait",
+            self.results.into_iter().fold(call, CallFrame::result),
+        );
+        assert_eq!(outcome, Ok(()), "{}", self.name);
+        calls
+    }
+}
+
+/// Gives an array memory.
+fn in_memory(buffer: &mut Buffer) -> Vec<u64> {
+    let bytes = 16 * buffer.dims.iter().product::<i64>();
+    let memory = vec![0; bytes as usize / size_of::<u64>()];
+    buffer.address = memory.as_ptr() as usize;
+    memory
+}
+
+/// Fails unless these are the calls of the two forms of an operation: the same arguments, but for
+/// addresses and the request.
+pub fn assert_alike(blocking: &[Recorded], nonblocking: &[Recorded]) {
+    let is_address = |word: &i64| (IN..OUT + 0x1000).contains(word);
+    let blocking = blocking.iter().filter(|(name, _)| *name != "MPI_Wait");
+    let blocking: Vec<_> = blocking.collect();
+    assert_eq!(blocking.len(), nonblocking.len(), "{nonblocking:?}");
+    for ((name, words), (nonblocking_name, other_words)) in blocking.into_iter().zip(nonblocking) {
+        let expected = name.replace("MPI_", "MPI_I").to_lowercase();
+        let is_made = name.starts_with("MPI_Type_") || name.starts_with("MPI_I");
+        assert!(
+            nonblocking_name == name || nonblocking_name.to_lowercase() == expected && !is_made,
+            "{name} {nonblocking_name}"
+        );
+        for (word, other) in words.iter().zip(other_words) {
+            assert!(
+                word == other || is_address(word) || *word == IN_PLACE,
+                "{name}: {words:x?} {other_words:x?}"
+            );
+        }
+    }
+}
+
 /// The error of an operation that must not have called MPI.
 pub fn refused(operation: &str, call: CallFrame) -> Outcome {
     let (outcome, calls) = run(operation, call);

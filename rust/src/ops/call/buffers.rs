@@ -7,6 +7,7 @@ use super::Call;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, REGISTRY};
+use crate::recorder::Array;
 use crate::xla::Buffer;
 
 /// `count` elements of `datatype` at an address (MPI-4.1 §3.2.2).
@@ -33,9 +34,12 @@ impl SendBuffer {
     }
 }
 
-impl<A: Abi, M: Memory> Call<'_, A, M> {
+impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// An operand as MPI reads it.
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer> {
+        if self.is_nonblocking() {
+            return self.copy_operand(operand);
+        }
         let (datatype, bytes) = measure(operand)?;
         Ok(MpiBuffer {
             address: self.in_memory(|memory| memory.read(operand, bytes))?,
@@ -46,6 +50,9 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// A result as MPI writes it.
     pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer> {
+        if self.is_nonblocking() {
+            return self.room_for(result);
+        }
         let (datatype, bytes) = measure(result)?;
         Ok(MpiBuffer {
             address: self.in_memory(|memory| memory.write(result, bytes))?,
@@ -54,35 +61,82 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         })
     }
 
-    /// The result that only root has, or null where MPI does not look at it (MPI-4.1 §6.5,
-    /// "significant only at root").
-    pub fn result_at_root(
-        &self,
-        root: c_int,
-        check: impl FnOnce(&Buffer) -> Result<()>,
-    ) -> Result<*mut c_void> {
-        if self.communicator.rank != root {
-            let [] = self.results()?;
-            return Ok(ptr::null_mut());
+    /// The one result of the call, or what it will be if the call is nonblocking.
+    #[inline(always)]
+    pub fn result(&self, to_come: impl FnOnce() -> Result<Array>) -> Result<Buffer<'a>> {
+        if self.is_nonblocking() {
+            return to_come().map(nowhere);
         }
         let [result] = self.results()?;
-        check(&result)?;
-        Ok(self.recv_buffer(&result)?.address)
+        Ok(result)
     }
 
-    /// The operand that only root has, or null where MPI does not look at it.
-    pub fn operand_at_root(
+    /// The result, which holds so many times what the operand does.
+    #[inline(always)]
+    pub fn result_of_blocks(&self, operand: &Buffer, blocks: c_int) -> Result<Buffer<'a>> {
+        let result = self.result(|| {
+            Ok(Array {
+                count: operand.count.saturating_mul(blocks.into()),
+                ..operand.into()
+            })
+        })?;
+        check_blocks(&result, operand, blocks)?;
+        Ok(result)
+    }
+
+    /// The result, of which the operand holds so many blocks. Where there is no operand, the call
+    /// says what it is.
+    pub fn result_of_block(&self, operand: Option<&Buffer>, blocks: c_int) -> Result<Buffer<'a>> {
+        let result = self.result(|| match operand {
+            Some(operand) => Ok(Array {
+                count: operand.count / i64::from(blocks),
+                ..operand.into()
+            }),
+            None => self.array_to_come(),
+        })?;
+        if let Some(operand) = operand {
+            check_blocks(operand, &result, blocks)?;
+        }
+        Ok(result)
+    }
+
+    /// The result that only root has, if this is root (MPI-4.1 §6.5, "significant only at root").
+    pub fn only_at_root(
         &self,
         root: c_int,
-        check: impl FnOnce(&Buffer) -> Result<()>,
-    ) -> Result<*const c_void> {
+        result: impl FnOnce() -> Result<Buffer<'a>>,
+    ) -> Result<Option<Buffer<'a>>> {
+        if self.communicator.rank == root {
+            return result().map(Some);
+        }
+        if !self.is_nonblocking() {
+            let [] = self.results()?;
+        }
+        Ok(None)
+    }
+
+    /// The address of a result, or null where MPI does not look at it.
+    pub fn recv_address(&self, result: Option<&Buffer>) -> Result<*mut c_void> {
+        result.map_or(Ok(ptr::null_mut()), |result| {
+            Ok(self.recv_buffer(result)?.address)
+        })
+    }
+
+    /// The operand that only root has, if this is root.
+    pub fn operand_at_root(&self, root: c_int) -> Result<Option<Buffer<'a>>> {
         if self.communicator.rank != root {
             let [] = self.operands()?;
-            return Ok(ptr::null());
+            return Ok(None);
         }
         let [operand] = self.operands()?;
-        check(&operand)?;
-        Ok(self.send_buffer(&operand)?.address)
+        Ok(Some(operand))
+    }
+
+    /// The address of an operand, or null where MPI does not look at it.
+    pub fn send_address(&self, operand: Option<&Buffer>) -> Result<*const c_void> {
+        operand.map_or(Ok(ptr::null()), |operand| {
+            Ok(self.send_buffer(operand)?.address)
+        })
     }
 
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
@@ -92,13 +146,25 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         operand: &Buffer,
         result: &Buffer,
     ) -> Result<(SendBuffer, RecvBuffer)> {
-        check_blocks(result, operand, 1)?;
         let recv = self.recv_buffer(result)?;
+        if self.is_nonblocking() {
+            return Ok((self.copy_into_result(operand, 0)?, recv));
+        }
         let mut send = self.send_buffer(operand)?;
         if send.address == recv.address {
             send.address = A::IN_PLACE as *const c_void;
         }
         Ok((send, recv))
+    }
+}
+
+/// An array that is nowhere yet.
+fn nowhere(array: Array) -> Buffer<'static> {
+    Buffer {
+        address: ptr::null_mut(),
+        dtype: array.dtype,
+        dims: &[],
+        count: array.count,
     }
 }
 

@@ -103,8 +103,23 @@ pub enum Form<A: Types> {
     Large(&'static Counted<A, i64, A::Aint>),
 }
 
-/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`.
+/// A collective function, in one of its two forms: blocking, or with a request.
+pub struct Collective<A: Types> {
+    pub form: Form<A>,
+    /// Where MPI puts the request of a nonblocking call.
+    pub request: Option<*mut A::Request>,
+}
+
+/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`, or of a [`Collective`],
+/// by both of its names: `invoke!(mpi.bcast / ibcast(address, count, ...))`.
 macro_rules! invoke {
+    ($mpi:ident . $blocking:ident / $nonblocking:ident ( $($argument:expr),* $(,)? )) => {{
+        let form = $mpi.form;
+        match $mpi.request {
+            None => invoke!(form.$blocking($($argument),*)),
+            Some(request) => invoke!(form.$nonblocking($($argument,)* request)),
+        }
+    }};
     ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
         match $form {
             $crate::ops::call::counts::Form::Int(functions) => {

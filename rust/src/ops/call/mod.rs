@@ -2,7 +2,9 @@
 
 pub mod buffers;
 pub mod companions;
+mod copies;
 pub mod counts;
+mod departure;
 pub mod derived;
 pub mod log_text;
 pub mod on_error;
@@ -10,14 +12,16 @@ pub mod operator;
 pub mod pieces;
 pub mod requests;
 
+use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ops::Range;
 
-use self::counts::{Count, Counting, Form};
+use self::counts::{Collective, Count, Counting, Form};
+use self::departure::Departure;
 use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory, fault};
-use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, REGISTRY};
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -34,6 +38,8 @@ pub struct Call<'a, A: Abi, M> {
     recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
+    /// What the call leaves to another one, if it is nonblocking.
+    pub departure: Option<Box<RefCell<Departure<A>>>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -53,6 +59,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             operation,
             recording: recorder::begin(operation, frame, comm_number),
             checked: None,
+            departure: None,
         })
     }
 
@@ -124,19 +131,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         REGISTRY.status::<A>(self.number("status_number")?)
     }
 
-    /// Calls a function that takes counts, of which `largest` is the largest.
+    /// Calls a function that takes counts, of which `largest` is the largest, with no access to more
+    /// than that.
     pub fn counted(
-        &self,
-        function: &'static str,
-        largest: Count,
-        details: impl FnOnce() -> String,
-        body: impl FnOnce(Form<A>, A::Comm) -> c_int,
-    ) -> Result<()> {
-        self.counted_with(&Access::WHOLE, function, largest, details, body)
-    }
-
-    /// The same, for a call that reads and writes no more than that.
-    pub fn counted_with(
         &self,
         access: &Access,
         function: &'static str,
@@ -146,6 +143,32 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     ) -> Result<()> {
         let form = self.counting.form(largest);
         self.mpi_with(access, function, details, |_, comm| body(form, comm))
+    }
+
+    /// Calls a collective function that takes counts, of which `largest` is the largest, or its
+    /// nonblocking form, with no access to more than that.
+    pub fn collective(
+        &self,
+        access: &Access,
+        [blocking, nonblocking]: [&'static str; 2],
+        largest: Count,
+        details: impl FnOnce() -> String,
+        body: impl FnOnce(Collective<A>, A::Comm) -> c_int,
+    ) -> Result<()> {
+        let form = self.counting.form(largest);
+        let mut request = A::Request::from_raw(0);
+        let (function, place) = match self.departure {
+            None => (blocking, None),
+            Some(_) => (nonblocking, Some(&raw mut request)),
+        };
+        self.mpi_with(access, function, details, |_, comm| {
+            let request = place;
+            body(Collective { form, request }, comm)
+        })?;
+        if let Some(departure) = &self.departure {
+            departure.borrow_mut().requests.push(request);
+        }
+        Ok(())
     }
 
     /// Calls MPI and sees to the log and to errors. `body` gets the functions and the

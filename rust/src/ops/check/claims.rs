@@ -179,7 +179,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         if let Some(report) = report {
             return Err(self.refuse(report, Some(comm)));
         }
-        if record.operation.name == "alltoallv" {
+        if record.operation.has_counts_of_pairs {
             return self.refuse_if_any(record, self.complaints(comm, record)?);
         }
         Ok(())
@@ -214,12 +214,11 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         }
         let counts = self.ints("counts")?;
         let own = counts.get(self.communicator.rank as usize).copied();
-        let (array, rows) = match record.operation.name {
-            "scatterv" => (record.received, own),
-            "reduce_scatterv" => (record.sent, Some(counts.iter().sum())),
-            _ => (record.sent, own),
+        let rows = match record.operation.has_all_rows {
+            true => Some(counts.iter().sum()),
+            false => own,
         };
-        let elements = array.map_or(0, |array| array.count);
+        let elements = record.agreed().map_or(0, |array| array.count);
         Ok(rows.filter(|rows| *rows > 0).map(|rows| elements / rows))
     }
 

@@ -1,34 +1,34 @@
 //! Reductions (MPI-4.1 §6.9 to §6.11).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
 use super::reduction_pieces::ReductionPiece;
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::memory::{Access, Memory};
 use crate::mpi::Abi;
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RecvBuffer, SendBuffer, check_blocks};
-use crate::ops::call::counts::{Count, Form, invoke};
+use crate::ops::call::buffers::{RecvBuffer, SendBuffer};
+use crate::ops::call::counts::{Collective, Count, invoke};
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::operator::Operator;
 
 /// The reductions with an operand and a result on every rank, which MPI declares alike.
 fn reduction<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    function: &'static str,
+    functions: [&'static str; 2],
     details: impl Fn(i64) -> String,
-    body: impl Fn(Form<A>, &ReductionPiece<A>, A::Op) -> c_int,
+    body: impl Fn(Collective<A>, &ReductionPiece<A>, A::Op) -> c_int,
 ) -> Result<()> {
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
+    let result = call.result_of_blocks(&operand, 1)?;
     let op = call.operator(operand.dtype)?;
     let (send, recv) = call.both_buffers(&operand, &result)?;
     for piece in call.reduction_pieces(send, recv.address, &op) {
         let count = piece.count;
-        call.counted_with(
+        call.collective(
             &piece.access,
-            function,
+            functions,
             count,
             || details(count.0),
             |mpi, _| body(mpi, &piece, op.handle),
@@ -42,18 +42,21 @@ pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let comm = call.communicator.handle::<A>();
     reduction(
         call,
-        "MPI_Allreduce",
+        ["MPI_Allreduce", "MPI_Iallreduce"],
         |count| format!("with {count} items"),
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
         |mpi, piece, op| unsafe {
-            invoke!(mpi.allreduce(
-                piece.send,
-                piece.recv,
-                piece.count,
-                piece.datatype,
-                op,
-                comm,
-            ))
+            invoke!(
+                mpi.allreduce
+                    / iallreduce(
+                        piece.send,
+                        piece.recv,
+                        piece.count,
+                        piece.datatype,
+                        op,
+                        comm,
+                    )
+            )
         },
     )
 }
@@ -64,18 +67,21 @@ pub fn exscan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let comm = call.comm_in_order()?;
     reduction(
         call,
-        "MPI_Exscan",
+        ["MPI_Exscan", "MPI_Iexscan"],
         items,
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
         |mpi, piece, op| unsafe {
-            invoke!(mpi.exscan(
-                piece.send,
-                piece.recv,
-                piece.count,
-                piece.datatype,
-                op,
-                comm,
-            ))
+            invoke!(
+                mpi.exscan
+                    / iexscan(
+                        piece.send,
+                        piece.recv,
+                        piece.count,
+                        piece.datatype,
+                        op,
+                        comm,
+                    )
+            )
         },
     )
 }
@@ -85,18 +91,21 @@ pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let comm = call.comm_in_order()?;
     reduction(
         call,
-        "MPI_Scan",
+        ["MPI_Scan", "MPI_Iscan"],
         items,
         // SAFETY: both arrays have `count` elements, or are one and the operand is IN_PLACE.
         |mpi, piece, op| unsafe {
-            invoke!(mpi.scan(
-                piece.send,
-                piece.recv,
-                piece.count,
-                piece.datatype,
-                op,
-                comm,
-            ))
+            invoke!(
+                mpi.scan
+                    / iscan(
+                        piece.send,
+                        piece.recv,
+                        piece.count,
+                        piece.datatype,
+                        op,
+                        comm,
+                    )
+            )
         },
     )
 }
@@ -106,12 +115,14 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
     let op = call.operator(operand.dtype)?;
-    let recv = call.result_at_root(root, |result| check_blocks(result, &operand, 1))?;
-    let mut send = call.send_buffer(&operand)?;
-    // Elsewhere `recv` is null, and so may be the address of an empty operand.
-    if call.communicator.rank == root && send.address == recv {
-        send.address = A::IN_PLACE as *const c_void;
-    }
+    let result = call.only_at_root(root, || call.result_of_blocks(&operand, 1))?;
+    let (send, recv) = match result {
+        Some(result) => {
+            let (send, recv) = call.both_buffers(&operand, &result)?;
+            (send, recv.address)
+        }
+        None => (call.send_buffer(&operand)?, ptr::null_mut()),
+    };
     call.reduction_pieces(send, recv, &op)
         .try_for_each(|piece| reduce_piece(call, &piece, &op, root))
 }
@@ -123,23 +134,26 @@ fn reduce_piece<A: Abi, M: Memory>(
     op: &Operator<A>,
     root: c_int,
 ) -> Result<()> {
-    call.counted_with(
+    call.collective(
         &piece.access,
-        "MPI_Reduce",
+        ["MPI_Reduce", "MPI_Ireduce"],
         piece.count,
         || items_and_root(piece.count.0, root),
         // SAFETY: on root, both arrays have `count` elements, or are one and the operand is
         // IN_PLACE.
         |mpi, comm| unsafe {
-            invoke!(mpi.reduce(
-                piece.send,
-                piece.recv,
-                piece.count,
-                piece.datatype,
-                op.handle,
-                root,
-                comm,
-            ))
+            invoke!(
+                mpi.reduce
+                    / ireduce(
+                        piece.send,
+                        piece.recv,
+                        piece.count,
+                        piece.datatype,
+                        op.handle,
+                        root,
+                        comm,
+                    )
+            )
         },
     )
 }
@@ -147,10 +161,8 @@ fn reduce_piece<A: Abi, M: Memory>(
 /// MPI-4.1 §6.10.1: block i of the reduction over all ranks, on rank i.
 pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
+    let result = call.result_of_block(Some(&operand), call.communicator.size)?;
     let op = call.operator(operand.dtype)?;
-    let size = call.communicator.size;
-    check_blocks(&operand, &result, size)?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // MPI may hand the blocks of all ranks to an operator at once.
     let longest = if op.is_predefined {
@@ -162,20 +174,24 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         return reduce_each(call, send, recv, &op, |_| recv.count);
     }
     let count = Count(recv.count);
-    call.counted(
-        "MPI_Reduce_scatter_block",
+    call.collective(
+        &Access::WHOLE,
+        ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"],
         count,
         || items(count.0),
         // SAFETY: `send` has `count` elements for every rank, and `recv` for this one.
         |mpi, comm| unsafe {
-            invoke!(mpi.reduce_scatter_block(
-                send.address,
-                recv.address,
-                count,
-                recv.datatype.handle::<A>(),
-                op.handle,
-                comm,
-            ))
+            invoke!(
+                mpi.reduce_scatter_block
+                    / ireduce_scatter_block(
+                        send.address,
+                        recv.address,
+                        count,
+                        recv.datatype.handle::<A>(),
+                        op.handle,
+                        comm,
+                    )
+            )
         },
     )
 }

@@ -36,7 +36,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         op: &Operator<A>,
     ) -> impl Iterator<Item = ReductionPiece<A>> + use<A, M> {
         let size = send.datatype.size;
-        let mut length = self.communicator.piece_length(size);
+        let mut length = self.piece_length(send.datatype);
         if !self.reduces(send.count.min(length), op) {
             length = self.counting.limit;
         }

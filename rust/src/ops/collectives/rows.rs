@@ -19,6 +19,7 @@ use crate::ops::call::Call;
 use crate::ops::call::counts::{Count, CountList, invoke};
 use crate::ops::call::derived::TypedCount;
 use crate::ops::call::log_text::{items, items_and_root};
+use crate::recorder::Array;
 use crate::xla::Buffer;
 
 /// How many rows of an array each rank has, in rank order and without gaps.
@@ -175,12 +176,18 @@ impl<'c, A: Abi, M> PerRankTypes<'c, A, M> {
 #[cold]
 fn exchange<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    function: &'static str,
+    [function, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
     datatype: Datatype,
     (send, sent): (*const c_void, impl Fn(c_int) -> Span),
     (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
 ) -> Result<()> {
+    if call.is_nonblocking() {
+        return Err(Error::invalid(format!(
+            "{nonblocking} of more than {} elements is more than this MPI counts in one call",
+            call.counting.limit
+        )));
+    }
     let sent = PerRankTypes::new(call, datatype, sent)?;
     let received = PerRankTypes::new(call, datatype, received)?;
     let displacements = vec![0; sent.counts.len()];
@@ -219,7 +226,7 @@ pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
 
 /// Checks that two arrays have rows of the same shape and type, and that the second one has as
 /// many as it must.
-pub fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
+fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     row_of(other, rows)?;
     if array.dtype == other.dtype && array.dims.get(1..) == other.dims.get(1..) {
         return Ok(());
@@ -228,6 +235,25 @@ pub fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
         "arrays do not match: rows of {:?} of XLA type {} are not those of {:?} of XLA type {}",
         array.dims, array.dtype, other.dims, other.dtype
     )))
+}
+
+/// The result of a call, which has so many rows as those of the operand.
+pub fn result_of_rows<'a, A: Abi, M: Memory>(
+    call: &Call<'a, A, M>,
+    operand: &Buffer,
+    row: i64,
+    rows: i64,
+) -> Result<Buffer<'a>> {
+    let result = call.result(|| {
+        Ok(Array {
+            count: rows.saturating_mul(row),
+            ..operand.into()
+        })
+    })?;
+    if !call.is_nonblocking() {
+        check_rows(operand, &result, rows)?;
+    }
+    Ok(result)
 }
 
 /// The same of two arrays that have room for so many rows, and may have more. Gives the elements in
@@ -242,9 +268,8 @@ fn row_of_both((operand, sent): (&Buffer, i64), (result, received): (&Buffer, i6
 pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let shares = Shares::new(call, "counts")?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let row = row_of(&operand, shares.own(call))?;
-    check_rows(&operand, &result, shares.total())?;
+    let result = result_of_rows(call, &operand, row, shares.total())?;
     all_gather(call, &operand, &result, row, &shares)
 }
 
@@ -267,36 +292,42 @@ fn all_gather<A: Abi, M: Memory>(
     let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
     let (sent, received) = (shares.own(call) * row, shares.total() * row);
     let layout = Layout::new(shares, row);
+    let functions = ["MPI_Allgatherv", "MPI_Iallgatherv"];
     let details = || items(sent);
     if !call.counting.takes(layout.largest.0) {
         return exchange(
             call,
-            "MPI_Allgatherv",
+            functions,
             details,
             send.datatype,
             (send.address, |_| Span::whole(sent)),
             (recv.address, |rank| layout.span(rank)),
         );
     }
-    call.counted_with(
+    call.collective(
         &access(sent, received, send.datatype),
-        "MPI_Allgatherv",
+        functions,
         layout.largest,
         details,
         // SAFETY: `send` has this rank's rows, and `recv` has room for those of all ranks.
         |mpi, comm| unsafe {
-            invoke!(mpi.allgatherv(
-                send.address,
-                Count(sent),
-                send.datatype.handle::<A>(),
-                recv.address,
-                &layout.counts,
-                &layout.displacements,
-                recv.datatype.handle::<A>(),
-                comm,
-            ))
+            invoke!(
+                mpi.allgatherv
+                    / iallgatherv(
+                        send.address,
+                        Count(sent),
+                        send.datatype.handle::<A>(),
+                        recv.address,
+                        &layout.counts,
+                        &layout.displacements,
+                        recv.datatype.handle::<A>(),
+                        comm,
+                    )
+            )
         },
-    )
+    )?;
+    call.keep(layout);
+    Ok(())
 }
 
 /// What a call touches that reads and writes so many elements.
@@ -343,9 +374,8 @@ pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = Shares::new(call, "sendcounts")?;
     let received = Shares::new(call, "recvcounts")?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let row = row_of(&operand, sent.total())?;
-    check_rows(&operand, &result, received.total())?;
+    let result = result_of_rows(call, &operand, row, received.total())?;
     all_to_all(call, (&operand, &sent), (&result, &received), row)
 }
 
@@ -369,26 +399,31 @@ fn all_to_all<A: Abi, M: Memory>(
     let (goes, comes) = (sent.total() * row, received.total() * row);
     let (sent, send_unit) = in_units(call, sent, row, send.datatype)?;
     let (received, recv_unit) = in_units(call, received, row, recv.datatype)?;
-    call.counted_with(
+    call.collective(
         &access(goes, comes, send.datatype),
-        "MPI_Alltoallv",
+        ["MPI_Alltoallv", "MPI_Ialltoallv"],
         sent.largest.max(received.largest),
         || format!("({goes} items sent, {comes} items received)"),
         // SAFETY: both arrays have the rows of all ranks.
         |mpi, comm| unsafe {
-            invoke!(mpi.alltoallv(
-                send.address,
-                &sent.counts,
-                &sent.displacements,
-                send_unit.datatype,
-                recv.address,
-                &received.counts,
-                &received.displacements,
-                recv_unit.datatype,
-                comm,
-            ))
+            invoke!(
+                mpi.alltoallv
+                    / ialltoallv(
+                        send.address,
+                        &sent.counts,
+                        &sent.displacements,
+                        send_unit.datatype,
+                        recv.address,
+                        &received.counts,
+                        &received.displacements,
+                        recv_unit.datatype,
+                        comm,
+                    )
+            )
         },
-    )
+    )?;
+    call.keep((sent, received));
+    Ok(())
 }
 
 /// MPI-4.1 §6.5: everyone's rows, in rank order, on root.
@@ -396,15 +431,17 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
-    let recv = call.result_at_root(root, |result| check_rows(&operand, result, shares.total()))?;
+    let result = call.only_at_root(root, || result_of_rows(call, &operand, row, shares.total()))?;
+    let recv = call.recv_address(result.as_ref())?;
     let send = call.send_buffer(&operand)?;
     let layout = Layout::new(&shares, row);
+    let functions = ["MPI_Gatherv", "MPI_Igatherv"];
     let details = || items_and_root(send.count, root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
         return exchange(
             call,
-            "MPI_Gatherv",
+            functions,
             details,
             send.datatype,
             (send.address, |rank| {
@@ -414,35 +451,40 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         );
     }
     let datatype = send.datatype.handle::<A>();
-    call.counted(
-        "MPI_Gatherv",
+    call.collective(
+        &Access::WHOLE,
+        functions,
         layout.largest,
         details,
         // SAFETY: `send` has this rank's rows, and on root `recv` has those of all ranks.
         |mpi, comm| unsafe {
-            invoke!(mpi.gatherv(
-                send.address,
-                Count(send.count),
-                datatype,
-                recv,
-                &layout.counts,
-                &layout.displacements,
-                datatype,
-                root,
-                comm,
-            ))
+            invoke!(
+                mpi.gatherv
+                    / igatherv(
+                        send.address,
+                        Count(send.count),
+                        datatype,
+                        recv,
+                        &layout.counts,
+                        &layout.displacements,
+                        datatype,
+                        root,
+                        comm,
+                    )
+            )
         },
-    )
+    )?;
+    call.keep(layout);
+    Ok(())
 }
 
 /// MPI-4.1 §6.10.2: some rows of the reduction over all ranks, on each rank.
 pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let shares = Shares::new(call, "counts")?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let op = call.operator(operand.dtype)?;
     let row = row_of(&operand, shares.total())?;
-    check_rows(&operand, &result, shares.own(call))?;
+    let result = result_of_rows(call, &operand, row, shares.own(call))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let counts = CountList::new(shares.0.iter().map(|rows| rows.saturating_mul(row)));
     // MPI may hand the rows of all ranks to an operator at once.
@@ -457,42 +499,48 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
     let mut nothing = 0u8;
     let address = match recv.count {
-        0 => (&raw mut nothing).cast(),
+        0 if !call.is_nonblocking() => (&raw mut nothing).cast(),
         _ => recv.address,
     };
-    call.counted(
-        "MPI_Reduce_scatter",
+    call.collective(
+        &Access::WHOLE,
+        ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"],
         Count(longest),
         || items(recv.count),
         // SAFETY: `send` has the rows of all ranks, and `recv` those of this one.
         |mpi, comm| unsafe {
-            invoke!(mpi.reduce_scatter(
-                send.address,
-                address,
-                &counts,
-                recv.datatype.handle::<A>(),
-                op.handle,
-                comm,
-            ))
+            invoke!(
+                mpi.reduce_scatter
+                    / ireduce_scatter(
+                        send.address,
+                        address,
+                        &counts,
+                        recv.datatype.handle::<A>(),
+                        op.handle,
+                        comm,
+                    )
+            )
         },
-    )
+    )?;
+    call.keep(counts);
+    Ok(())
 }
 
 /// MPI-4.1 §6.6: some rows of root's operand, on each rank. Only root has an operand.
 pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
-    let [result] = call.results()?;
-    let row = row_of(&result, shares.own(call))?;
-    let send =
-        call.operand_at_root(root, |operand| check_rows(&result, operand, shares.total()))?;
+    let operand = call.operand_at_root(root)?;
+    let (result, row) = scattered_rows(call, operand.as_ref(), &shares)?;
+    let send = call.send_address(operand.as_ref())?;
     let recv = call.recv_buffer(&result)?;
     let layout = Layout::new(&shares, row);
+    let functions = ["MPI_Scatterv", "MPI_Iscatterv"];
     let details = || items_and_root(recv.count, root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
         return exchange(
             call,
-            "MPI_Scatterv",
+            functions,
             details,
             recv.datatype,
             (send, |rank| layout.span(rank).only_if(is_root)),
@@ -502,23 +550,54 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         );
     }
     let datatype = recv.datatype.handle::<A>();
-    call.counted(
-        "MPI_Scatterv",
+    call.collective(
+        &Access::WHOLE,
+        functions,
         layout.largest,
         details,
         // SAFETY: `recv` has this rank's rows, and on root `send` has those of all ranks.
         |mpi, comm| unsafe {
-            invoke!(mpi.scatterv(
-                send,
-                &layout.counts,
-                &layout.displacements,
-                datatype,
-                recv.address,
-                Count(recv.count),
-                datatype,
-                root,
-                comm,
-            ))
+            invoke!(
+                mpi.scatterv
+                    / iscatterv(
+                        send,
+                        &layout.counts,
+                        &layout.displacements,
+                        datatype,
+                        recv.address,
+                        Count(recv.count),
+                        datatype,
+                        root,
+                        comm,
+                    )
+            )
         },
-    )
+    )?;
+    call.keep(layout);
+    Ok(())
+}
+
+/// The rows that root scatters to this rank, and how many elements are in a row.
+fn scattered_rows<'a, A: Abi, M: Memory>(
+    call: &Call<'a, A, M>,
+    operand: Option<&Buffer>,
+    shares: &Shares,
+) -> Result<(Buffer<'a>, i64)> {
+    let own = shares.own(call);
+    if !call.is_nonblocking() {
+        let [result] = call.results()?;
+        let row = row_of(&result, own)?;
+        if let Some(operand) = operand {
+            check_rows(&result, operand, shares.total())?;
+        }
+        return Ok((result, row));
+    }
+    if let Some(operand) = operand {
+        let row = row_of(operand, shares.total())?;
+        return Ok((result_of_rows(call, operand, row, own)?, row));
+    }
+    let result = call.result(|| call.array_to_come())?;
+    // Without rows of its own, a rank does not know how long they are, which only root has to.
+    let row = result.count.checked_div(own).unwrap_or(0);
+    Ok((result, row))
 }

@@ -78,16 +78,15 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
 }
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// What the call begins, in a block with so much room.
-    pub fn new_flight(&self, room: &Room) -> Result<Flight> {
+    /// What the call begins, with these blocks.
+    pub fn new_flight(&self, blocks: Vec<Block>) -> Result<Flight> {
         let call_site = self.number("call_site").unwrap_or(0);
-        let block = Block::take(room.bytes);
         let mut flight = Flight::new(
             self.operation.name,
             call_site,
             self.comm_number,
             self.sequence(),
-            block,
+            blocks,
         );
         flight.may_be_lost = self.number("may_be_lost")? != 0;
         Ok(flight)
@@ -183,12 +182,13 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         (1, 1) => ("isendrecv", "MPI_Isendrecv"),
         _ => ("iexchange", "MPI_Isendrecv"),
     };
-    let mut flight = call.new_flight(&room)?;
+    let mut block = Block::take(room.bytes);
+    let mut flight = call.new_flight(Vec::new())?;
     flight.operation = name;
     flight.needs_pushing = places.iter().any(|(_, bytes)| bytes.len() > SENT_AT_ONCE);
     let (outgoing, incoming) = places.split_at(sent.len());
     for (Parcel { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
-        call.load(array, &mut flight.block, bytes.clone())?;
+        call.load(array, &mut block, bytes.clone())?;
     }
     let (mut receives, mut sends, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     for (Parcel { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
@@ -203,8 +203,9 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             None
         };
         let first = receives.len();
-        receives.extend(elements.messages(call, &mut flight.block, bytes.start, *peer)?);
+        receives.extend(elements.messages(call, &mut block, bytes.start, *peer)?);
         flight.arrivals.push(Arrival {
+            block: 0,
             bytes: bytes.clone(),
             array: Array::from(array),
             pieces: first..receives.len(),
@@ -220,8 +221,9 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             labels.push(label);
         }
         let elements = Elements::of(call, array.count, *datatype);
-        sends.extend(elements.messages(call, &mut flight.block, bytes.start, *peer)?);
+        sends.extend(elements.messages(call, &mut block, bytes.start, *peer)?);
     }
+    flight.blocks.push(block);
     let mut requests = Vec::new();
     let details = || in_words(&sent, &received);
     call.mpi(function, details, |_, comm| {
@@ -247,6 +249,7 @@ pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     for operand in &operands {
         let (datatype, bytes) = measure(operand)?;
         arrivals.push(Arrival {
+            block: 0,
             bytes: room.add(bytes),
             array: Array::from(operand),
             pieces: 0..0,
@@ -255,10 +258,11 @@ pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             label: None,
         });
     }
-    let mut flight = call.new_flight(&room)?;
+    let mut block = Block::take(room.bytes);
     for (operand, arrival) in operands.iter().zip(&arrivals) {
-        call.load(operand, &mut flight.block, arrival.bytes.clone())?;
+        call.load(operand, &mut block, arrival.bytes.clone())?;
     }
+    let mut flight = call.new_flight(vec![block])?;
     flight.arrivals = arrivals;
     depart(call, flight)
 }
@@ -285,7 +289,8 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     })?;
     call.set_flight(number, Some(flight.sequence));
     let given = results.iter().map(Array::from);
-    if !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
+    // Who wants no result waits for the end of the operation.
+    if !results.is_empty() && !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
         return Err(Error::invalid(format!(
             "wait expects {} arrays of other shapes or types than the {} has",
             results.len(),
@@ -302,6 +307,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             if fits.is_err() {
                 return 0;
             }
+            if flight.sequence > 0 {
+                return flight.wait(functions);
+            }
             for place in 0..flight.arrivals.len() {
                 call.progress().set_awaited_message(place);
                 for piece in flight.arrivals[place].pieces.clone() {
@@ -315,7 +323,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     )?;
     fits?;
     for (result, arrival) in results.iter().zip(&flight.arrivals) {
-        let bytes = flight.block.part(arrival.bytes.clone());
+        let bytes = flight.blocks[arrival.block].part(arrival.bytes.clone());
         call.in_memory(|memory| memory.store(result, bytes))?;
     }
     Ok(())

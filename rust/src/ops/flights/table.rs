@@ -59,7 +59,8 @@ impl Pending {
 
 /// An array that comes, or is there already.
 pub struct Arrival {
-    /// Where it is in the block.
+    /// The index of its block, and where it is in there.
+    pub block: usize,
     pub bytes: Range<usize>,
     /// What it is.
     pub array: Array,
@@ -87,7 +88,9 @@ pub struct Flight {
     /// Whether MPI may have to be called for it to come to its end.
     pub needs_pushing: bool,
     /// Where MPI reads and writes.
-    pub block: ManuallyDrop<Block>,
+    pub blocks: ManuallyDrop<Vec<Block>>,
+    /// Lists that MPI may read.
+    lists: ManuallyDrop<Vec<Box<dyn Send>>>,
     pub arrivals: Vec<Arrival>,
     /// The labels of what is sent.
     #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
@@ -102,7 +105,7 @@ impl Flight {
         call_site: i64,
         communicator: i64,
         sequence: u64,
-        block: Block,
+        blocks: Vec<Block>,
     ) -> Self {
         Self {
             operation,
@@ -111,7 +114,8 @@ impl Flight {
             sequence,
             may_be_lost: false,
             needs_pushing: true,
-            block: ManuallyDrop::new(block),
+            blocks: ManuallyDrop::new(blocks),
+            lists: ManuallyDrop::default(),
             arrivals: Vec::new(),
             labels: Vec::new(),
             pending: Vec::new(),
@@ -130,6 +134,11 @@ impl Flight {
         });
         self.pending.extend(pending);
         self.labels = labels;
+    }
+
+    /// Keeps lists until all of it is done.
+    pub fn keep_lists(&mut self, lists: Vec<Box<dyn Send>>) {
+        self.lists = ManuallyDrop::new(lists);
     }
 
     pub fn is_done(&self) -> bool {
@@ -169,8 +178,11 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.is_done() {
-            // SAFETY: nobody uses the block after this.
-            unsafe { ManuallyDrop::drop(&mut self.block) };
+            // SAFETY: nobody uses them after this.
+            unsafe {
+                ManuallyDrop::drop(&mut self.blocks);
+                ManuallyDrop::drop(&mut self.lists);
+            }
         } else {
             mem::forget(mem::take(&mut self.arrivals)); // they have labels
             mem::forget(mem::take(&mut self.labels));
@@ -437,12 +449,12 @@ mod tests {
     #[test]
     fn memory_that_mpi_may_write_is_not_used_again() {
         const BYTES: usize = 5 << 20; // no other test has such a block
-        let flight = || Flight::new("isend", 0, 0, 0, Block::take(BYTES));
+        let flight = || Flight::new("isend", 0, 0, 0, vec![Block::take(BYTES)]);
         let mut over = flight();
-        let address = over.block.address(0) as usize;
+        let address = over.blocks[0].address(0) as usize;
         drop(over);
         let mut pending = flight();
-        assert_eq!(pending.block.address(0) as usize, address);
+        assert_eq!(pending.blocks[0].address(0) as usize, address);
         pending.has_begun::<Mpich>(vec![Handle::from_raw(1)], Vec::new());
         drop(pending);
         assert_ne!(Block::take(BYTES).address(0) as usize, address);

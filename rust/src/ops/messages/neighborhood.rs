@@ -21,11 +21,11 @@ use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RecvBuffer, check_blocks, measure};
+use crate::ops::call::buffers::{RecvBuffer, measure};
 use crate::ops::call::log_text::items;
-use crate::ops::call::requests::{Message, exchange_messages};
+use crate::ops::call::requests::{Message, Requests, exchange_messages};
 use crate::ops::check::{number_type, world_rank};
-use crate::ops::collectives::rows::{check_rows, row_counts, row_of, sum};
+use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -99,16 +99,29 @@ fn messages<'c, A: Abi, M: Memory>(
 /// Does what `function` is defined to do.
 fn exchange<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
-    function: &'static str,
+    [blocking, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
     sent: &[Message<'c, A, M>],
     received: &[Message<'c, A, M>],
 ) -> Result<()> {
     let comm = call.companion(Companion::Neighbors)?;
     check_messages(call, comm, sent, received)?;
-    call.mpi(function, details, |_, _| {
-        // SAFETY: the messages are blocks of the operand and of the result, or of copies of them.
-        unsafe { exchange_messages(call, comm, sent, received) }
+    let Some(departure) = &call.departure else {
+        return call.mpi(blocking, details, |_, _| {
+            // SAFETY: the messages are blocks of the operand and of the result, or of copies of them.
+            unsafe { exchange_messages(call, comm, sent, received) }
+        });
+    };
+    call.mpi(nonblocking, details, |_, _| {
+        // SAFETY: the messages are parts of blocks, which stay until all of them are done.
+        let requests = unsafe { Requests::begin(call, comm, sent, received) };
+        requests.map_or_else(
+            |code| code,
+            |requests| {
+                departure.borrow_mut().requests = requests.into_list();
+                0
+            },
+        )
     })
 }
 
@@ -129,13 +142,14 @@ struct Blocks<'c, A: Abi, M: Memory> {
 
 impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
     /// Does what `function` is defined to do.
-    fn exchange(&self, function: &'static str) -> Result<()> {
+    fn exchange(&self, functions: [&'static str; 2]) -> Result<()> {
         let (datatype, _) = measure(&self.operand)?;
         let block = self.count as usize * datatype.size;
         // What neighbors tell each other before is about single blocks.
-        let is_single = !self.edges.are_bundled() || self.call.checked.is_some();
+        let is_single =
+            !self.edges.are_bundled() || self.call.checked.is_some() || self.call.is_nonblocking();
         if !is_single && (1..=SMALL).contains(&block) {
-            return self.exchange_bundles(function, datatype);
+            return self.exchange_bundles(functions, datatype);
         }
         let send = self.call.send_buffer(&self.operand)?.cast_mut();
         let recv = self.call.recv_buffer(&self.result)?;
@@ -146,12 +160,12 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         let received = in_a_row(iter::repeat(self.count));
         let sent = messages(self.call, self.edges.destinations.each(), send, sent)?;
         let received = messages(self.call, self.edges.sources.each(), recv, received)?;
-        exchange(self.call, function, || items(self.count), &sent, &received)
+        exchange(self.call, functions, || items(self.count), &sent, &received)
     }
 
     /// The same, in one message to each process and one from each. They are packed in host memory,
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
-    fn exchange_bundles(&self, function: &'static str, datatype: Datatype) -> Result<()> {
+    fn exchange_bundles(&self, functions: [&'static str; 2], datatype: Datatype) -> Result<()> {
         let call = self.call;
         let bytes = |count: i64| count as usize * datatype.size;
         let (block, stride) = (bytes(self.count), bytes(self.stride));
@@ -166,7 +180,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         let mut received = vec![0; bytes(self.result.count)];
         let send = self.in_bundles(self.edges.destinations, &mut sent, datatype)?;
         let recv = self.in_bundles(self.edges.sources, &mut received, datatype)?;
-        exchange(call, function, || items(self.count), &send, &recv)?;
+        exchange(call, functions, || items(self.count), &send, &recv)?;
         let mut array = vec![0; bytes(self.result.count)];
         for (place, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
             array[place * block..][..block].copy_from_slice(bytes);
@@ -247,8 +261,7 @@ fn check_messages<A: Abi, M: Memory>(
 pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
-    check_blocks(&result, &operand, edges.sources.count() as c_int)?;
+    let result = call.result_of_blocks(&operand, edges.sources.count() as c_int)?;
     let blocks = Blocks {
         call,
         edges,
@@ -257,7 +270,7 @@ pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         operand,
         result,
     };
-    blocks.exchange("MPI_Neighbor_allgather")
+    blocks.exchange(["MPI_Neighbor_allgather", "MPI_Ineighbor_allgather"])
 }
 
 /// MPI-4.1 §8.6.1: this rank's rows to every neighbor, and theirs from them.
@@ -265,9 +278,8 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::forward(call)?;
     let counts = row_counts(call, "counts", edges.sources.count(), "neighbors")?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let row = row_of(&operand, operand.dims.first().copied().unwrap_or(0))?;
-    check_rows(&operand, &result, sum(&counts))?;
+    let result = result_of_rows(call, &operand, row, sum(&counts))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (first, count) = (0, send.count);
     let sent = iter::repeat_with(|| Block { first, count });
@@ -275,16 +287,16 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let received = in_a_row(counts.iter().map(|rows| rows * row));
     let received = messages(call, edges.sources.each(), recv, received)?;
     let details = || items(count);
-    exchange(call, "MPI_Neighbor_allgatherv", details, &sent, &received)
+    let functions = ["MPI_Neighbor_allgatherv", "MPI_Ineighbor_allgatherv"];
+    exchange(call, functions, details, &sent, &received)
 }
 
 /// MPI-4.1 §8.6.2: block i to neighbor i, block j from neighbor j.
 pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let edges = Edges::new(call)?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let count = row_of(&operand, edges.destinations.count() as i64)?;
-    check_rows(&operand, &result, edges.sources.count() as i64)?;
+    let result = result_of_rows(call, &operand, count, edges.sources.count() as i64)?;
     let blocks = Blocks {
         call,
         edges,
@@ -293,7 +305,7 @@ pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         count,
         stride: count,
     };
-    blocks.exchange("MPI_Neighbor_alltoall")
+    blocks.exchange(["MPI_Neighbor_alltoall", "MPI_Ineighbor_alltoall"])
 }
 
 /// MPI-4.1 §8.6.2: some rows to each neighbor, and some from each.
@@ -302,9 +314,8 @@ pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = row_counts(call, "sendcounts", edges.destinations.count(), "neighbors")?;
     let received = row_counts(call, "recvcounts", edges.sources.count(), "neighbors")?;
     let [operand] = call.operands()?;
-    let [result] = call.results()?;
     let row = row_of(&operand, sum(&sent))?;
-    check_rows(&operand, &result, sum(&received))?;
+    let result = result_of_rows(call, &operand, row, sum(&received))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let sent = in_a_row(sent.iter().map(|rows| rows * row));
     let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
@@ -312,7 +323,7 @@ pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let received = messages(call, edges.sources.each(), recv, received)?;
     exchange(
         call,
-        "MPI_Neighbor_alltoallv",
+        ["MPI_Neighbor_alltoallv", "MPI_Ineighbor_alltoallv"],
         || format!("({} items sent, {} items received)", send.count, recv.count),
         &sent,
         &received,

@@ -248,7 +248,7 @@ fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -
     };
     if message.is_alone {
         let details = || format!("<- {source} (tag {tag}, {count} items)");
-        call.counted_with(&access, "MPI_Recv", typed.count, details, receive)?;
+        call.counted(&access, "MPI_Recv", typed.count, details, receive)?;
     } else {
         let form = call.counting.form(typed.count);
         call.check("MPI_Recv", receive(form, call.communicator.handle::<A>()))?;
@@ -274,7 +274,7 @@ fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing) -> R
     let typed = call.typed_count(count, message.buffer.datatype)?;
     let address = message.address(&access);
     let (dest, tag) = (message.dest, message.tag);
-    call.counted_with(
+    call.counted(
         &access,
         "MPI_Send",
         typed.count,
@@ -385,7 +385,7 @@ fn exchange_pieces<A: Abi, M: Memory>(
              {send_count} items)"
         )
     };
-    call.counted_with(&access, "MPI_Sendrecv", largest, details, body)?;
+    call.counted(&access, "MPI_Sendrecv", largest, details, body)?;
     sent.advance();
     received.advance(call)
 }

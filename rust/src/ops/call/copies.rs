@@ -1,0 +1,126 @@
+//! Nonblocking calls: what MPI may read and write until the operation is completed.
+//!
+//! A handler has XLA's arrays only while it runs. So a call that starts an operation gives MPI copies
+//! of its operands, and room for its results, in blocks of the core's own. The function of an
+//! operation is the same for both of its forms: the buffers that it asks for are in such blocks if
+//! the call is nonblocking, and the results are those that `wait` gives.
+
+use std::ffi::c_int;
+
+use super::Call;
+use super::buffers::{MpiBuffer, RecvBuffer, SendBuffer, measure};
+use super::departure::ResultToCome;
+use crate::error::{Error, Result};
+use crate::memory::{Block, Memory};
+use crate::mpi::{Abi, Datatype};
+use crate::recorder::Array;
+use crate::xla::Buffer;
+use crate::xla::raw::XLA_FFI_DataType;
+
+impl<A: Abi, M: Memory> Call<'_, A, M> {
+    /// Whether the call starts an operation, and another one waits for it.
+    #[inline(always)]
+    pub fn is_nonblocking(&self) -> bool {
+        self.departure.is_some()
+    }
+
+    /// Copies an operand to a block of its own.
+    #[cold]
+    pub(super) fn copy_operand(&self, operand: &Buffer) -> Result<SendBuffer> {
+        let (datatype, bytes) = measure(operand)?;
+        let mut block = Block::take(bytes);
+        self.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
+        let address = block.address(0).cast_const().cast();
+        if let Some(departure) = &self.departure {
+            departure.borrow_mut().blocks.push(block);
+        }
+        Ok(MpiBuffer {
+            address,
+            count: operand.count,
+            datatype,
+        })
+    }
+
+    /// Makes room for a result.
+    #[cold]
+    pub(super) fn room_for(&self, result: &Buffer) -> Result<RecvBuffer> {
+        let (datatype, bytes) = measure(result)?;
+        let mut block = Block::take(bytes);
+        let address = block.address(0).cast();
+        if let Some(departure) = &self.departure {
+            let mut departure = departure.borrow_mut();
+            let result = ResultToCome {
+                array: result.into(),
+                datatype,
+                block: departure.blocks.len(),
+                bytes,
+            };
+            departure.results.push(result);
+            departure.blocks.push(block);
+        }
+        Ok(MpiBuffer {
+            address,
+            count: result.count,
+            datatype,
+        })
+    }
+
+    /// Copies an operand to where it is a part of the last result, `start` bytes from the begin of
+    /// that. MPI takes `MPI_IN_PLACE` for its address then.
+    #[cold]
+    pub fn copy_into_result(&self, operand: &Buffer, start: usize) -> Result<SendBuffer> {
+        let (datatype, bytes) = measure(operand)?;
+        if let Some(departure) = &self.departure
+            && let Some(block) = departure.borrow_mut().blocks.last_mut()
+        {
+            let part = block.part(start..start + bytes);
+            self.in_memory(|memory| memory.load(operand, part))?;
+        }
+        Ok(MpiBuffer {
+            address: A::IN_PLACE as *const _,
+            count: operand.count,
+            datatype,
+        })
+    }
+
+    /// An operand that has a block in the last result, where a nonblocking call has it sent from.
+    #[inline(always)]
+    pub fn send_block_of(&self, operand: &Buffer, rank: c_int) -> Result<SendBuffer> {
+        if !self.is_nonblocking() {
+            return self.send_buffer(operand);
+        }
+        let (_, bytes) = measure(operand)?;
+        self.copy_into_result(operand, rank as usize * bytes)
+    }
+
+    /// How many elements a call of MPI has. A nonblocking operation is not one of pieces: nothing is
+    /// copied while these are under way.
+    #[inline(always)]
+    pub fn piece_length(&self, datatype: Datatype) -> i64 {
+        if self.is_nonblocking() {
+            return i64::MAX;
+        }
+        self.communicator.piece_length(datatype.size)
+    }
+
+    /// The array that a nonblocking call receives, where no operand tells what it is.
+    #[cold]
+    pub fn array_to_come(&self) -> Result<Array> {
+        match self.ints("arrays")?[..] {
+            [dtype, count] => Ok(Array {
+                dtype: dtype as XLA_FFI_DataType,
+                count,
+            }),
+            _ => Err(Error::invalid(
+                "attribute `arrays` is not the type and the size of one array",
+            )),
+        }
+    }
+
+    /// Keeps a list, as MPI may read it until the operation is completed (MPI-4.1 §6.12).
+    pub fn keep<T: Send + 'static>(&self, list: T) {
+        if let Some(departure) = &self.departure {
+            departure.borrow_mut().lists.push(Box::new(list));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What an operation is, as far as its records, their comparison and their diagnosis have to know.
+
+use std::sync::{LazyLock, OnceLock};
+
+/// Which processes of a communicator take part in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The two ends of a message.
+    Message,
+    /// All of them, each with its neighbors in a topology.
+    Neighbors,
+    /// All of them together.
+    All,
+}
+
+/// One of the two arrays in the record of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The first operand.
+    Sent,
+    /// The first result.
+    Received,
+}
+
+/// Which arrays of a call are shown in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// The first one that there is.
+    First,
+    /// What is received.
+    Received,
+    /// Both, or one if they are alike.
+    Both,
+    /// None: the first of several says little.
+    Messages,
+}
+
+/// An operation, as its records refer to it. Where nothing else is declared, ranks that call it
+/// together have to agree about the type and the size of what they send.
+pub struct Operation {
+    /// Its name, which is that of its handler.
+    pub name: &'static str,
+    /// Which processes take part in it.
+    pub scope: Scope,
+    /// Whether MPI lets the operand be where the result goes: by `MPI_IN_PLACE` (MPI-4.1 §6.2), or by
+    /// `MPI_Sendrecv_replace`.
+    pub is_in_place: bool,
+    /// Whether it only starts: its result is a ticket.
+    pub is_nonblocking: bool,
+    /// The array about whose type all ranks have to agree.
+    pub agreed: Side,
+    /// Whether they have to agree about its size, too.
+    pub agrees_on_size: bool,
+    /// Whether the array that is agreed about has the rows of all ranks, and not only of one.
+    pub has_all_rows: bool,
+    /// Whether each rank says how much it sends to each, and how much it expects.
+    pub has_counts_of_pairs: bool,
+    /// What its records show.
+    pub shown: Shown,
+    /// The operations that a call may wait for, by the number in its attribute `started`.
+    pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
+    /// The names of its attributes, in XLA's order. Every call has the same.
+    pub(super) attributes: OnceLock<Vec<String>>,
+}
+
+impl Operation {
+    /// An operation that was never called.
+    pub const fn new(name: &'static str, scope: Scope) -> Self {
+        Self {
+            name,
+            scope,
+            is_in_place: false,
+            is_nonblocking: false,
+            agreed: Side::Sent,
+            agrees_on_size: true,
+            has_all_rows: false,
+            has_counts_of_pairs: false,
+            shown: Shown::First,
+            waits_for: None,
+            attributes: OnceLock::new(),
+        }
+    }
+
+    /// Declares that the operand may be where the result goes.
+    pub const fn in_place(mut self) -> Self {
+        self.is_in_place = true;
+        self
+    }
+
+    /// Declares that a call only starts the operation.
+    pub const fn nonblocking(mut self) -> Self {
+        self.is_nonblocking = true;
+        self
+    }
+
+    /// The operation that starts this one, with copies of its arrays. What it receives is not there
+    /// to be compared.
+    pub const fn nonblocking_form(&self, name: &'static str) -> Self {
+        let mut form = Self::new(name, self.scope).nonblocking();
+        form.agreed = self.agreed;
+        form.agrees_on_size = self.agrees_on_size;
+        form.has_all_rows = self.has_all_rows;
+        form.shown = self.shown;
+        form
+    }
+
+    /// Declares which array all ranks have to agree about.
+    pub const fn agrees_on(mut self, side: Side) -> Self {
+        self.agreed = side;
+        self
+    }
+
+    /// Declares that ranks may have different amounts of what this is.
+    pub const fn agrees_on_type(mut self, side: Side) -> Self {
+        self.agrees_on_size = false;
+        self.agrees_on(side)
+    }
+
+    /// Declares that the array that is agreed about has the rows of all ranks.
+    pub const fn has_all_rows(mut self) -> Self {
+        self.has_all_rows = true;
+        self
+    }
+
+    /// Declares that each rank says how much it sends to each, and how much it expects.
+    pub const fn has_counts_of_pairs(mut self) -> Self {
+        self.has_counts_of_pairs = true;
+        self
+    }
+
+    /// Declares that records show what is received.
+    pub const fn shows_received(mut self) -> Self {
+        self.shown = Shown::Received;
+        self
+    }
+
+    /// Declares that records show what is sent, and what is received.
+    pub const fn shows_both(mut self) -> Self {
+        self.shown = Shown::Both;
+        self
+    }
+
+    /// Declares that records show messages, and no arrays.
+    pub const fn shows_messages(mut self) -> Self {
+        self.shown = Shown::Messages;
+        self
+    }
+
+    /// Declares that a call waits for one of these.
+    pub const fn waits_for(mut self, started: &'static LazyLock<Vec<&'static Self>>) -> Self {
+        self.waits_for = Some(started);
+        self
+    }
+
+    /// Whether all processes of the communicator take part.
+    #[inline(always)]
+    pub fn is_collective(&self) -> bool {
+        self.scope != Scope::Message
+    }
+}
