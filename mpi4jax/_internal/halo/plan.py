@@ -1,60 +1,32 @@
-"""Halo exchange: the ghost cells around the part of a grid that a process has."""
+"""The plan of a halo exchange: it fills the ghost cells around the part of a process."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import check_callable, integer, reject, renamed_argument
+from ..arguments.checks import array, check_callable, integer, reject, renamed_argument
 from ..arguments.types import Integer
-from ..layout.packing import Tree
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import root_rank
-from ..operations._eager import on_own_devices
-from ..operations.allgather import allgather
 from ..operations.exchange import exchange
-from ..operations.gather import gather
-from ..operations.scatter import scatter
+from ..operations._eager import on_own_devices
 from ..xla import call_sites
 from ..xla.jax_compat import Tracer, trace_state_clean
 from . import slabs
+from .axis import Axis
 from .slabs import Direction, Extent, Extents, Geometry
+from .whole import FieldAxis, gather_field, scatter_field
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Axis(NamedTuple):
-    """An axis of the grid of processes, and of the arrays."""
-
-    #: Its place in the arrays.
-    place: int
-    #: How many ghost cells there are on both sides.
-    before: int
-    behind: int
-    processes: int
-    is_periodic: bool
-    #: The place of this process.
-    coordinate: int
-    #: The number of cells of all processes, if it is known.
-    cells: int | None
-
-    def part(self, coordinate: int, cells: int) -> range:
-        """The cells of a process, of so many in all: the first ones have one more."""
-        share, rest = divmod(cells, self.processes)
-        first = coordinate * share + min(coordinate, rest)
-        return range(first, first + share + (coordinate < rest))
-
-    def own_part(self) -> range:
-        assert self.cells is not None
-        return self.part(self.coordinate, self.cells)
 
 
 class Plan:
@@ -68,7 +40,7 @@ class Plan:
             of processes has one axis for each axis of the arrays that is divided, and
             defines which of these are periodic.
         width: The number of ghost cells: one number, or one for each axis, or a pair
-            (before, after) for each axis.
+            (lower, upper) for each axis.
         axes (Sequence[int]): The divided axes of the arrays, in the order of the
             communicator's axes (defaults to the last ones).
         shape (Sequence[int]): The number of cells of the whole grid along these axes,
@@ -105,40 +77,43 @@ class Plan:
         self.comm = comm
         grid = MPI.Cartcomm(comm)
         dims, periods, coordinates = grid.Get_topo()
-        number = len(dims)
-        places = _integers("axes", range(-number, 0) if axes is None else axes, number)
-        if len(set(places)) != number:
-            raise ValueError(f"halo.Plan got {list(places)} for argument `axes`: one twice")
-        cells = [None] * number if shape is None else _integers("shape", shape, number, 1)
-        widths = _widths(width, number)
+        ndim = len(dims)
+        positions = _integers("axes", range(-ndim, 0) if axes is None else axes, ndim)
+        if len(set(positions)) != ndim:
+            raise ValueError(
+                f"halo.Plan got {list(positions)} for argument `axes`: one twice"
+            )
+        cells = [None] * ndim if shape is None else _integers("shape", shape, ndim, 1)
+        widths = _widths(width, ndim)
         self.corners = bool(corners)
         self.axes = tuple(
-            Axis(place, before, behind, processes, bool(is_periodic), coordinate, count)
-            for place, (before, behind), processes, is_periodic, coordinate, count in zip(
-                places, widths, dims, periods, coordinates, cells, strict=True
+            Axis(position, lower, upper, processes, bool(is_periodic), coordinate, count)
+            for position, (lower, upper), processes, is_periodic, coordinate, count in zip(
+                positions, widths, dims, periods, coordinates, cells, strict=True
             )
         )
+        # Upward go the ghost cells on the lower side of the next process.
         directions = [
-            Direction(axis, is_up, *grid.Shift(axis, 1 if is_up else -1))
-            for axis, (before, behind) in enumerate(widths)
-            for is_up, count in ((False, behind), (True, before))
+            Direction(axis, is_upward, *grid.Shift(axis, 1 if is_upward else -1))
+            for axis, (lower, upper) in enumerate(widths)
+            for is_upward, count in ((False, upper), (True, lower))
             if count and (dims[axis] > 1 or periods[axis])
         ]
         # The order of the axes makes no difference: each has the ghost cells of the others.
         between = [direction for direction in directions if dims[direction.axis] > 1]
         within = [direction for direction in directions if dims[direction.axis] == 1]
         self._geometry = Geometry(
-            places,
+            positions,
             self.corners,
             _by_axis(between) if self.corners or not between else (tuple(between),),
             _by_axis(within),
         )
         self._eager = {
-            function: _compiled(function) for function in (self._exchange, self._accumulate)
+            function: _jit(function) for function in (self._exchange, self._accumulate)
         }
 
     def __repr__(self) -> str:
-        widths = [(axis.before, axis.behind) for axis in self.axes]
+        widths = [(axis.lower, axis.upper) for axis in self.axes]
         dims = [axis.processes for axis in self.axes]
         return f"<halo.Plan: {dims} processes, ghost cells {widths}>"
 
@@ -192,12 +167,12 @@ class Plan:
     def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
 
-        names, leaves, structure = _flat(fields)
-        found = []
+        names, leaves, structure = _flatten(fields)
+        results = []
         for name, leaf in zip(names, leaves, strict=True):
-            extents, x = self._extents("strip_ghosts", name, leaf), jnp.asarray(leaf)
-            found.append(self._own(x, extents))
-        return _unflat(structure, found)
+            extents = self._extents("strip_ghosts", name, leaf)
+            results.append(self._strip(jnp.asarray(leaf), extents))
+        return _unflatten(structure, results)
 
     def inner(self, fields: T) -> T:
         """Remove the ghost cells: an older name of :meth:`strip_ghosts`."""
@@ -221,25 +196,28 @@ class Plan:
         self._check_communicator("scatter")
         if root is not None:
             root = root_rank("halo.Plan.scatter", root, self._communicator)
-        names, leaves, structure = _flat(fields)
-        whole = [
-            self._whole("scatter", name, x) for name, x in zip(names, leaves, strict=True)
+        names, leaves, structure = _flatten(fields)
+        axes = [
+            self._whole_axes("scatter", name, x)
+            for name, x in zip(names, leaves, strict=True)
         ]
 
         has_fields = root in (None, self._communicator.rank)
         # The values of others are not used. But JAX may differentiate tracers, or map over
         # them, here as on root.
-        is_given = [has_fields or isinstance(x, Tracer) for x in leaves]
+        is_array = [has_fields or isinstance(x, Tracer) for x in leaves]
 
-        def scattered(arrays: list[Any]) -> list[Any]:
-            given = iter(arrays)
+        def scatter(arrays: list[Any]) -> list[Any]:
+            remaining = iter(arrays)
             return [
-                self._scatter_one(next(given) if is_array else x, root, fill_value, cells)
-                for x, cells, is_array in zip(leaves, whole, is_given, strict=True)
+                scatter_field(
+                    next(remaining) if is_used else x, of_field, root, fill_value, self.comm
+                )
+                for x, of_field, is_used in zip(leaves, axes, is_array, strict=True)
             ]
 
-        arrays = list(map(jnp.asarray, itertools.compress(leaves, is_given)))
-        return _unflat(structure, _once(scattered)(arrays))
+        arrays = list(map(jnp.asarray, itertools.compress(leaves, is_array)))
+        return _unflatten(structure, _jit_once(scatter)(arrays))
 
     @overload
     def gather(self, fields: T, *, root: None = None) -> T: ...
@@ -263,19 +241,26 @@ class Plan:
         self._parts("gather")
         if root is not None:
             root = root_rank("halo.Plan.gather", root, self._communicator)
-        names, leaves, structure = _flat(fields)
+        names, leaves, structure = _flatten(fields)
         extents = [
             self._extents("gather", name, x) for name, x in zip(names, leaves, strict=True)
         ]
 
-        def gathered(arrays: list[Any]) -> list[Any]:
-            pairs = zip(arrays, extents, strict=True)
-            return [self._gather_one(x, of_leaf, root) for x, of_leaf in pairs]
+        def gather(arrays: list[Any]) -> list[Any]:
+            return [
+                gather_field(
+                    self._strip(x, of_field),
+                    self._part_axes(x, of_field),
+                    root,
+                    self.comm,
+                )
+                for x, of_field in zip(arrays, extents, strict=True)
+            ]
 
-        found = _once(gathered)(list(map(jnp.asarray, leaves)))
+        whole_fields = _jit_once(gather)(list(map(jnp.asarray, leaves)))
         if root not in (None, self._communicator.rank):
             return None
-        return _unflat(structure, found)
+        return _unflatten(structure, whole_fields)
 
     @property
     def offset(self) -> tuple[int, ...]:
@@ -321,67 +306,67 @@ class Plan:
     @on_own_devices
     def _on_leaves(self, function: str, body: Callable[..., Any], fields: Any) -> Any:
         self._check_communicator(function)
-        tree = Tree("fields", fields)
-        extents: list[tuple[Extent, ...]] = []
-        tree.check(
-            f"halo.Plan.{function}",
-            lambda name, x: extents.append(self._extents(function, name, x)),
-        )
-        leaves = list(map(jnp.asarray, tree.arrays(f"halo.Plan.{function}")))
+        names, leaves, structure = _flatten(fields)
+        arrays, extents = [], []
+        for name, leaf in zip(names, leaves, strict=True):
+            arrays.append(jnp.asarray(array(f"halo.Plan.{function}", name, leaf)))
+            extents.append(self._extents(function, name, leaf))
         if trace_state_clean():
             body = self._eager[body]
-        return _unflat(tree.structure, body(leaves, tuple(extents)))
+        return _unflatten(structure, body(arrays, tuple(extents)))
 
-    def _places(self, number: int) -> list[int]:
-        """Where the plan's axes are in an array of so many axes."""
-        return [axis.place % number for axis in self.axes]
+    def _positions(self, ndim: int) -> list[int]:
+        """The positions of the plan's axes in an array, not negative."""
+        return [axis.position % ndim for axis in self.axes]
 
     def _sizes(self, function: str, name: str, x: Any) -> list[int]:
         """The size of an array along each of the plan's axes."""
         shape = jnp.shape(x)
         for axis in self.axes:
-            if not -len(shape) <= axis.place < len(shape):
+            if not -len(shape) <= axis.position < len(shape):
                 raise ValueError(
                     f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
-                    f"which has no axis {axis.place}"
+                    f"which has no axis {axis.position}"
                 )
-        if len(set(self._places(len(shape)))) < len(self.axes):
-            places = [axis.place for axis in self.axes]
+        if len(set(self._positions(len(shape)))) < len(self.axes):
+            positions = [axis.position for axis in self.axes]
             raise ValueError(
                 f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
-                f"in which two of the axes {places} are one"
+                f"in which two of the axes {positions} are one"
             )
-        return [shape[axis.place] for axis in self.axes]
+        return [shape[axis.position] for axis in self.axes]
 
     def _extents(self, function: str, name: str, x: Any) -> tuple[Extent, ...]:
-        found = []
+        extents = []
         for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
             shared = 0
             if axis.cells is not None:
-                shared = size - len(axis.own_part()) - axis.before - axis.behind
+                shared = size - len(axis.own_part()) - axis.lower - axis.upper
             if shared < 0:
                 count = len(axis.own_part())
                 raise ValueError(
                     f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
-                    f"`{name}`, expected at least {count + axis.before + axis.behind} "
-                    f"points along axis {axis.place}: {count} cells of this process, with "
-                    f"{axis.before} and {axis.behind} ghost cells"
+                    f"`{name}`, expected at least {count + axis.lower + axis.upper} "
+                    f"points along axis {axis.position}: {count} cells of this process, "
+                    f"with {axis.lower} and {axis.upper} ghost cells"
                 )
-            own = size - axis.before - axis.behind
+            own = size - axis.lower - axis.upper
             has_neighbors = axis.processes > 1 or axis.is_periodic
-            if own < (max(axis.before, axis.behind) + shared) * has_neighbors:
+            if own < (max(axis.lower, axis.upper) + shared) * has_neighbors:
                 raise ValueError(
                     f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
                     f"`{name}`, with {max(own, 0)} points of its own along axis "
-                    f"{axis.place}: too few for the ghost cells of its neighbors"
+                    f"{axis.position}: too few for the ghost cells of its neighbors"
                 )
-            found.append(Extent(size, axis.before, axis.behind, shared))
-        return tuple(found)
+            extents.append(Extent(size, axis.lower, axis.upper, shared))
+        return tuple(extents)
 
-    def _own(self, x: Any, extents: Sequence[Extent]) -> Any:
+    def _strip(self, x: Any, extents: Sequence[Extent]) -> Any:
         """The own points of a field."""
-        own = [extent.own for extent in extents]
-        return x[self._geometry.index_of(x.ndim, own)]
+        for axis, extent in zip(self.axes, extents, strict=True):
+            own = extent.own
+            x = jax.lax.slice_in_dim(x, own.start, own.stop, axis=axis.position)
+        return x
 
     # Messages.
 
@@ -401,18 +386,18 @@ class Plan:
 
     def _travel(
         self,
-        sent: Sequence[list[Any]],
-        room: Sequence[list[Any]],
+        messages: Sequence[list[Any]],
+        buffers: Sequence[list[Any]],
         directions: Sequence[Direction],
     ) -> Sequence[list[Any]]:
-        """What comes from each direction for what is sent in it.
+        """Receive a message in each direction for the one that is sent in it.
 
         The calls of all processes have all directions, also where these have no end. So
         derivatives and maps, which look at arrays, find the same call everywhere.
         """
         return exchange(
-            sent,
-            room,
+            messages,
+            buffers,
             source=[direction.source for direction in directions],
             dest=[direction.dest for direction in directions],
             sendtag=[direction.tag for direction in directions],
@@ -422,146 +407,45 @@ class Plan:
 
     # Whole fields.
 
-    def _whole(self, function: str, name: str, x: Any) -> list[tuple[int, int]]:
-        """How many cells a whole field has along each axis, and how many points more."""
-        found = []
-        for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
+    def _whole_axes(self, function: str, name: str, x: Any) -> list[FieldAxis]:
+        """The divided axes of a whole field."""
+        sizes = self._sizes(function, name, x)
+        axes = []
+        for axis, position, size in zip(
+            self.axes, self._positions(len(jnp.shape(x))), sizes, strict=True
+        ):
             cells = size if axis.cells is None else axis.cells
             if size < cells:
                 raise ValueError(
                     f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
-                    f"`{name}`, expected at least {cells} points along axis {axis.place}"
+                    f"`{name}`, expected at least {cells} points along axis {axis.position}"
                 )
-            found.append((cells, size - cells))
-        return found
+            axes.append(FieldAxis(axis, position, cells, size - cells))
+        return axes
 
-    def _scatter_one(
-        self,
-        x: Any,
-        root: int | None,
-        fill_value: Any,
-        whole: Sequence[tuple[int, int]],
-    ) -> Any:
-        shape = list(x.shape)
-        places = self._places(x.ndim)
-
-        def sources(axis: Axis, cells: int, more: int, coordinate: int) -> Any:
-            """Which point of the whole field each one of a part is, or the first behind."""
-            part = axis.part(coordinate, cells)
-            points = np.arange(part.start - axis.before, part.stop + more + axis.behind)
-            if axis.is_periodic:
-                return points % cells
-            return np.where((points >= 0) & (points < cells + more), points, cells + more)
-
-        def taken(x: Any, points: Any, place: int) -> Any:
-            return jnp.take(x, points, place, mode="fill", fill_value=fill_value)
-
-        described = list(zip(self.axes, whole, places, strict=True))
-        if root is None:
-            for axis, (cells, more), place in described:
-                x = taken(x, sources(axis, cells, more, axis.coordinate), place)
-            return x
-        # Parts of one size, the largest: those that are smaller have a rest.
-        largest = [len(sources(axis, *found, 0)) for axis, found, _ in described]
-        for place, size in zip(places, largest, strict=True):
-            shape[place] = size
-        if root == self._communicator.rank:
-            for (axis, (cells, more), place), size in zip(described, largest, strict=True):
-                points = [
-                    np.pad(found, (0, size - len(found)), constant_values=cells + more)
-                    for found in (
-                        sources(axis, cells, more, n) for n in range(axis.processes)
-                    )
-                ]
-                x = taken(x, np.concatenate(points), place)
-            x = self._split(x, places)
-        else:
-            x = _zeros_of(x, shape)
-        x = scatter(x, root, comm=self.comm)
-        for axis, (cells, more), place in described:
-            own = len(sources(axis, cells, more, axis.coordinate))
-            x = jax.lax.slice_in_dim(x, 0, own, axis=place)
-        return x
-
-    def _gather_one(self, x: Any, extents: Sequence[Extent], root: int | None) -> Any:
-        places = self._places(x.ndim)
-        x = self._own(x, extents)
-        described = list(zip(self.axes, extents, places, strict=True))
-        padding = [(0, 0)] * x.ndim
-        for axis, extent, place in described:
+    def _part_axes(self, x: Any, extents: Sequence[Extent]) -> list[FieldAxis]:
+        """The divided axes of the whole field that an array is a part of."""
+        axes = []
+        for axis, position, extent in zip(
+            self.axes, self._positions(x.ndim), extents, strict=True
+        ):
             assert axis.cells is not None
-            largest = len(axis.part(0, axis.cells)) + extent.shared
-            padding[place] = (0, largest - x.shape[place])
-        x = jnp.pad(x, padding)
-        if root is None:
-            x = allgather(x, comm=self.comm)
-        else:
-            x = gather(x, root, comm=self.comm)
-            if root != self._communicator.rank:
-                return None
-        x = self._joined(x, places)
-        for axis, extent, place in described:
-            assert axis.cells is not None
-            parts = [axis.part(n, axis.cells) for n in range(axis.processes)]
-            largest = len(parts[0]) + extent.shared
-            points = [n * largest + np.arange(len(part)) for n, part in enumerate(parts)]
-            # Points that two processes have are those of the one behind.
-            last = (len(parts) - 1) * largest + len(parts[-1])
-            points.append(last + np.arange(extent.shared))
-            x = jnp.take(x, np.concatenate(points), place)
-        return x
-
-    def _split(self, x: Any, places: Sequence[int]) -> Any:
-        """A stack of the parts, by rank, of an array that has them side by side."""
-        shape: list[int] = []
-        of_processes = []
-        for place, size in enumerate(x.shape):
-            if place in places:
-                processes = self.axes[places.index(place)].processes
-                of_processes.append((places.index(place), len(shape)))
-                shape += [processes, size // processes]
-            else:
-                shape.append(size)
-        front = [at for _, at in sorted(of_processes)]
-        x = jnp.moveaxis(x.reshape(shape), front, range(len(front)))
-        return jax.lax.collapse(x, 0, len(front))
-
-    def _joined(self, x: Any, places: Sequence[int]) -> Any:
-        """The array that has the parts of a stack side by side."""
-        number = len(self.axes)
-        x = x.reshape(*(axis.processes for axis in self.axes), *x.shape[1:])
-        # Each axis of processes goes in front of that of their cells.
-        order: list[int] = []
-        shape: list[int] = []
-        for place, size in enumerate(x.shape[number:]):
-            if place in places:
-                axis = places.index(place)
-                order.append(axis)
-                size *= self.axes[axis].processes
-            order.append(number + place)
-            shape.append(size)
-        return x.transpose(order).reshape(shape)
+            axes.append(FieldAxis(axis, position, axis.cells, extent.shared))
+        return axes
 
 
-def _flat(fields: Any) -> tuple[list[str], list[Any], Any]:
-    """What the user knows the leaves of a tree by, the leaves, and the structure."""
-    found, structure = jax.tree_util.tree_flatten_with_path(fields)
-    names = [f"fields{jax.tree_util.keystr(path)}" for path, _ in found]
-    return names, [leaf for _, leaf in found], structure
+def _flatten(fields: Any) -> tuple[list[str], list[Any], Any]:
+    """The names of the leaves of a tree in errors, the leaves, and the structure."""
+    pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
+    names = [f"fields{jax.tree_util.keystr(path)}" for path, _ in pairs]
+    return names, [leaf for _, leaf in pairs], structure
 
 
-def _unflat(structure: Any, leaves: Sequence[Any]) -> Any:
+def _unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _zeros_of(x: Any, shape: Sequence[int]) -> Any:
-    """Zeros of another shape, which depend on an array for derivatives and maps."""
-    if not isinstance(x, Tracer):
-        return jnp.zeros(shape, jax.dtypes.canonicalize_dtype(x.dtype))
-    return jnp.broadcast_to(jnp.sum(jnp.ravel(x)[:0]).astype(x.dtype), shape)
-
-
-def _once(function: Callable[..., T]) -> Callable[..., T]:
+def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
     """A function as one program, where it would be many."""
     if not trace_state_clean():
         return function
@@ -569,7 +453,9 @@ def _once(function: Callable[..., T]) -> Callable[..., T]:
     return jax.jit(function)
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a plan as a program for eager calls."""
+
     def run(leaves: list[Any], extents: Any) -> Any:
         return function(leaves, extents)
 
@@ -584,33 +470,34 @@ def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ..
 
 
 def _integers(
-    argument: str, values: Any, number: int, least: int | None = None
+    argument: str, values: Any, count: int, minimum: int | None = None
 ) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
         reject("halo.Plan", argument, (Sequence,), values)
-    found = tuple(integer("halo.Plan", argument, value) for value in values)
-    if len(found) != number or (least is not None and min(found, default=least) < least):
-        positive = "" if least is None else f", {least} or more,"
+    integers = tuple(integer("halo.Plan", argument, value) for value in values)
+    is_too_small = minimum is not None and min(integers, default=minimum) < minimum
+    if len(integers) != count or is_too_small:
+        positive = "" if minimum is None else f", {minimum} or more,"
         raise ValueError(
-            f"halo.Plan got {list(found)} for argument `{argument}`, expected a "
-            f"number{positive} for each of the {number} axes of the communicator"
+            f"halo.Plan got {list(integers)} for argument `{argument}`, expected a "
+            f"number{positive} for each of the {count} axes of the communicator"
         )
-    return found
+    return integers
 
 
-def _widths(width: Any, number: int) -> list[tuple[int, int]]:
-    """How many ghost cells there are before and behind, for each axis."""
+def _widths(width: Any, ndim: int) -> list[tuple[int, int]]:
+    """The numbers of ghost cells on the lower and the upper side, for each axis."""
     if not isinstance(width, (Sequence, np.ndarray)):
-        width = [integer("halo.Plan", "width", width)] * number
+        width = [integer("halo.Plan", "width", width)] * ndim
     pairs: list[Any] = []
-    for one in width:
-        if not isinstance(one, (Sequence, np.ndarray)):
-            one = (one, one)
-        pairs.append(tuple(integer("halo.Plan", "width", count) for count in one))
-    if len(pairs) != number or any(len(p) != 2 or min(p) < 0 for p in pairs):
+    for of_axis in width:
+        if not isinstance(of_axis, (Sequence, np.ndarray)):
+            of_axis = (of_axis, of_axis)
+        pairs.append(tuple(integer("halo.Plan", "width", count) for count in of_axis))
+    if len(pairs) != ndim or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
         raise ValueError(
             f"halo.Plan got {width!r} for argument `width`, expected a number of ghost "
             "cells, not negative, or a number or a pair of them for each of the "
-            f"{number} axes of the communicator"
+            f"{ndim} axes of the communicator"
         )
     return pairs

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import diagnostics
+from mpi4jax._internal.halo import copies
 from mpi4jax._internal.mpi import device
 from mpi4jax.halo import Plan
 
@@ -68,7 +69,7 @@ def own_points(plan, x):
     """Where the own points of a part are."""
     index = [slice(None)] * x.ndim
     for axis in plan.axes:
-        index[axis.place] = slice(axis.before, x.shape[axis.place] - axis.behind)
+        index[axis.position] = slice(axis.lower, x.shape[axis.position] - axis.upper)
     return tuple(index)
 
 
@@ -131,24 +132,37 @@ def test_ghost_cells_are_those_of_the_whole_field(periods, width):
 
 @on_every_grid
 @pytest.mark.parametrize("corners", [True, False])
-def test_both_ways_give_the_same(periods, width, corners):
-    """The core's copies, and XLA's: on other platforms, in maps and in derivatives."""
+def test_both_ways_give_the_same(periods, width, corners, monkeypatch):
+    """The core's copies, and XLA's: on other platforms, and for types the core can't add."""
     plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
     # Ghost cells at the edges are passed on along the other axes.
     fields = plan.scatter(whole_fields(periods), fill_value=3)
     fields["z"] = 2 * fields["cells"] + RANK  # behind arrays of other types
 
-    def by_xla(function, fields):
-        together = jax.tree.map(lambda x: jnp.stack([x, x]), fields)
-        return jax.tree.map(lambda x: x[1], jax.vmap(function)(together))
+    def alone(function, fields):
+        return jax.jit(lambda fields: function(fields))(fields)
 
-    by_xla = jax.jit(by_xla, static_argnums=0)
-    filled = jax.jit(plan.exchange)(fields)
-    assert_equal(by_xla(plan.exchange, fields), filled)
+    def in_a_map(function, fields):
+        stack = jax.tree.map(lambda x: jnp.stack([x, x], -1), fields)
+        mapped = jax.jit(jax.vmap(function, in_axes=-1, out_axes=-1))
+        return jax.tree.map(lambda x: x[..., 1], mapped(stack))
+
+    def by_xla(call, function, fields):
+        with monkeypatch.context() as patch:
+            patch.setattr(copies, "runs_in_core", lambda *_, **__: False)
+            return call(function, fields)
+
+    def check(function, fields):
+        expected = alone(function, fields)
+        assert_equal(in_a_map(function, fields), expected)
+        assert_equal(by_xla(alone, function, fields), expected)
+        assert_equal(by_xla(in_a_map, function, fields), expected)
+        return expected
+
+    filled = check(plan.exchange, fields)
     # The core adds floats, and XLA integers and what is with them.
     floats = {name: fields[name] for name in ("cells", "faces", "waves", "layers")}
-    accumulated = jax.jit(plan.accumulate)(floats)
-    assert_equal(by_xla(plan.accumulate, floats), accumulated)
+    accumulated = check(plan.accumulate, floats)
     others = {name: fields[name] for name in ("mask", "numbers")}
     rounded = jax.jit(plan.accumulate)(jax.tree.map(jnp.float32, others))
     expected = jax.tree.map(lambda x, y: x.astype(y.dtype), rounded, others)
@@ -218,7 +232,7 @@ def test_without_corners(periods, width):
     plan = Plan(grid(periods), width, shape=SHAPE, corners=False)
     parts = plan.scatter(whole_fields(periods)["cells"])
     found = plan.exchange(without_ghosts(plan, parts))
-    (top, left), own = (axis.before for axis in plan.axes), own_points(plan, parts)
+    (top, left), own = (axis.lower for axis in plan.axes), own_points(plan, parts)
     rows, columns = own
     for cross in ((slice(None), columns), (rows, slice(None))):
         assert_equal(found[cross], parts[cross])

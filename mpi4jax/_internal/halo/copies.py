@@ -1,0 +1,454 @@
+"""Linear functions of arrays that copy parts of them, and the transposes of these.
+
+A copy sets one part ``b`` of the arrays to another part ``a``. As a matrix, it and its
+transpose are::
+
+    (a)    (1 0) (a)        (a)    (1 1) (a)
+    (b) -> (1 0) (b)        (b) -> (0 0) (b)
+
+The transpose adds ``b`` to ``a``, and sets ``b`` to zero, as what was there before the copy
+had no effect. Several copies, one after the other, are a product of such matrices, and the
+transpose of a product is that of the transposed factors in the reverse order: the last copy
+comes first. To append an array of zeros and to drop one are transposes of each other.
+
+On CPUs, the core makes all copies of a function in one call, where XLA would compile a
+kernel for each. Elsewhere, XLA compiles slices and updates that are derived from the same
+list.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.dtypes import avals_of, has_carrier
+from ..layout.concatenation import concatenate
+from ..operations._transposes import inexact_tangents, is_inexact, tangents_of
+from ..xla.effects import custom_call_target
+from ..xla.jax_compat import (
+    ShapedArray,
+    VaryingPrimitive,
+    ad,
+    batching,
+    constant,
+    def_eager,
+    ffi_lowering,
+    lower_function,
+    register_lowering,
+)
+
+#: The types that the core can add.
+ADDED = frozenset(("float32", "float64", "complex64", "complex128"))
+
+
+class View(NamedTuple):
+    """A part of an array."""
+
+    #: The index of the array.
+    array: int
+    #: The shape of the contiguous piece of the array that the part is cut from.
+    shape: tuple[int, ...]
+    #: The element of the array at which that piece begins.
+    start: int
+    #: The range of the part along each axis of the piece.
+    ranges: tuple[range, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(indices) for indices in self.ranges]
+
+    @property
+    def offset(self) -> int:
+        """The first element of the part."""
+        strides = _strides(self.shape)
+        pairs = zip(self.ranges, strides, strict=True)
+        return self.start + sum(indices.start * stride for indices, stride in pairs)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        return tuple(slice(indices.start, indices.stop) for indices in self.ranges)
+
+    def along(self, axis: int, indices: range) -> View:
+        """The view with another range along an axis."""
+        ranges = list(self.ranges)
+        ranges[axis] = indices
+        return self._replace(ranges=tuple(ranges))
+
+
+def _strides(shape: Sequence[int], innermost: int = 1) -> list[int]:
+    strides = itertools.accumulate(shape[:0:-1], lambda a, b: a * b, initial=innermost)
+    return list(strides)[::-1] if shape else []
+
+
+class Copy(NamedTuple):
+    """The views that a copy reads and writes."""
+
+    source: View
+    result: View
+
+
+class CopyList(NamedTuple):
+    """A linear function of arrays: copies between them, or the transpose of these.
+
+    The arrays are the operands, followed by new ones. The results are all arrays but
+    the last ones, which are dropped. An array that no copy writes is a result, too: so each
+    array is used once, and XLA can update it in place.
+    """
+
+    #: The copies of a stage are independent: none reads or writes what another one writes.
+    stages: tuple[tuple[Copy, ...], ...]
+    #: The types of the arrays that are appended to the operands.
+    appended: tuple[ShapedArray, ...] = ()
+    #: The types of the arrays that are dropped from the results.
+    dropped: tuple[ShapedArray, ...] = ()
+    is_transposed: bool = False
+
+    def __repr__(self) -> str:
+        copies = "adding" if self.is_transposed else "copying"
+        return f"<{copies} {len(self.copies)} parts>"
+
+    @property
+    def copies(self) -> list[Copy]:
+        return list(itertools.chain(*self.stages))
+
+    def transpose(self) -> CopyList:
+        return CopyList(self.stages, self.dropped, self.appended, not self.is_transposed)
+
+    def restrict(self, is_kept: Sequence[bool]) -> CopyList:
+        """The function of some of the arrays alone, which have all copies among them."""
+        indices = [count - 1 for count in itertools.accumulate(is_kept)]
+
+        def renumber(stage: Sequence[Copy]) -> tuple[Copy, ...]:
+            return tuple(
+                Copy(*(view._replace(array=indices[view.array]) for view in copy))
+                for copy in stage
+                if is_kept[copy.source.array]
+            )
+
+        return CopyList(
+            tuple(map(renumber, self.stages)),
+            tuple(filter(is_inexact, self.appended)),
+            tuple(filter(is_inexact, self.dropped)),
+            self.is_transposed,
+        )
+
+    def apply(self, arrays: Sequence[Any]) -> list[Any]:
+        results: list[Any] = copy_p.bind(*arrays, copies=self, batch=0)
+        return results
+
+
+#: Operands and results have as many axes more as `batch` says, before all others.
+copy_p = VaryingPrimitive("copy_mpi")
+copy_p.multiple_results = True
+def_eager(copy_p)
+
+
+def _with_rows(types: Sequence[Any], rows: Sequence[int]) -> list[ShapedArray]:
+    return [ShapedArray((*rows, *x.shape), x.dtype) for x in types]
+
+
+def _all_types(operands: Sequence[Any], copies: CopyList, batch: int) -> list[ShapedArray]:
+    """The types of all arrays: the operands, and those that are appended."""
+    rows = operands[0].shape[:batch]
+    return [*avals_of(operands), *_with_rows(copies.appended, rows)]
+
+
+@copy_p.def_abstract_eval
+def _result_types(*avals: Any, copies: CopyList, batch: int) -> list[ShapedArray]:
+    types = _all_types(avals, copies, batch)
+    return types[: len(types) - len(copies.dropped)]
+
+
+def _push(primals: Any, tangents: Any, *, copies: CopyList, batch: int) -> Any:
+    results = copy_p.bind(*primals, copies=copies, batch=batch)
+    inexact = inexact_tangents(primals, tangents)
+    if not inexact:
+        return results, tangents_of(results, [])
+    among_inexact = copies.restrict(list(map(is_inexact, [*primals, *copies.appended])))
+    pushed = copy_p.bind(*inexact, copies=among_inexact, batch=batch)
+    return results, tangents_of(results, pushed)
+
+
+def _transpose(
+    cotangents: Any, *operands: Any, copies: CopyList, batch: int
+) -> list[Any | None]:
+    results = copy_p.bind(
+        *map(ad.instantiate_zeros, cotangents), copies=copies.transpose(), batch=batch
+    )
+    pairs = zip(operands, results, strict=True)
+    return [y if ad.is_undefined_primal(x) else None for x, y in pairs]
+
+
+def _batch(operands: Any, axes: Any, *, copies: CopyList, batch: int) -> Any:
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
+    moved = [batching.bdim_at_front(x, axis, size) for x, axis in pairs]
+    results = copy_p.bind(*moved, copies=copies, batch=batch + 1)
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[copy_p] = _push
+ad.primitive_transposes[copy_p] = _transpose
+batching.primitive_batchers[copy_p] = _batch
+
+
+# By the core.
+
+
+def runs_in_core(types: Sequence[Any], *, is_transposed: bool) -> bool:
+    """Whether the core can copy, or add, elements of these types."""
+    if is_transposed:
+        return all(str(x.dtype) in ADDED for x in types)
+    return not any(map(has_carrier, types))
+
+
+def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> Any:
+    types = _all_types(ctx.avals_in, copies, batch)
+    if not runs_in_core(types, is_transposed=copies.is_transposed):
+        return _lower_by_xla(ctx, *operands, copies=copies, batch=batch)
+    lower = _lower_add if copies.is_transposed else _lower_copy
+    arrays = lower(ctx, operands, types, copies, batch)
+    return arrays[: len(types) - len(copies.dropped)]
+
+
+def _lower_copy(
+    ctx: Any,
+    operands: Sequence[Any],
+    types: Sequence[ShapedArray],
+    copies: CopyList,
+    batch: int,
+) -> list[Any]:
+    """All arrays after the copies. The core has those that are written in place.
+
+    Nothing is written into the memory of the others, which may be used elsewhere.
+    """
+    results = sorted({copy.result.array for copy in copies.copies})
+    updated = [n for n in results if n < len(operands)]
+    appended = list(range(len(operands), len(types)))
+    # The core either updates arrays or makes new ones.
+    assert not (updated and appended)
+    sources = [n for n in range(len(operands)) if n not in updated]
+    written = updated or appended
+    values = _call_core(
+        ctx,
+        "copy",
+        [operands[n] for n in (*updated, *sources)],
+        [types[n] for n in (*updated, *sources)],
+        [types[n] for n in written],
+        aliased=len(updated),
+        attributes={"updated": np.int64(len(updated))},
+        copies=_encode(copies, types, batch, [*sources, *updated], written),
+    )
+    arrays = [*operands, *appended]
+    for n, value in zip(written, values, strict=True):
+        arrays[n] = value
+    return arrays
+
+
+def _lower_add(
+    ctx: Any,
+    operands: Sequence[Any],
+    types: Sequence[ShapedArray],
+    copies: CopyList,
+    batch: int,
+) -> list[Any]:
+    """All arrays after the transposes of the copies, which the core makes in place."""
+    zeros = [
+        constant(np.broadcast_to(np.zeros((), x.dtype), x.shape))
+        for x in types[len(operands) :]
+    ]
+    arrays = [*operands, *zeros]
+    updated = sorted({view.array for copy in copies.copies for view in copy})
+    values = _call_core(
+        ctx,
+        "give_back",
+        [arrays[n] for n in updated],
+        [types[n] for n in updated],
+        [types[n] for n in updated],
+        aliased=len(updated),
+        attributes={},
+        copies=_encode(copies, types, batch, updated, updated),
+    )
+    for n, value in zip(updated, values, strict=True):
+        arrays[n] = value
+    return arrays
+
+
+def _call_core(
+    ctx: Any,
+    name: str,
+    operands: Sequence[Any],
+    operand_types: Sequence[ShapedArray],
+    result_types: Sequence[ShapedArray],
+    *,
+    aliased: int,
+    attributes: Mapping[str, Any],
+    copies: Sequence[int],
+) -> Sequence[Any]:
+    """The results of a handler, of which the first ones are in the operands' memory."""
+    if not result_types:
+        return []
+    rule = ffi_lowering(
+        custom_call_target(name), operand_output_aliases={n: n for n in range(aliased)}
+    )
+    inner = ctx.replace(avals_in=operand_types, avals_out=result_types)
+    numbers = np.array(copies, np.int64)
+    results: Sequence[Any] = rule(inner, *operands, **attributes, copies=numbers)
+    return results
+
+
+def _encode(
+    copies: CopyList,
+    types: Sequence[ShapedArray],
+    batch: int,
+    sources: Sequence[int],
+    results: Sequence[int],
+) -> list[int]:
+    """The copies, as the core reads them (`copies` in rust/src/ops/local.rs).
+
+    Each is a source and its first element, a result and its first element, the number of
+    loops, and for each loop the count, and the strides of source and result.
+
+    Arguments:
+        copies: The copies.
+        types: The types of all arrays.
+        batch: How many axes of these are those of batches.
+        sources, results: The indices of those arrays that the core knows as sources and as
+            results, in its order.
+
+    """
+    rows = types[0].shape[:batch]
+    if 0 in rows:
+        return []
+
+    def strides(view: View) -> list[int]:
+        size = math.prod(types[view.array].shape[batch:])
+        return [*_strides(rows, size), *_strides(view.shape)]
+
+    numbers: list[int] = []
+    for source, result in copies.copies:
+        assert source.sizes == result.sizes
+        if 0 in source.sizes:
+            continue
+        loops: list[tuple[int, int, int]] = []
+        counts = [*rows, *source.sizes]
+        for count, *steps in zip(counts, strides(source), strides(result), strict=True):
+            if count == 1:
+                continue
+            # Two loops over what is contiguous in both arrays are one.
+            if loops and list(loops[-1][1:]) == [count * step for step in steps]:
+                count *= loops.pop()[0]
+            loops.append((count, *steps))
+        numbers += [sources.index(source.array), source.offset]
+        numbers += [results.index(result.array), result.offset]
+        numbers += [len(loops), *itertools.chain(*loops)]
+    return numbers
+
+
+register_lowering(copy_p, _lower_for_cpu, platform="cpu")
+
+
+# By XLA.
+
+
+def _run_by_xla(*operands: Any, copies: CopyList, batch: int) -> list[Any]:
+    types = _all_types(operands, copies, batch)
+    zeros = [jnp.zeros(x.shape, x.dtype) for x in types[len(operands) :]]
+    arrays = [
+        *(_Pieces(x, batch, is_new=False) for x in operands),
+        *(_Pieces(x, batch, is_new=True) for x in zeros),
+    ]
+    if copies.is_transposed:
+        for stage in reversed(copies.stages):
+            _add_by_xla(arrays, stage)
+    else:
+        for stage in copies.stages:
+            _copy_by_xla(arrays, stage)
+    kept = arrays[: len(arrays) - len(copies.dropped)]
+    return [pieces.join() for pieces in kept]
+
+
+def _copy_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
+    parts = [arrays[source.array].read(source) for source, _ in stage]
+    results = {result.array for _, result in stage}
+    if any(source.array in results for source, _ in stage):
+        # To read an array in the kernels that update it, XLA would copy all of it.
+        parts = jax.lax.optimization_barrier(parts)
+    for (_, result), part in zip(stage, parts, strict=True):
+        arrays[result.array].write(result, part)
+
+
+def _add_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
+    parts = [arrays[result.array].read(result) for _, result in stage]
+    for (source, result), part in zip(stage, parts, strict=True):
+        arrays[result.array].write(result, jnp.zeros_like(part))
+        arrays[source.array].write(source, arrays[source.array].read(source) + part)
+
+
+class _Pieces:
+    """An array, in the pieces that views are parts of.
+
+    Two views are parts of one piece, or have nothing in common.
+    """
+
+    def __init__(self, x: Any, batch: int, *, is_new: bool) -> None:
+        self._x = x
+        self._batch = batch
+        self._is_new = is_new
+        #: By where they begin.
+        self._pieces: dict[int, Any] = {}
+
+    @property
+    def _rows(self) -> tuple[int, ...]:
+        rows: tuple[int, ...] = self._x.shape[: self._batch]
+        return rows
+
+    def _piece(self, view: View) -> Any:
+        if view.start not in self._pieces:
+            x = self._x
+            if view.shape != x.shape[self._batch :]:
+                end = view.start + math.prod(view.shape)
+                x = x[..., view.start : end].reshape(*self._rows, *view.shape)
+            self._pieces[view.start] = x
+        return self._pieces[view.start]
+
+    def read(self, view: View) -> Any:
+        return self._piece(view)[(slice(None),) * self._batch + view.slices]
+
+    def write(self, view: View, part: Any) -> None:
+        piece = self._piece(view)
+        changed = [n for n, size in enumerate(part.shape) if size != piece.shape[n]]
+        starts = [0] * self._batch + [indices.start for indices in view.ranges]
+        if len(changed) == 1 and self._is_new:
+            # One kernel makes a new array, where each update would be one more.
+            (axis,) = changed
+            start, size = starts[axis], piece.shape[axis]
+            ends = [(0, start), (start + part.shape[axis], size)]
+            lower, upper = (jax.lax.slice_in_dim(piece, *end, axis=axis) for end in ends)
+            filled = [x for x in (lower, part, upper) if x.shape[axis]]
+            part = jax.lax.concatenate(filled, axis)
+        elif changed:
+            part = jax.lax.dynamic_update_slice(piece, part, starts)
+        self._pieces[view.start] = part
+
+    def join(self) -> Any:
+        if not self._pieces:
+            return self._x
+        if self._x.ndim - self._batch != 1:
+            return self._pieces[0]
+        parts, end = [], 0
+        for start, piece in sorted(self._pieces.items()):
+            flat = piece.reshape(*self._rows, -1)
+            parts += [self._x[..., end:start], flat]
+            end = start + flat.shape[-1]
+        return concatenate([*parts, self._x[..., end:]])
+
+
+_lower_by_xla = lower_function(_run_by_xla, multiple_results=True)
+register_lowering(copy_p, _lower_by_xla)
