@@ -370,8 +370,8 @@ def _run_by_xla(*operands: Any, copies: CopyList, batch: int) -> list[Any]:
     else:
         for stage in copies.stages:
             _copy_by_xla(arrays, stage)
-    kept = arrays[: len(arrays) - len(copies.dropped)]
-    return [pieces.join() for pieces in kept]
+    results = arrays[: len(arrays) - len(copies.dropped)]
+    return [pieces.join() for pieces in results]
 
 
 def _copy_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
@@ -385,6 +385,8 @@ def _copy_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
 
 
 def _add_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
+    # All parts are read first. Where one was read after a write into the same array, XLA
+    # would copy the array.
     parts = [arrays[result.array].read(result) for _, result in stage]
     for (source, result), part in zip(stage, parts, strict=True):
         arrays[result.array].write(result, jnp.zeros_like(part))

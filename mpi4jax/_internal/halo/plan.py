@@ -16,8 +16,8 @@ from ..arguments.types import Integer
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import root_rank
-from ..operations.exchange import exchange
 from ..operations._eager import on_own_devices
+from ..operations.exchange import exchange
 from ..xla import call_sites
 from ..xla.jax_compat import Tracer, trace_state_clean
 from . import slabs

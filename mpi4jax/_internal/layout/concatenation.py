@@ -1,7 +1,7 @@
-"""Many arrays in one, and back, along the last axis.
+"""Concatenate many arrays along the last axis, and split them again.
 
-XLA compiles a loop over its elements for each array that is concatenated, and a call of
-its own for each that is cut out. On CPUs, the core copies all of them in one call.
+XLA compiles a loop for each array that is concatenated, and a call for each part that is
+cut out. On CPUs, the core copies all of them in one call.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..xla.jax_compat import (
     register_lowering,
 )
 
-#: XLA does fewer than this by itself: it can do so in the kernels that compute them.
+#: Fewer arrays than this are left to XLA, which can fuse them with what computes them.
 MANY = 4
 
 
 def concatenate(arrays: Sequence[Any]) -> Any:
-    """Arrays of one type that differ in their last axis at most, one behind the other."""
+    """One array of arrays that have one type and differ in their last axis at most."""
     # XLA aborts in its compiler where empty ones are among them.
     arrays = [x for x in arrays if x.shape[-1]] or arrays[:1]
     if len(arrays) == 1:
@@ -42,16 +42,16 @@ def concatenate(arrays: Sequence[Any]) -> Any:
 
 
 def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
-    """The parts of an array that has so many elements of each along its last axis."""
+    """The parts of these sizes of an array, along its last axis."""
     if 0 in sizes:
-        rest = iter(split(x, [size for size in sizes if size]))
-        return [next(rest) if size else _empty(x) for size in sizes]
+        remaining = iter(split(x, [size for size in sizes if size]))
+        return [next(remaining) if size else _empty(x) for size in sizes]
     if len(sizes) == 1:
         return [x]
     if _are_few(sizes, x):
         return _split(x, sizes=tuple(sizes))
-    found: Sequence[Any] = split_p.bind(x, sizes=tuple(sizes))
-    return found
+    parts: Sequence[Any] = split_p.bind(x, sizes=tuple(sizes))
+    return parts
 
 
 def _empty(x: Any) -> Any:
