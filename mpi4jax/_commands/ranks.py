@@ -1,4 +1,4 @@
-"""Names for some of the ranks, and few lines for many of them."""
+"""Names of some of the ranks, and few lines for many of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def first_of(texts: Sequence[str]) -> str:
     return f"{', '.join(shown)} and {len(texts) - len(shown)} more"
 
 
-def named(ranks: Iterable[int]) -> str:
+def name_ranks(ranks: Iterable[int]) -> str:
     """Ranks in ranges: "rank 3", "ranks 0-2, 5", "ranks 0, 2, 4 and 97 more"."""
-    # Ranks that follow each other are as far from their places in the list.
+    # Of consecutive ranks, the difference to the index in the list is the same.
     runs = [
         [rank for _, rank in run]
         for _, run in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0])
@@ -38,10 +38,10 @@ def named(ranks: Iterable[int]) -> str:
 
 def by_value(values: Iterable[T]) -> Mapping[T, list[int]]:
     """The ranks that have a value, by the value."""
-    found: dict[T, list[int]] = {}
+    ranks: dict[T, list[int]] = {}
     for rank, value in enumerate(values):
-        found.setdefault(value, []).append(rank)
-    return found
+        ranks.setdefault(value, []).append(rank)
+    return ranks
 
 
 def commonest(
@@ -54,12 +54,12 @@ def commonest(
     return ordered[: MOST - 1], ordered[MOST - 1 :]
 
 
-def said_by(
-    texts: Sequence[Sequence[str]], name: Callable[[Sequence[int]], str] = named
+def merge_sentences(
+    texts: Sequence[Sequence[str]], name: Callable[[Sequence[int]], str] = name_ranks
 ) -> list[str]:
-    """What the ranks say, each sentence once, with the ranks if not all say it.
+    """The sentences of all ranks, each once, with the ranks if not all say it.
 
-    What most of them say comes first. Of many sentences that differ only in words with
+    Those of most ranks come first. Of many sentences that differ only in words with
     digits, such as the names of files and hosts, one is an example.
     """
     speakers: dict[str, list[int]] = {}
@@ -69,16 +69,16 @@ def said_by(
     alike: dict[str, list[str]] = {}
     for sentence in speakers:
         alike.setdefault(re.sub(r"\w*\d\w*", "0", sentence), []).append(sentence)
-    said: list[tuple[str, list[int]]] = []
+    merged: list[tuple[str, list[int]]] = []
     for sentences in alike.values():
         if len(sentences) <= MOST:
-            said += [(sentence, speakers[sentence]) for sentence in sentences]
+            merged += [(sentence, speakers[sentence]) for sentence in sentences]
         else:
             together = {rank for sentence in sentences for rank in speakers[sentence]}
             example = f"{sentences[0]} (with other names or numbers on other ranks)"
-            said.append((example, sorted(together)))
-    said.sort(key=lambda pair: -len(pair[1]))
+            merged.append((example, sorted(together)))
+    merged.sort(key=lambda pair: -len(pair[1]))
     return [
         sentence if len(ranks) == len(texts) else f"{name(ranks)}: {sentence}"
-        for sentence, ranks in said
+        for sentence, ranks in merged
     ]

@@ -1,4 +1,4 @@
-"""Call every operation on this installation, and compare the results with NumPy's."""
+"""Call every operation on this installation, and compare its results with NumPy's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .watchdog import Watchdog
 #: The shape of a block. None of its sides is a likely number of processes.
 BLOCK = (5, 2)
 
-#: An error, or else what a check gave.
+#: An error, or else the value of a check.
 Outcome = tuple["str | None", Any]
-#: What a change does, by NumPy and by a derivative.
+#: A product of a cotangent and a change, by NumPy and by a derivative.
 Change = tuple[float, float]
 
 
@@ -32,9 +32,9 @@ class Check(NamedTuple):
     """One call, or its derivative, on all ranks."""
 
     label: str
-    #: What each rank does. It raises if the rank sees that something is wrong.
+    #: The call of each rank, which raises if the rank sees that its result is wrong.
     call: Callable[[], Any]
-    #: Says what is wrong with what it gave on all ranks.
+    #: Compares the values from all ranks. Gives the problem, if there is one.
     compare: Callable[[Sequence[Any]], str | None] | None = None
 
 
@@ -84,8 +84,8 @@ def _outcome_of(check: Check) -> Outcome:
 def _failures(check: Check, outcomes: Sequence[Outcome]) -> list[str]:
     errors = ranks.by_value([error for error, _ in outcomes])
     lines = [
-        f"{ranks.named(those)}, {check.label}: {error}"
-        for error, those in errors.items()
+        f"{ranks.name_ranks(failed_on)}, {check.label}: {error}"
+        for error, failed_on in errors.items()
         if error is not None
     ]
     if not lines and check.compare:
@@ -95,18 +95,18 @@ def _failures(check: Check, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def checks_of(cases: Sequence[Case]) -> Iterator[Check]:
-    """What is to be checked of an operation."""
+    """The checks of an operation, from all of its cases."""
     for case in cases:
         for root in case.roots:
-            one = case.replace(root=root)
-            label = one.name if root is None else f"{one.name}, root {root}"
+            rooted = case.replace(root=root)
+            label = rooted.name if root is None else f"{rooted.name}, root {root}"
             # An operator is a number to all that follows: one mode shows if it is right.
             for mode in ("eager", "jit", "loop") if case.is_linear else ("jit",):
-                call = functools.partial(_check_result, one, MODES[mode])
+                call = functools.partial(_check_result, rooted, MODES[mode])
                 yield Check(f"{label}, {mode}", call)
-            if one.has_derivative and one.is_linear:
-                change = functools.partial(_change, one)
-                compare = _compare_shared if one.is_shared else _compare_sums
+            if rooted.has_derivative and rooted.is_linear:
+                change = functools.partial(_change, rooted)
+                compare = _compare_shared if rooted.is_shared else _compare_sums
                 yield Check(f"{label}, grad", change, compare)
 
 
@@ -119,23 +119,23 @@ def _numbers(rank: int, shape: Shape) -> Array:
 def _check_result(case: Case, transformed: Callable[..., Any]) -> None:
     xs = case.arrays(_numbers, BLOCK)
     expected = case.result(xs)
-    found = np.asarray(transformed(case.call)(jnp.asarray(xs[case.rank])))
-    if found.dtype != expected.dtype or not np.array_equal(found, expected):
-        raise AssertionError(f"gave {found.tolist()} instead of {expected.tolist()}")
+    result = np.asarray(transformed(case.call)(jnp.asarray(xs[case.rank])))
+    if result.dtype != expected.dtype or not np.array_equal(result, expected):
+        raise AssertionError(f"gave {result.tolist()} instead of {expected.tolist()}")
 
 
 def _change(case: Case) -> Change:
-    """What a change of all arrays does to a function of all results: two ways to it.
+    """This rank's part of <y, A v> and of <A^T y, v>, whose sums over all ranks are equal.
 
-    If A is the operation and y the derivative by its results, <y, A v> = <A^T y, v>. NumPy
-    gives A v, and the gradient A^T y. The sums are over all ranks.
+    A is the operation, v a change of its operands, and y a cotangent of its results. NumPy
+    gives A v, and the gradient A^T y.
     """
     vs = case.arrays(_numbers, BLOCK)
-    moved = case.result(vs)
-    y = _numbers(0 if case.is_shared else case.rank + 1, moved.shape)
+    tangent = case.result(vs)
+    y = _numbers(0 if case.is_shared else case.rank + 1, tangent.shape)
     gradient = jax.jit(lambda x, y: jax.vjp(case.call, x)[1](y)[0])
-    pulled = np.asarray(gradient(jnp.asarray(vs[case.rank]), jnp.asarray(y)))
-    return _product(y, moved), _product(pulled, vs[case.rank])
+    cotangent = np.asarray(gradient(jnp.asarray(vs[case.rank]), jnp.asarray(y)))
+    return _product(y, tangent), _product(cotangent, vs[case.rank])
 
 
 def _product(x: Array, y: Array) -> float:
@@ -143,11 +143,11 @@ def _product(x: Array, y: Array) -> float:
 
 
 def _compare_sums(changes: Sequence[Change]) -> str | None:
-    """Compare what the ranks' parts of a change add up to."""
-    expected, found = (sum(part) for part in zip(*changes, strict=True))
-    return None if expected == found else f"gave {found:g} instead of {expected:g}"
+    """Compare the sums of the parts of all ranks."""
+    expected, actual = (sum(parts) for parts in zip(*changes, strict=True))
+    return None if expected == actual else f"gave {actual:g} instead of {expected:g}"
 
 
 def _compare_shared(changes: Sequence[Change]) -> str | None:
-    """The same where all share the result, which then counts once (docs/autodiff.md)."""
-    return _compare_sums([changes[0], *((0.0, found) for _, found in changes[1:])])
+    """Compare the sums where all share the result, which counts once (docs/autodiff.md)."""
+    return _compare_sums([changes[0], *((0.0, actual) for _, actual in changes[1:])])

@@ -1,4 +1,4 @@
-"""Tables of what was measured: for a terminal, and for the documentation."""
+"""Tables of measurements, for a terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpi4jax._text import align, format_number, format_size
 OURS, UPSTREAM = "ours", "upstream"
 
 Samples = Mapping[str, Sequence[float]]
-#: A row by its columns. What stands in none of the rows is no column.
+#: A row by its columns. Columns that are None in all rows are left out.
 Row = dict[str, "str | float | None"]
 
 

@@ -8,11 +8,11 @@ import sys
 from mpi4jax import _core
 
 
-def run(given: argparse.Namespace) -> int:
-    begin, end = given.between
-    output = given.output or given.folder / "trace.pftrace"
+def run(arguments: argparse.Namespace) -> int:
+    begin, end = arguments.between
+    output = arguments.output or arguments.folder / "trace.pftrace"
     try:
-        lines = _core.write_timeline(given.folder, output, begin, end)
+        lines = _core.write_timeline(arguments.folder, output, begin, end)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

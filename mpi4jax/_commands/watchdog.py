@@ -1,4 +1,4 @@
-"""What ends a process that waits for the others for ever."""
+"""A timer that ends a process which waits for the others for ever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRACE = 10
 
 
 class Watchdog:
-    """Says on each rank what it is in, and ends the process, if that takes too long.
+    """Reports the call that each rank is in, and ends the process, if it takes too long.
 
     Arguments:
         fd: The file that it writes to.
@@ -27,8 +27,8 @@ class Watchdog:
         self.limit = min(limit, threading.TIMEOUT_MAX - GRACE)
         self.timer: threading.Timer | None = None
 
-    def start(self, what: str) -> None:
-        self.timer = threading.Timer(self.limit, self.report, [what])
+    def start(self, call: str) -> None:
+        self.timer = threading.Timer(self.limit, self.report, [call])
         self.timer.daemon = True
         self.timer.start()
         # The timer needs the GIL. Should it be held for ever, this does without.
@@ -39,9 +39,9 @@ class Watchdog:
         self.timer.cancel()
         faulthandler.cancel_dump_traceback_later()
 
-    def report(self, what: str) -> None:
+    def report(self, call: str) -> None:
         rank = f"rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}"
-        text = f"\n{rank} has been in {what} for {self.limit:g} s\n"
+        text = f"\n{rank} has been in {call} for {self.limit:g} s\n"
         os.write(self.fd, text.encode())
         faulthandler.dump_traceback(self.fd, all_threads=True)
         time.sleep(GRACE / 2)

@@ -1,4 +1,4 @@
-"""What is timed, on every rank of an mpiexec: calls of mpi4jax, and of mpi4py beside them.
+"""Timed calls of mpi4jax, and of mpi4py beside them, on every rank of an mpiexec.
 
 All cases of a workload take turns, round after round, so that what disturbs the machine
 disturbs them alike. A sample is the time of one call in seconds, averaged over a burst of
@@ -112,7 +112,7 @@ def empty_call(x: jax.Array) -> Call:
     return awaited(jax.jit(lambda x: x), x)
 
 
-# Calls of small operations: what it costs to get from Python to MPI.
+# Calls of small operations: the cost of getting from Python to MPI.
 
 
 def dispatch(effort: Effort) -> Samples:
@@ -232,7 +232,7 @@ def eager(effort: Effort) -> Samples:
     return take_turns(cases, effort)
 
 
-# Operations in a compiled loop: what they cost beside MPI.
+# Operations in a compiled loop: their cost beside MPI.
 
 
 def jax_memory(count: int) -> Buffer:
@@ -279,7 +279,7 @@ def loops(
 def bodies_of_loops(
     mpi: Any, comm: MPI.Intracomm, count: int
 ) -> dict[str, tuple[Callable[[Any], Any], Any]]:
-    """What is done in each round, and with what the first one begins."""
+    """The bodies of loops, each with the value that it begins with."""
     x = jnp.ones(count, jnp.float32)
     bodies: dict[str, tuple[Callable[[Any], Any], Any]] = {
         "allreduce": (lambda x: mpi.allreduce(x, op=MPI.MAX, comm=comm), x),
@@ -310,7 +310,7 @@ def loop_length(call: Call, effort: Effort) -> int:
 
 
 def _mpi4py_body(comm: MPI.Intracomm, name: str, buffer: Buffer) -> Call:
-    """The same with mpi4py: in place where MPI can, else with the copy a loop needs."""
+    """The body of a loop with mpi4py: in place where MPI can, else with a copy."""
     result = buffer.copy() if buffer.base is None else jax_memory(buffer.size)
     part = buffer[: buffer.size // SIZE]
 

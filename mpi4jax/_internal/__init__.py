@@ -10,7 +10,7 @@ from .environment import settings
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
 from .mpi import binding, context
-from .traces import check, profile, writer
+from .traces import eager_lines, profile, writer
 from .watch import ending
 from .xla import dispatch, flush, jax_compat
 
@@ -23,9 +23,9 @@ _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
 ending.enable()
 if settings.check:
-    check.enable()
+    eager_lines.check_calls()
 elif context.may_be_direct():
-    check.note_eager_lines()
+    eager_lines.note_lines()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:

@@ -260,13 +260,13 @@ def test_an_error_on_one_rank_ends_all(launch):
     ],
 )
 def test_names_of_ranks(members, text):
-    assert ranks.named(members) == text
+    assert ranks.name_ranks(members) == text
 
 
 def test_what_ranks_say():
-    assert ranks.said_by([["a"], ["a", "b"], ["a", "b"]]) == ["a", "ranks 1-2: b"]
+    assert ranks.merge_sentences([["a"], ["a", "b"], ["a", "b"]]) == ["a", "ranks 1-2: b"]
     # What most of them say comes first, as the last lines may not be printed.
-    assert ranks.said_by([["c"], ["b"], ["b"]]) == ["ranks 1-2: b", "rank 0: c"]
+    assert ranks.merge_sentences([["c"], ["b"], ["b"]]) == ["ranks 1-2: b", "rank 0: c"]
 
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mpi4jax import _core
 
-from ..xla.call_sites import Frame, describe_stack, frames_of
+from ..xla.call_sites import Frame, current_line, describe_stack
 
 #: Reasons are cut here.
 _LONGEST = 200
@@ -48,8 +48,7 @@ class _Ending:
 
     def _note_exit(self, status: Any, name: str) -> None:
         argument = "" if status is None else _shorten(repr(status))
-        line = describe_stack(frames_of(sys._getframe()))
-        self._exit = status, f"{name}({argument})", line
+        self._exit = status, f"{name}({argument})", current_line()
 
     def reason(self) -> tuple[int, str, str] | None:
         """The exit code, the reason in words and its line; none for a plain end."""

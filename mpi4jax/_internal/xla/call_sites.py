@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
@@ -133,6 +134,11 @@ def describe_stack(stack: Iterable[Frame], scope: str = "") -> str:
     text = f"{frame} ({scope})" if scope else str(frame)
     caller = _caller(frame, frames)
     return text if caller is None else f"{text}, from {caller}"
+
+
+def current_line() -> str:
+    """The user's line that runs, as text."""
+    return describe_stack(frames_of(sys._getframe()))
 
 
 def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:

@@ -1,0 +1,50 @@
+"""The lines of eager calls, which the core can't know by itself.
+
+With MPI4JAX_CHECK, processes compare their calls before MPI is called
+(`rust/src/ops/check/`), and name the lines of those that differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from mpi4jax import _core
+
+from ..operations._eager import wrap_eager_calls
+from ..xla.call_sites import current_line
+
+
+def _note_line(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def noting(*args: Any, **params: Any) -> Any:
+        # A call that XLA is still to make then has the line of the one after it, which is
+        # close, and not worth waiting for.
+        _core.set_eager_line(current_line())
+        return run(*args, **params)
+
+    return noting
+
+
+def _await_result(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def awaiting(*args: Any, **params: Any) -> Any:
+        return jax.block_until_ready(run(*args, **params))
+
+    return awaiting
+
+
+def note_lines() -> None:
+    """Have the core know the lines of eager calls, for where MPI crashes in one."""
+    wrap_eager_calls(_note_line)
+
+
+def check_calls() -> None:
+    """Compare all calls from now on, and have the core know the lines of eager ones."""
+    _core.set_check(True)
+    # A call has to be over before the next one notes another line.
+    wrap_eager_calls(_await_result)
+    wrap_eager_calls(_note_line)
