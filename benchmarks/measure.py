@@ -38,8 +38,8 @@ from workloads import (
     SIZE,
     SIZES,
     WORLD,
-    Call,
     Effort,
+    Thunk,
     awaited,
     bodies_of_loops,
     dispatch,
@@ -77,7 +77,7 @@ def psum(effort: Effort) -> dict[str, list[float]]:
         return jax.jit(sharded)
 
     samples = {}
-    cases: dict[str, Call] = {}
+    cases: dict[str, Thunk] = {}
     for size in sorted({*LATENCY_SIZES, *SIZES}):
         if size > effort.largest:
             continue
@@ -121,7 +121,7 @@ def c(effort: Effort) -> dict[str, list[float]]:
             # An even number, so that both loops end where they began.
             length = loop_length(functools.partial(function, 1, count, *buffers), effort)
             length += length % 2
-            cases: dict[str, Call] = {
+            cases: dict[str, Thunk] = {
                 f"C, {name}, {size}": functools.partial(function, length, count, *buffers),
                 f"{name}, {size}": loop_over(body, start, length),
                 f"{name}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
@@ -137,7 +137,7 @@ def c(effort: Effort) -> dict[str, list[float]]:
 def growth(effort: Effort) -> dict[str, list[float]]:
     mpi = import_mpi()
     comm = WORLD.Clone()
-    cases: dict[str, Call] = {}
+    cases: dict[str, Thunk] = {}
     lengths = {}
     for size, length in ((8, 100), (1 << 16, 20)):
         x = jnp.ones(size // 4, jnp.float32)
@@ -196,7 +196,7 @@ def checks(effort: Effort) -> dict[str, list[float]]:
     mpi = import_mpi()
     comm = WORLD.Clone()
 
-    def checked(call: Call) -> Call:
+    def checked(call: Thunk) -> Thunk:
         def with_check() -> None:
             _core.set_check(True)
             call()
@@ -248,7 +248,7 @@ def trees(effort: Effort) -> dict[str, list[float]]:
         leaves = [jnp.full(size // 4, n, jnp.float32) for n in range(count)]
         label = f"{count} of {size}"
         length = min(length, effort.loop)
-        cases: dict[str, Call] = {}
+        cases: dict[str, Thunk] = {}
 
         def call(function, leaves=leaves):
             return lambda: jax.block_until_ready(function(leaves))
@@ -304,7 +304,7 @@ def halos(effort: Effort) -> dict[str, list[float]]:
     length = min(100, effort.loop)
     for count in (1, 5, 20):
         state = {name: [jnp.ones((258, 258))] * count for name in ways}
-        cases: dict[str, Call] = {}
+        cases: dict[str, Thunk] = {}
         for name, way in ways.items():
 
             def loop(fields, way=way):
@@ -344,7 +344,7 @@ def neighbors(effort: Effort) -> dict[str, list[float]]:
                 return mpi.neighbor_alltoall(x, comm=comm)
 
             start = jnp.asarray(blocks)
-            cases: dict[str, Call] = {
+            cases: dict[str, Thunk] = {
                 f"{count}, {size}": loop_over(body, start, length),
                 f"{count}, {size}, unroll=2": loop_over(body, start, length, unroll=2),
                 f"mpi4py, {count}, {size}": repeated(pair, length // 2),
@@ -354,7 +354,7 @@ def neighbors(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
-def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Call:
+def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Thunk:
     """A halo exchange with persistent requests and one message for each neighbor."""
     fields = [np.ones((258, 258)) for _ in range(count)]
     sent, received = np.ones((2, 2, 2, count, 258))

@@ -18,8 +18,8 @@ from workloads import (
     RIGHT,
     SIZE,
     WORLD,
-    Call,
     Effort,
+    Thunk,
     import_mpi,
     loop_length,
     loop_over,
@@ -74,7 +74,7 @@ def rounds_in(seconds: float, effort: Effort, *, on_all: bool = True) -> int:
     return max(1, round(rounds * seconds / median(taken)))
 
 
-def await_on(call: Callable[[], Any], *, on_all: bool) -> Call:
+def await_on(call: Callable[[], Any], *, on_all: bool) -> Thunk:
     if on_all or RANK == 0:
         return lambda: jax.block_until_ready(call())
     return lambda: None
@@ -94,7 +94,7 @@ def late_partner(effort: Effort) -> Samples:
     def work(x: jax.Array) -> jax.Array:
         return compute(x, rounds)
 
-    def answered(program: Callable[[jax.Array], Any]) -> Call:
+    def answered(program: Callable[[jax.Array], Any]) -> Thunk:
         def answer() -> None:
             time.sleep(LATE)
             comm.Send(np.arange(8.0), 0)
@@ -129,7 +129,7 @@ def messages(effort: Effort) -> Samples:
         length = loop_length(loop_over(moved, start[0], 1), effort)
         call = loop_over(moved, start[0], length)
         step = median(take_turns({"": call}, effort)[""]) / length
-        cases: dict[str, Call] = {f"{size}, message": call}
+        cases: dict[str, Thunk] = {f"{size}, message": call}
         for factor in LENGTHS:
             work = functools.partial(compute, rounds=rounds_in(factor * step, effort))
 

@@ -41,7 +41,7 @@ from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
 from mpi4jax._commands.tables import Row, over, table
-from mpi4jax._commands.workloads import QUICK, RANK, SIZE, WORLD, Call, Effort, take_turns
+from mpi4jax._commands.workloads import QUICK, RANK, SIZE, WORLD, Effort, Thunk, take_turns
 from mpi4jax._text import format_size
 
 OTHER = 1 - RANK
@@ -147,7 +147,7 @@ class Driver:
         self.cuMemFreeHost(memory)
 
 
-def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) -> Call:
+def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) -> Thunk:
     source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
 
     def case() -> None:
@@ -158,7 +158,7 @@ def copy_rate(driver: Driver, x: jax.Array, y: jax.Array, memory: int | None) ->
     return case
 
 
-def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Call:
+def pageable(driver: Driver, call: Callable, x: jax.Array, y: jax.Array) -> Thunk:
     source, target = x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()
 
     def as_floats(memory: int) -> list:
@@ -189,7 +189,7 @@ def rates(driver: Driver, operation: str, size: int, effort: Effort) -> dict[str
     }
     x.block_until_ready()
     with driver.locked_memory(size) as memory:
-        cases: dict[str, Call] = {
+        cases: dict[str, Thunk] = {
             name: lambda program=program: program(x).block_until_ready()
             for name, program in programs.items()
         }

@@ -170,7 +170,8 @@ def _examine_packages(first: Facts, note: Say) -> None:
     if len(packages) > 1:
         note(
             f"several packages with an MPI are installed ({', '.join(packages)}): mpi4py "
-            "takes the first one that it finds, and `mpiexec` may be another one's. Keep one"
+            "takes the first one that it finds, and `mpiexec` may be another one's. Keep "
+            "one"
         )
 
 

@@ -32,7 +32,8 @@ LATENCY_SIZES = tuple(8 << n for n in range(0, 24, 2))
 #: The operations that are called in loops.
 IN_LOOPS = ("allreduce", "bcast", "sendrecv", "allgather", "alltoall")
 
-Call = Callable[[], object]
+#: A call that is timed, without arguments.
+Thunk = Callable[[], object]
 Samples = dict[str, list[float]]
 Buffer = np.ndarray[Any, Any]
 
@@ -53,7 +54,7 @@ QUICK = Effort(
 )
 
 
-def take_turns(cases: dict[str, Call], effort: Effort, rounds: int = 0) -> Samples:
+def take_turns(cases: dict[str, Thunk], effort: Effort, rounds: int = 0) -> Samples:
     """Time all cases, in calls per sample that fill a burst."""
     calls = {name: _calls_in(case, effort.burst) for name, case in cases.items()}
     samples: Samples = {name: [] for name in cases}
@@ -63,7 +64,7 @@ def take_turns(cases: dict[str, Call], effort: Effort, rounds: int = 0) -> Sampl
     return samples
 
 
-def _time(case: Call, calls: int) -> float:
+def _time(case: Thunk, calls: int) -> float:
     WORLD.Barrier()
     start = time.perf_counter()
     for _ in range(calls):
@@ -71,7 +72,7 @@ def _time(case: Call, calls: int) -> float:
     return WORLD.allreduce(time.perf_counter() - start, op=MPI.MAX) / calls
 
 
-def _calls_in(case: Call, seconds: float) -> int:
+def _calls_in(case: Thunk, seconds: float) -> int:
     case()  # compiles
     calls = 1
     while (elapsed := _time(case, calls) * calls) < seconds / 2:
@@ -87,20 +88,20 @@ def import_mpi() -> Any:
         return importlib.import_module("mpi4jax")
 
 
-def awaited(function: Callable[[Any], Any], x: Any) -> Call:
+def awaited(function: Callable[[Any], Any], x: Any) -> Thunk:
     """A call that ends when its result, one array, is there."""
     return lambda: function(x).block_until_ready()
 
 
-def _await_results(call: Call) -> None:
+def _await_results(call: Thunk) -> None:
     jax.block_until_ready(call())
 
 
-def in_turn(first: Call, second: Call) -> Call:
+def in_turn(first: Thunk, second: Thunk) -> Thunk:
     return lambda: (first(), second())
 
 
-def repeated(call: Call, length: int) -> Call:
+def repeated(call: Thunk, length: int) -> Thunk:
     def loop() -> None:
         for _ in range(length):
             call()
@@ -108,7 +109,7 @@ def repeated(call: Call, length: int) -> Call:
     return loop
 
 
-def empty_call(x: jax.Array) -> Call:
+def empty_call(x: jax.Array) -> Thunk:
     return awaited(jax.jit(lambda x: x), x)
 
 
@@ -186,7 +187,7 @@ def eager(effort: Effort) -> Samples:
             comm.Recv(recv, 0)
             comm.Send(send, 0)
 
-    pairs: dict[str, tuple[Call, Call]] = {
+    pairs: dict[str, tuple[Thunk, Thunk]] = {
         "allgather": (
             lambda: mpi.allgather(x, comm=comm),
             lambda: comm.Allgather(send, recvs),
@@ -225,7 +226,7 @@ def eager(effort: Effort) -> Samples:
     }
     if SIZE == 1:  # MPI need not buffer a message
         del pairs["send and recv"]
-    cases: dict[str, Call] = {}
+    cases: dict[str, Thunk] = {}
     for name, (ours, theirs) in pairs.items():
         cases[name] = functools.partial(_await_results, ours)
         cases[f"{name}, by hand"] = in_turn(empty, theirs)
@@ -296,28 +297,28 @@ def bodies_of_loops(
     return bodies
 
 
-def loop_over(body: Callable[[Any], Any], start: Any, length: int, **options: Any) -> Call:
+def loop_over(body: Callable[[Any], Any], start: Any, length: int, **options: Any) -> Thunk:
     def loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, length, lambda _, y: body(y), x, **options)
 
     return functools.partial(_await_results, functools.partial(jax.jit(loop), start))
 
 
-def loop_length(call: Call, effort: Effort) -> int:
+def loop_length(call: Thunk, effort: Effort) -> int:
     call()
     seconds = WORLD.bcast(_time(call, 5), 0)
     return max(3, min(effort.loop, int(effort.loop_time / seconds)))
 
 
-def _mpi4py_body(comm: MPI.Intracomm, name: str, buffer: Buffer) -> Call:
+def _mpi4py_body(comm: MPI.Intracomm, name: str, buffer: Buffer) -> Thunk:
     """The body of a loop with mpi4py: in place where MPI can, else with a copy."""
     result = buffer.copy() if buffer.base is None else jax_memory(buffer.size)
     part = buffer[: buffer.size // SIZE]
 
-    def then_copy(call: Call) -> Call:
+    def then_copy(call: Thunk) -> Thunk:
         return in_turn(call, lambda: np.copyto(buffer, result))
 
-    bodies: dict[str, Call] = {
+    bodies: dict[str, Thunk] = {
         "allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, buffer, op=MPI.MAX),
         "bcast": lambda: comm.Bcast(buffer, 0),
         "sendrecv": then_copy(
@@ -336,7 +337,7 @@ def latency(effort: Effort) -> Samples:
     mpi = import_mpi()
     comm = WORLD.Clone()
     total = jax.jit(lambda x: mpi.allreduce(x, op=MPI.SUM, comm=comm))
-    cases: dict[str, Call] = {}
+    cases: dict[str, Thunk] = {}
     for size in LATENCY_SIZES:
         if size > effort.largest:
             continue

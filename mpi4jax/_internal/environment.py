@@ -50,20 +50,15 @@ def _read(name: str, convert: Callable[[str], T | None], expected: str) -> T | N
 
 def flag(name: str) -> bool | None:
     """The on/off variable `name`."""
-
-    def convert(value: str) -> bool | None:
-        return is_truthy(value) if is_truthy(value) or is_falsy(value) else None
-
-    return _read(name, convert, f"one of: {', '.join(TRUTHY + FALSY)} (in any case)")
+    values = {**dict.fromkeys(TRUTHY, True), **dict.fromkeys(FALSY, False)}
+    expected = f"one of: {', '.join(values)} (in any case)"
+    return _read(name, lambda value: values.get(value.lower()), expected)
 
 
 def choice(name: str, *accepted: str) -> str | None:
     """The variable `name`, which is one of the accepted words."""
-
-    def convert(value: str) -> str | None:
-        return value if value in accepted else None
-
-    return _read(name, convert, f"one of: {', '.join(accepted)}")
+    values = {value: value for value in accepted}
+    return _read(name, values.get, f"one of: {', '.join(accepted)}")
 
 
 def byte_count(name: str) -> int | None:
@@ -94,13 +89,11 @@ def seconds(name: str) -> float | None:
 def folder(name: str) -> str | None:
     """The variable `name`, which is a folder, None if it is off."""
 
-    def convert(value: str) -> str | None:
-        return None if is_truthy(value) else value
-
     value = os.environ.get(name, "")
     if is_falsy(value):
         return None
-    return _read(name, convert, f"a folder (./{value} for one of this name)")
+    expected = f"a folder (./{value} for one of this name)"
+    return _read(name, lambda path: None if is_truthy(path) else path, expected)
 
 
 class Settings(NamedTuple):

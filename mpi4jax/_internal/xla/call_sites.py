@@ -65,7 +65,7 @@ class Frame(NamedTuple):
         return name.rpartition("<locals>.")[2]
 
     def __str__(self) -> str:
-        where = f"{shortened(self.file)}:{self.line}"
+        where = f"{relative_path(self.file)}:{self.line}"
         return where if self.function == MODULE else f"{where} in {self.function}"
 
 
@@ -89,16 +89,16 @@ def frames_of(frame: FrameType | None) -> Iterator[Frame]:
         frame = frame.f_back
 
 
-def shortened(file: str) -> str:
+def relative_path(file: str) -> str:
     """The path of a file from the working directory, if it is below that."""
     try:
-        return _shortened(file, os.getcwd())
+        return _relative_path(file, os.getcwd())
     except (OSError, ValueError):  # The directory is gone; on another drive.
         return file
 
 
 @functools.lru_cache
-def _shortened(file: str, directory: str) -> str:
+def _relative_path(file: str, directory: str) -> str:
     relative = os.path.relpath(file, directory)
     return file if relative.startswith(os.pardir) else relative
 

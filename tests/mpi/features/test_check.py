@@ -15,10 +15,10 @@ from mpi4jax import _core
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax._internal.operations import _eager
-from mpi4jax._internal.xla.call_sites import shortened
+from mpi4jax._internal.xla.call_sites import relative_path
 
 X = jnp.ones(3)
-FILE = shortened(__file__)
+FILE = relative_path(__file__)
 
 
 @pytest.fixture(autouse=True)

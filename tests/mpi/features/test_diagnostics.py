@@ -12,10 +12,10 @@ from mpi4py import MPI
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.traces.writer import compare_clocks
-from mpi4jax._internal.xla.call_sites import is_users, shortened
+from mpi4jax._internal.xla.call_sites import is_users, relative_path
 
 X = jnp.ones(3)
-FILE = shortened(__file__)
+FILE = relative_path(__file__)
 NOBODY = MPI.PROC_NULL
 
 
@@ -41,7 +41,7 @@ def texts_of(function, *args):
 def line_of(function, offset):
     """A line of a function, so many below its first one, in the words of a record."""
     code = inspect.unwrap(function).__code__
-    return f"{shortened(code.co_filename)}:{code.co_firstlineno + offset} in {code.co_name}"
+    return f"{relative_path(code.co_filename)}:{code.co_firstlineno + offset} in {code.co_name}"
 
 
 HELPER = """

@@ -12,7 +12,7 @@ from mpi4jax._internal.mpi import binding
 from mpi4jax._internal.traces.reader import ENTRY, NONE, CommunicatorInfo
 from mpi4jax._internal.traces.waiting import wait_for_messages, wait_in_collectives
 from mpi4jax._internal.xla import call_sites
-from mpi4jax._internal.xla.call_sites import Envelope, Envelopes, shortened
+from mpi4jax._internal.xla.call_sites import Envelope, Envelopes, relative_path
 
 X = jnp.ones(3)
 BYTES = 12
@@ -31,8 +31,8 @@ def test_a_helper_has_a_row_for_each_line_that_calls_it(size):
         step(X)
     first = step.__wrapped__.__code__.co_firstlineno
     assert {row.line.rpartition(", from ")[2]: row.calls for row in profile.rows} == {
-        f"{shortened(__file__)}:{first + 2} in step": size,
-        f"{shortened(__file__)}:{first + 3} in step": 2 * size,
+        f"{relative_path(__file__)}:{first + 2} in step": size,
+        f"{relative_path(__file__)}:{first + 3} in step": 2 * size,
     }
 
 
@@ -52,7 +52,7 @@ def test_rows(comm, rank, size, capsys):
     step(X)  # is none of it
 
     first = step.__wrapped__.__code__.co_firstlineno
-    file = shortened(__file__)
+    file = relative_path(__file__)
     rows = {
         (row.operation, row.line.split(" (")[0]): (row.calls, row.bytes)
         for row in profile.rows
