@@ -476,7 +476,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0, run="a"):
         "operations": OPERATIONS,
         "operators": ["SUM"],
         "dtypes": {},
-        "nobody": -2,
+        "proc_null": -2,
     }
     world = {
         "kind": "communicator",

@@ -123,7 +123,7 @@ class Trace:
                 code: (name, np.dtype(name).itemsize)
                 for name, (code, _) in DATATYPES.items()
             },
-            nobody=MPI.PROC_NULL,
+            proc_null=MPI.PROC_NULL,
         )
         self._compare_clocks()
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)

@@ -9,7 +9,7 @@ On GPUs the calls themselves are chained by a byte of data instead:
 
 The handler `order` does nothing. A byte is a dependency that all of XLA respects, while a
 token gets lost in CUDA graphs and aborts the compiler where it meets a slice
-(docs/xla-token.md). Nobody reads or writes the byte.
+(docs/xla-token.md). No code reads or writes the byte.
 """
 
 from __future__ import annotations

@@ -495,7 +495,7 @@ fn arguments(facts: &Facts, process: &Process, entry: &Entry) -> Vec<(&'static s
     }
     let peer = |rank: i64| match rank {
         0.. => Value::Number(rank),
-        _ if rank == facts.nobody => "nobody".into(),
+        _ if rank == facts.proc_null => "nobody".into(),
         _ => "anyone".into(),
     };
     let tag = |tag: i64| match tag {
@@ -524,7 +524,7 @@ fn arguments(facts: &Facts, process: &Process, entry: &Entry) -> Vec<(&'static s
             if is_exchange {
                 // Along the edges of a topology, tags are ours.
                 arguments.push((names[1], list(messages, &|each| tag(each.tag))));
-                let real = messages.iter().filter(|each| each.rank != facts.nobody);
+                let real = messages.iter().filter(|each| each.rank != facts.proc_null);
                 let bytes = real.fold(0, |sum: i64, each| sum.saturating_add_unsigned(each.bytes));
                 arguments.push((names[2], Value::Number(bytes)));
             }

@@ -63,7 +63,7 @@ pub(super) struct Facts {
     /// The names of data types, and their bytes.
     pub(super) dtypes: BTreeMap<String, (String, i64)>,
     /// `MPI_PROC_NULL`.
-    pub(super) nobody: i64,
+    pub(super) proc_null: i64,
 }
 
 impl Facts {
@@ -459,7 +459,7 @@ impl Process {
 
     /// The messages of a call, but for those with `MPI_PROC_NULL`.
     pub(super) fn messages(&self, entry: &Entry, facts: &Facts) -> Messages {
-        let is_real = |message: &Message| ![NONE.into(), facts.nobody].contains(&message.rank);
+        let is_real = |message: &Message| ![NONE.into(), facts.proc_null].contains(&message.rank);
         let real = |messages: &[Message]| messages.iter().copied().filter(is_real).collect();
         if let Some(Messages { sent, received }) = self.several_messages(entry) {
             return Messages {

@@ -70,7 +70,7 @@ pub fn facts(rank: i32, size: i32, ahead: i64) -> String {
     format!(
         "{{\"kind\":\"process\",\"rank\":{rank},\"size\":{size},\"run\":\"r\",\"host\":\"host\",\
          \"boot\":null,\"started\":1,\"operations\":[{names}],\"operators\":[\"SUM\"],\
-         \"dtypes\":{{\"11\":[\"float32\",4]}},\"nobody\":-2}}\n\
+         \"dtypes\":{{\"11\":[\"float32\",4]}},\"proc_null\":-2}}\n\
          {{\"kind\":\"clock\",\"at\":0,\"offset\":{ahead},\"error\":0}}\n\
          {{\"kind\":\"site\",\"number\":7,\"line\":\"a.py:{rank} in step\"}}\n\
          {{\"kind\":\"communicator\",\"number\":1,\"name\":\"MPI.COMM_WORLD\",\
