@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -149,14 +149,11 @@ copy_p.multiple_results = True
 def_eager(copy_p)
 
 
-def _with_rows(types: Sequence[Any], rows: Sequence[int]) -> list[ShapedArray]:
-    return [ShapedArray((*rows, *x.shape), x.dtype) for x in types]
-
-
 def _all_types(operands: Sequence[Any], copies: CopyList, batch: int) -> list[ShapedArray]:
     """The types of all arrays: the operands, and those that are appended."""
     rows = operands[0].shape[:batch]
-    return [*avals_of(operands), *_with_rows(copies.appended, rows)]
+    appended = [ShapedArray((*rows, *x.shape), x.dtype) for x in copies.appended]
+    return [*avals_of(operands), *appended]
 
 
 @copy_p.def_abstract_eval
@@ -212,95 +209,42 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
     types = _all_types(ctx.avals_in, copies, batch)
     if not runs_in_core(types, is_transposed=copies.is_transposed):
         return _lower_by_xla(ctx, *operands, copies=copies, batch=batch)
-    lower = _lower_add if copies.is_transposed else _lower_copy
-    arrays = lower(ctx, operands, types, copies, batch)
-    return arrays[: len(types) - len(copies.dropped)]
-
-
-def _lower_copy(
-    ctx: Any,
-    operands: Sequence[Any],
-    types: Sequence[ShapedArray],
-    copies: CopyList,
-    batch: int,
-) -> list[Any]:
-    """All arrays after the copies. The core has those that are written in place.
-
-    Nothing is written into the memory of the others, which may be used elsewhere.
-    """
-    results = sorted({copy.result.array for copy in copies.copies})
-    updated = [n for n in results if n < len(operands)]
     appended = list(range(len(operands), len(types)))
-    # The core either updates arrays or makes new ones.
-    assert not (updated and appended)
-    sources = [n for n in range(len(operands)) if n not in updated]
-    written = updated or appended
-    values = _call_core(
-        ctx,
-        "copy",
-        [operands[n] for n in (*updated, *sources)],
-        [types[n] for n in (*updated, *sources)],
-        [types[n] for n in written],
-        aliased=len(updated),
-        attributes={"updated": np.int64(len(updated))},
-        copies=_encode(copies, types, batch, [*sources, *updated], written),
-    )
-    arrays = [*operands, *appended]
-    for n, value in zip(written, values, strict=True):
-        arrays[n] = value
-    return arrays
-
-
-def _lower_add(
-    ctx: Any,
-    operands: Sequence[Any],
-    types: Sequence[ShapedArray],
-    copies: CopyList,
-    batch: int,
-) -> list[Any]:
-    """All arrays after the transposes of the copies, which the core makes in place."""
-    zeros = [
-        constant(np.broadcast_to(np.zeros((), x.dtype), x.shape))
-        for x in types[len(operands) :]
-    ]
-    arrays = [*operands, *zeros]
-    updated = sorted({view.array for copy in copies.copies for view in copy})
-    values = _call_core(
-        ctx,
-        "give_back",
-        [arrays[n] for n in updated],
-        [types[n] for n in updated],
-        [types[n] for n in updated],
-        aliased=len(updated),
-        attributes={},
-        copies=_encode(copies, types, batch, updated, updated),
-    )
-    for n, value in zip(updated, values, strict=True):
-        arrays[n] = value
-    return arrays
-
-
-def _call_core(
-    ctx: Any,
-    name: str,
-    operands: Sequence[Any],
-    operand_types: Sequence[ShapedArray],
-    result_types: Sequence[ShapedArray],
-    *,
-    aliased: int,
-    attributes: Mapping[str, Any],
-    copies: Sequence[int],
-) -> Sequence[Any]:
-    """The results of a handler, of which the first ones are in the operands' memory."""
-    if not result_types:
-        return []
-    rule = ffi_lowering(
-        custom_call_target(name), operand_output_aliases={n: n for n in range(aliased)}
-    )
-    inner = ctx.replace(avals_in=operand_types, avals_out=result_types)
-    numbers = np.array(copies, np.int64)
-    results: Sequence[Any] = rule(inner, *operands, **attributes, copies=numbers)
-    return results
+    arrays: list[Any] = [*operands, *appended]
+    if copies.is_transposed:
+        # All that is read is written, too.
+        updated = results = sorted({view.array for copy in copies.copies for view in copy})
+        sources = []
+        for n in appended:
+            zero = np.zeros((), types[n].dtype)
+            arrays[n] = constant(np.broadcast_to(zero, types[n].shape))
+    else:
+        written = {copy.result.array for copy in copies.copies}
+        updated = sorted(written.difference(appended))
+        # The core either updates arrays or makes new ones. It reads the others where they
+        # are, as these may be used elsewhere.
+        assert not (updated and appended)
+        results = updated or appended
+        sources = [n for n in range(len(operands)) if n not in updated]
+    if results:
+        read = [*updated, *sources]
+        call = ffi_lowering(
+            custom_call_target("give_back" if copies.is_transposed else "copy"),
+            operand_output_aliases={n: n for n in range(len(updated))},
+        )
+        values = call(
+            ctx.replace(
+                avals_in=[types[n] for n in read], avals_out=[types[n] for n in results]
+            ),
+            *(arrays[n] for n in read),
+            copies=np.array(
+                _encode(copies, types, batch, [*sources, *updated], results), np.int64
+            ),
+            **({} if copies.is_transposed else {"updated": np.int64(len(updated))}),
+        )
+        for n, value in zip(results, values, strict=True):
+            arrays[n] = value
+    return arrays[: len(types) - len(copies.dropped)]
 
 
 def _encode(

@@ -108,8 +108,8 @@ class Plan:
             _by_axis(between) if self.corners or not between else (tuple(between),),
             _by_axis(within),
         )
-        self._eager = {
-            function: _jit(function) for function in (self._exchange, self._accumulate)
+        self._programs = {
+            function: self._jit(function) for function in (slabs.exchange, slabs.accumulate)
         }
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Plan:
 
         """
         if during is None:
-            return self._on_leaves("exchange", self._exchange, fields)
+            return self._on_leaves(slabs.exchange, fields)
         check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
@@ -152,7 +152,7 @@ class Plan:
         """Add the ghost cells to the cells of the neighbors that they are copies of.
 
         These ghost cells are then set to zero. This is the transpose of :meth:`exchange`,
-        and the other way round.
+        as that is of this.
 
         Arguments:
             fields: An array, or a tree of arrays.
@@ -161,12 +161,11 @@ class Plan:
             The fields, with the neighbors' ghost cells added.
 
         """
-        return self._on_leaves("accumulate", self._accumulate, fields)
+        return self._on_leaves(slabs.accumulate, fields)
 
     @on_own_devices
     def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
-
         names, leaves, structure = _flatten(fields)
         results = []
         for name, leaf in zip(names, leaves, strict=True):
@@ -304,16 +303,37 @@ class Plan:
     # The arrays.
 
     @on_own_devices
-    def _on_leaves(self, function: str, body: Callable[..., Any], fields: Any) -> Any:
-        self._check_communicator(function)
-        names, leaves, structure = _flatten(fields)
+    def _on_leaves(self, function: Callable[..., list[Any]], fields: Any) -> Any:
+        name = function.__name__
+        self._check_communicator(name)
+        paths, leaves, structure = _flatten(fields)
         arrays, extents = [], []
-        for name, leaf in zip(names, leaves, strict=True):
-            arrays.append(jnp.asarray(array(f"halo.Plan.{function}", name, leaf)))
-            extents.append(self._extents(function, name, leaf))
+        for path, leaf in zip(paths, leaves, strict=True):
+            arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
+            extents.append(self._extents(name, path, leaf))
         if trace_state_clean():
-            body = self._eager[body]
-        return _unflatten(structure, body(arrays, tuple(extents)))
+            results = self._programs[function](arrays, tuple(extents))
+        else:
+            results = self._run(function, arrays, tuple(extents))
+        return _unflatten(structure, results)
+
+    def _run(
+        self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
+    ) -> list[Any]:
+        geometry = self._geometry
+        if not leaves or not (geometry.groups or geometry.within):
+            return leaves
+        return function(geometry, leaves, extents, self._travel)
+
+    def _jit(self, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """A program for eager calls."""
+
+        def run(leaves: list[Any], extents: Extents) -> list[Any]:
+            return self._run(function, leaves, extents)
+
+        call_sites.mark_eager(run)
+        run.__name__ = f"halo_{function.__name__}"
+        return jax.jit(run, static_argnums=1)
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
@@ -369,20 +389,6 @@ class Plan:
         return x
 
     # Messages.
-
-    def _exchange(self, leaves: list[Any], extents: Extents) -> list[Any]:
-        return self._with_others(slabs.exchange, leaves, extents)
-
-    def _accumulate(self, leaves: list[Any], extents: Extents) -> list[Any]:
-        return self._with_others(slabs.accumulate, leaves, extents)
-
-    def _with_others(
-        self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
-    ) -> list[Any]:
-        geometry = self._geometry
-        if not leaves or not (geometry.groups or geometry.within):
-            return leaves
-        return function(geometry, leaves, extents, self._travel)
 
     def _travel(
         self,
@@ -451,17 +457,6 @@ def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
         return function
     call_sites.mark_eager(function)
     return jax.jit(function)
-
-
-def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a plan as a program for eager calls."""
-
-    def run(leaves: list[Any], extents: Any) -> Any:
-        return function(leaves, extents)
-
-    call_sites.mark_eager(run)
-    run.__name__ = f"halo{function.__name__}"
-    return jax.jit(run, static_argnums=1)
 
 
 def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ...]:
