@@ -92,8 +92,8 @@ def offline_inventory(name: str) -> str:
     folder = Path(__file__).resolve().parent.parent / "build" / "inventories"
     folder.mkdir(parents=True, exist_ok=True)
     entries = "".join(
-        f"{entry} py:class 1 {place.replace('$', entry)} -\n"
-        for entry, place in REFERENCES[name][1].items()
+        f"{entry} py:class 1 {page.replace('$', entry)} -\n"
+        for entry, page in REFERENCES[name][1].items()
     )
     header = (
         f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n"
@@ -109,7 +109,7 @@ intersphinx_mapping = {
 }
 
 
-def plain_names(app, what, name, obj, options, signature, annotation):
+def plain_names(app, kind, name, obj, options, signature, annotation):
     """Names of types where Sphinx would show how it refers to them."""
 
     def plain(text):

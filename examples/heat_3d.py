@@ -55,8 +55,8 @@ class Block(NamedTuple):
     source: jax.Array
 
 
-class Found(NamedTuple):
-    """What came out; the misfits and gradients of all steps downhill, one after another."""
+class Outcome(NamedTuple):
+    """The result, with the misfits and gradients of all steps downhill in turn."""
 
     misfits: jax.Array
     end: jax.Array
@@ -78,7 +78,7 @@ def whole_block(shape: list[int]) -> Block:
 
 
 def change(block: Block) -> jax.Array:
-    """What a step adds to the temperature of the inner cells."""
+    """The change of the temperature of the inner cells in a step."""
     t = block.temperature
     laplacian = (
         (t[2:, 1:-1, 1:-1] + t[:-2, 1:-1, 1:-1])
@@ -99,7 +99,7 @@ def exchange_and_advance(plan: Plan, block: Block) -> jax.Array:
 
 
 def advance_meanwhile(plan: Plan, block: Block) -> jax.Array:
-    """The same, with most of the cells computed while messages are in flight."""
+    """A step with most of the cells computed while messages are in flight."""
 
     def change_inside(temperature: jax.Array) -> jax.Array:
         return change(part(block._replace(temperature=temperature), INNER))
@@ -142,7 +142,7 @@ def trace_back(
     total: Callable[[jax.Array], jax.Array],
     truth: jax.Array,
     descents: int,
-) -> Found:
+) -> Outcome:
     """Measure where the truth ends, and find it again from that."""
     measured = solve(truth)
 
@@ -158,17 +158,21 @@ def trace_back(
     beginning, (misfits, gradients) = jax.lax.scan(
         descend, jnp.zeros_like(truth), length=descents
     )
-    return Found(misfits, measured, gradients, beginning)
+    return Outcome(misfits, measured, gradients, beginning)
 
 
-def draw(found: Found, truth: jax.Array, path: str) -> None:
+def draw(outcome: Outcome, truth: jax.Array, path: str) -> None:
     """The end, the beginning that was found from it, and the true one, in a slice."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    pictures = {"end": found.end, "beginning, found": found.beginning, "beginning": truth}
+    pictures = {
+        "end": outcome.end,
+        "beginning, found": outcome.beginning,
+        "beginning": truth,
+    }
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
     for axis, (name, field) in zip(axes, pictures.items(), strict=True):
         # The plane through the hotter spot.
@@ -204,7 +208,7 @@ def main() -> int:
     way = advance_meanwhile if args.overlap else exchange_and_advance
 
     @jax.jit
-    def divided(block: Block) -> Found:
+    def divided(block: Block) -> Outcome:
         # Around the block, ghost cells are the surroundings, and stay 0.
         block = plan.scatter(block)
         solve = make_solver(block, args.steps, functools.partial(way, plan))
@@ -213,32 +217,32 @@ def main() -> int:
             return mpi.allreduce(x, op=MPI.SUM, comm=comm)
 
         misfits, *fields = trace_back(solve, total, block.temperature, args.descents)
-        return Found(misfits, *plan.gather(fields))
+        return Outcome(misfits, *plan.gather(fields))
 
     @jax.jit
-    def alone(block: Block) -> Found:
+    def alone(block: Block) -> Outcome:
         block = Block(*(jnp.pad(field, 1) for field in block))
         solve = make_solver(block, args.steps, advance)
         misfits, *fields = trace_back(solve, lambda x: x, block.temperature, args.descents)
-        return Found(misfits, *(field[INNER] for field in fields))
+        return Outcome(misfits, *(field[INNER] for field in fields))
 
     block = whole_block(args.cells)
-    found, expected = jax.device_get((divided(block), alone(block)))
+    outcome, expected = jax.device_get((divided(block), alone(block)))
     differences = [
         np.abs(ours - theirs).max() / np.abs(theirs).max()
-        for ours, theirs in zip(found, expected, strict=True)
+        for ours, theirs in zip(outcome, expected, strict=True)
     ]
     if rank == 0:
         print(
             f"{' x '.join(map(str, args.cells))} cells, {size} process{'es' * (size > 1)} "
             f"({' x '.join(map(str, dims))}), {args.steps} steps in time"
         )
-        first, last = found.misfits[0], found.misfits[-1]
+        first, last = outcome.misfits[0], outcome.misfits[-1]
         print(f"misfit at first {first:.3g}, in the last step {last:.3g}")
-        for name, difference in zip(Found._fields, differences, strict=True):
+        for name, difference in zip(Outcome._fields, differences, strict=True):
             print(f"largest difference to one process: {difference:.1e} ({name})")
         if args.output:
-            draw(found, jax.device_get(block.temperature), args.output)
+            draw(outcome, jax.device_get(block.temperature), args.output)
     return 0 if all(difference <= TOLERANCE for difference in differences) else 1
 
 

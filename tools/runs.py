@@ -126,7 +126,7 @@ class Run(NamedTuple):
         environ = {**mpi_environ(self.environment.path), **dict(self.environ)}
         environ["TEST_SAMPLE"] = self.part
         # The cache of jaxlib 0.6.0 is broken; mpi4jax would warn of it, and turn it off.
-        if self.folder == "mpi" and self.environment.jax != "0.6":
+        if self.folder in ("mpi", "runtime") and self.environment.jax != "0.6":
             environ |= CACHE
         if self.folder == "device":
             driver = stand_ins.driver(environ.get("STAND_IN", stand_ins.CUDA))
@@ -200,9 +200,9 @@ def range_() -> Iterator[Run]:
     yield Run(Environment(jax="0.12", cuda=True), 2, ("gpu_compiler",), sample="0/2")
     yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
     yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")
-    for name in MPIS:
-        if name not in (MPICH.mpi, OPENMPI.mpi):
-            yield Run(Environment(name), 2, MPI, sample="0/2")
+    others = [name for name in MPIS if name not in (MPICH.mpi, OPENMPI.mpi)]
+    for index, name in enumerate(others):
+        yield Run(Environment(name), 2, MPI, sample=f"{index}/6")
     yield Run(Environment("standard-abi"), 2, DISTRIBUTED, sample="4/16")
     for index, version in enumerate(("0.6", "0.8", "0.12")):
         yield Run(Environment(jax=version), 2, DISTRIBUTED, sample=f"{index}/16")

@@ -29,7 +29,7 @@ VAGUE = frozenset(
     "came found given kept number one place them these thing things those what".split()
 )
 QUESTION = re.compile(r"_*(is|has|are)_")
-ANSWER = re.compile(r"(?i:bool)|TypeGuard|c_int")
+ANSWER = re.compile(r"(?i:bool)|TypeGuard|Array|c_int")
 #: How a doc comment does not begin, and how few of them should.
 REFUSED, DISCOURAGED = re.compile(r"The same\b"), re.compile(r"What\b")
 
@@ -45,9 +45,19 @@ class Word(NamedTuple):
 
 
 def of_python(source: str) -> Iterator[Word]:
-    """The words of a file in Python."""
-    for node in ast.walk(ast.parse(source)):
+    """The words of a file in Python. Fields of classes are no locals."""
+    nodes = list(ast.walk(ast.parse(source)))
+    bodies = [node.body for node in nodes if isinstance(node, ast.ClassDef)]
+    fields = {
+        statement.target
+        for body in bodies
+        for statement in body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    for node in nodes:
         match node:
+            case ast.Name() if node in fields:
+                pass
             case ast.Name(id=name, ctx=ast.Store()):
                 yield Word(node.lineno, "local", name, is_assigned=True)
             case ast.arg(arg=name):
