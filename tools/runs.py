@@ -197,7 +197,7 @@ def range_() -> Iterator[Run]:
     """The own tests with other versions of JAX, and their core on other MPIs."""
     yield Run(Environment(jax="0.12"), 2, sample="2/3")
     yield Run(Environment(jax="0.12", cuda=True), 2, ("runtime",), sample="1/4")
-    yield Run(Environment(jax="0.12", cuda=True), 2, ("gpu_compiler",), sample="0/2")
+    yield Run(Environment(jax="0.12", cuda=True), 2, ("gpu_compiler",), sample="1/4")
     yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
     yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")
     others = [name for name in MPIS if name not in (MPICH.mpi, OPENMPI.mpi)]
