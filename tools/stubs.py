@@ -86,18 +86,34 @@ def imports_for(body: str) -> list[str]:
 
 def declarations(plain: Callable[..., Any], function: Callable[..., Any]) -> Iterator[str]:
     """A function's declaration, or its overloads, of which the first has the docstring."""
-    without_token = inspect.unwrap(plain)
-    forms = typing.get_overloads(without_token) or [without_token]
     signatures = [
-        signature
-        for form in forms
-        for signature in signatures_with_token(plain, inspect.signature(form))
+        with_token
+        for signature in signatures_of(plain)
+        for with_token in signatures_with_token(plain, signature)
     ]
     prefix = "@overload\n" if len(signatures) > 1 else ""
     doc = f'\n    """{function.__doc__}"""\n\n'
     for signature in signatures:
         yield prefix + declaration(function.__name__, signature) + doc
         doc = " ...\n"
+
+
+def signatures_of(plain: Callable[..., Any]) -> list[inspect.Signature]:
+    """The signatures of a function without tokens: of its overloads, if it has some."""
+    function = inspect.unwrap(plain)
+    overloads = [inspect.signature(overload) for overload in typing.get_overloads(function)]
+    if is_operation(plain):
+        return overloads or [inspect.signature(function)]
+    signature = inspect.signature(plain)
+    requests = [of_request(overload, {*signature.parameters}) for overload in overloads]
+    return [*dict.fromkeys(requests)] or [signature]
+
+
+def of_request(signature: inspect.Signature, names: set[str]) -> inspect.Signature:
+    """The signature of an operation's nonblocking form, which may lack some parameters."""
+    parameters = [p for name, p in signature.parameters.items() if name in names]
+    returned = f"Request[{signature.return_annotation}]"
+    return signature.replace(parameters=parameters, return_annotation=returned)
 
 
 def signatures_with_token(
