@@ -1,4 +1,4 @@
-//! What a reduction of 16-bit floats costs, beside one of 32-bit floats as MPI does it.
+//! The cost of a reduction of 16-bit floats, beside one of 32-bit floats as MPI does it.
 //!
 //!     cargo bench --bench half
 //!

@@ -1,4 +1,4 @@
-//! What a handler costs, apart from MPI: calls as XLA makes them, on an MPI that does nothing.
+//! The cost of a handler, apart from MPI: calls as XLA makes them, on an MPI that does nothing.
 //!
 //!     cargo bench --bench handler
 //!

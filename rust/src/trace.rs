@@ -140,6 +140,7 @@ impl Entry {
 const PERIOD: Duration = Duration::from_millis(2);
 
 /// The calls that are to be written next.
+#[derive(Default)]
 struct Queue {
     operations: Vec<String>,
     /// The calls that were never written.
@@ -219,10 +220,7 @@ pub fn start(path: &Path, operations: Vec<String>) -> io::Result<()> {
         reader: Reader::start(),
         queue: Queue {
             operations,
-            new: Vec::new(),
-            count: 0,
-            unfinished: HashMap::new(),
-            finished: Vec::new(),
+            ..Queue::default()
         },
     });
     let writer = thread::Builder::new().name("mpi4jax-trace".into());

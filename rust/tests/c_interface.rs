@@ -7,23 +7,28 @@ use std::ptr;
 use _core::c_interface::{REGISTRY_INTERFACE, RegistryInterface};
 use _core::mpi::{Communicator, Datatype, Mpich, REGISTRY};
 
-/// What outputs hold that nothing was written to.
+/// The outputs before they are written to.
 const UNTOUCHED: (usize, c_int, c_int) = (0xdead, -77, -78);
 
-/// What the function returns, and its outputs.
-fn communicator(number: i64) -> (c_int, (usize, c_int, c_int)) {
+/// The return value of the function, and its outputs.
+fn communicator(comm_number: i64) -> (c_int, (usize, c_int, c_int)) {
     let (mut handle, mut rank, mut size) = UNTOUCHED;
     // SAFETY: there is room for the outputs.
     let outcome = unsafe {
-        (REGISTRY_INTERFACE.communicator)(number, &raw mut handle, &raw mut rank, &raw mut size)
+        (REGISTRY_INTERFACE.communicator)(
+            comm_number,
+            &raw mut handle,
+            &raw mut rank,
+            &raw mut size,
+        )
     };
     (outcome, (handle, rank, size))
 }
 
-fn operator(number: i64) -> (c_int, usize) {
+fn operator(op_number: i64) -> (c_int, usize) {
     let mut handle = UNTOUCHED.0;
     // SAFETY: there is room for the output.
-    let outcome = unsafe { (REGISTRY_INTERFACE.operator)(number, &raw mut handle) };
+    let outcome = unsafe { (REGISTRY_INTERFACE.operator)(op_number, &raw mut handle) };
     (outcome, handle)
 }
 
@@ -67,9 +72,13 @@ fn a_freed_communicator_is_none() {
 
 #[test]
 fn what_is_unknown_is_none_and_writes_nothing() {
-    for number in [6, 1 << 20, -1, i64::MIN, i64::MAX] {
-        assert_eq!(communicator(number), (1, UNTOUCHED), "{number}");
-        assert_eq!(operator(number), (1, UNTOUCHED.0), "{number}");
+    for object_number in [6, 1 << 20, -1, i64::MIN, i64::MAX] {
+        assert_eq!(
+            communicator(object_number),
+            (1, UNTOUCHED),
+            "{object_number}"
+        );
+        assert_eq!(operator(object_number), (1, UNTOUCHED.0), "{object_number}");
     }
     for dtype in [12, 1 << 20, -1, c_int::MIN, c_int::MAX] {
         assert_eq!(datatype(dtype), (1, [UNTOUCHED.0; 2]), "{dtype}");

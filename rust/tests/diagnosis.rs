@@ -1,4 +1,4 @@
-//! What is wrong between ranks, by notes that are made up.
+//! Diagnoses of notes that are made up.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use _core::diagnosis::{
 mod notes;
 use notes::*;
 
-/// What is found, the ranks that are stuck, and the exit code.
+/// The findings, the ranks that are stuck, and the exit code.
 fn found(notes: &[Note]) -> (Vec<String>, String, i32) {
     in_words(diagnosis_of(&notes_of(notes), notes.len() as i32, &[]))
 }
@@ -161,9 +161,9 @@ fn a_rank_that_made_another_call_and_left_it() {
         note.attendances = attendance("allreduce");
     }
     let about = [first_call(3)];
-    let found = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
+    let diagnosis = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
     let late = "ranks 0, 2 have made 1 call on COMM_WORLD, and rank 1 waits for call #2.";
-    assert_eq!(found, (vec![late.into()], "nobody".into(), 86));
+    assert_eq!(diagnosis, (vec![late.into()], "nobody".into(), 86));
     notes[1].attendances = attendance("gather");
     let (findings, stuck, _) = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
     let text = "rank 1 called gather as call #1 of COMM_WORLD, and left it.";
@@ -433,7 +433,7 @@ fn communicators_of_the_same_ranks() {
         let id = communicator(kind, &group(0..2));
         waiting(on(id, name, collective(2, "barrier")))
     };
-    let copy = |place, of| CommunicatorKind::Copy(vec![(place, of)]);
+    let copy = |index, count| CommunicatorKind::Copy(vec![(index, count)]);
     // Both know the same two copies, so these surely differ.
     let notes = [on_kind(copy(1, 2), "rows"), on_kind(copy(2, 2), "columns")];
     let texts = [
@@ -559,17 +559,20 @@ fn notes_that_are_equal_are_kept_once() {
     };
     running.calls[0].seconds = 40.0;
     let notes = notes_of(&[waiting(collective(3, "barrier")), long, elsewhere(0)]);
-    let kept: Vec<_> = notes.iter().collect();
-    assert_eq!((kept.len(), notes.len()), (2, 3));
-    assert_eq!(kept[0].0.to_string(), "ranks 0, 1");
-    assert_eq!((kept[0].1.steady, kept[0].1.seconds()), (LONG, Some(40.0)));
+    let entries: Vec<_> = notes.iter().collect();
+    assert_eq!((entries.len(), notes.len()), (2, 3));
+    assert_eq!(entries[0].0.to_string(), "ranks 0, 1");
+    assert_eq!(
+        (entries[0].1.steady, entries[0].1.seconds()),
+        (LONG, Some(40.0))
+    );
     let bytes = serde_json::to_vec(&notes).unwrap();
     let mut copy: Notes = serde_json::from_slice(&bytes).unwrap();
     copy.merge(notes_of(&[waiting(collective(3, "barrier"))]));
     assert_eq!(copy.iter().count(), 2);
 }
 
-/// What ranks do in a large job, and the last line of what is found, if it is not all.
+/// The table of ranks in a large job, and the last line of the findings, if they are cut off.
 struct Large {
     name: &'static str,
     note: fn(i32, i32) -> Note,

@@ -534,21 +534,21 @@ fn a_call_on_a_device_is_ordered_by_a_byte() {
         sizes_on_device(call().operand(token()).result(array()).result(token())),
         (Ok(()), Some((1, 1)))
     );
-    let refused = |what| {
+    let refused = |role| {
         invalid(&format!(
-            "the last {what} of a call on a device is not the byte that orders it"
+            "the last {role} of a call on a device is not the byte that orders it"
         ))
     };
     let larger = || buffer(U8, 0x4000, &[2]);
     let float = || buffer(F32, 0x4000, &[1]);
-    for (call, what) in [
+    for (call, role) in [
         (CallFrame::default().result(byte()), "operand"),
         (call().operand(larger()).result(byte()), "operand"),
         (call().operand(float()).result(byte()), "operand"),
         (call(), "result"),
         (call().result(larger()), "result"),
     ] {
-        assert_eq!(sizes_on_device(call), (refused(what), None));
+        assert_eq!(sizes_on_device(call), (refused(role), None));
     }
 }
 

@@ -7,9 +7,9 @@ use common::recorder::*;
 use common::*;
 
 /// A reduction of this operator's number on elements of 16 bits, or of 32.
-fn reduction(number: i64, dtype: i32) -> CallFrame {
+fn reduction(op_number: i64, dtype: i32) -> CallFrame {
     on(RANK_0)
-        .ints(&[("op_number", number)])
+        .ints(&[("op_number", op_number)])
         .operand(buffer(dtype, IN as usize, &[3]))
         .result(buffer(dtype, IN as usize, &[3]))
 }
@@ -24,7 +24,7 @@ fn operator_of(call: CallFrame) -> (i64, bool) {
     (arguments[4], calls.len() == 1)
 }
 
-/// What MPI gets from an operator for one pair of elements.
+/// The result of an operator for one pair of elements, as MPI calls it.
 fn reduced(op: i64, left: u16, right: u16) -> u16 {
     let (mut input, mut inout, mut len, mut datatype) = (left, right, 1, std::ptr::null_mut());
     // SAFETY: both vectors have one element.
@@ -71,11 +71,11 @@ fn half_floats_have_operators_of_their_own_made_once() {
 #[test]
 fn half_floats_have_no_other_operators_of_mpi() {
     for (op, dtype) in [(PredefinedOp::Land, F16), (PredefinedOp::NoOp, BF16)] {
-        let number = op.number();
+        let op_number = op.number();
         assert_eq!(
-            refused("allreduce", reduction(number, dtype)),
+            refused("allreduce", reduction(op_number, dtype)),
             invalid(&format!(
-                "reduction operator {number} is not for elements of XLA type {dtype}"
+                "reduction operator {op_number} is not for elements of XLA type {dtype}"
             ))
         );
     }

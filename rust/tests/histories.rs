@@ -54,7 +54,7 @@ fn communicators(size: i32, random: &mut Random) -> Vec<Communicator> {
     made
 }
 
-/// What a thread does next.
+/// A step of a thread.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
     /// It is busy for so many seconds: it computes, compiles, reads a file.
@@ -69,7 +69,7 @@ enum Step {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Operation {
-    /// What tells its parts from those of other operations of the program.
+    /// An id of the operation, the same for all of its parts in the program.
     event: usize,
     name: &'static str,
     communicator: usize,
@@ -78,7 +78,7 @@ struct Operation {
     root: Option<i32>,
     /// Whether mpi4jax is called, which the recorder sees.
     is_ours: bool,
-    /// Whether who sends need not wait for who receives.
+    /// Whether the sender need not wait for the receiver.
     is_eager: bool,
     /// Whether the call begins it only. It is waited for by the next operation of the thread.
     starts: bool,
@@ -94,17 +94,17 @@ impl Operation {
 #[derive(Default)]
 struct Thread {
     steps: Vec<Step>,
-    place: usize,
+    next: usize,
     /// When the step began.
     begin: u32,
     has_begun: bool,
-    /// For a collective operation: its place among those of the rank on the communicator.
+    /// For a collective operation: its position among those of the rank on the communicator.
     position: usize,
-    /// What it has started and not waited for, with that place.
+    /// The operations that it has started and not waited for, with that position.
     started: Vec<(Operation, usize)>,
 }
 
-/// What a rank has come to: a place among the collective operations on a communicator, or a message
+/// A place where ranks meet: a position among the collective operations on a communicator, or a message
 /// on a communicator with a tag.
 type Meeting = (usize, bool, usize);
 
@@ -218,9 +218,9 @@ impl<'r> World<'r> {
             }
             6 => {
                 // Each sends to the next one of a ring.
-                for (place, rank) in members.iter().enumerate() {
-                    let next = members[(place + 1) % members.len()];
-                    let last = members[(place + members.len() - 1) % members.len()];
+                for (index, rank) in members.iter().enumerate() {
+                    let next = members[(index + 1) % members.len()];
+                    let last = members[(index + members.len() - 1) % members.len()];
                     let receive = message(_core::diagnosis::Peer::Rank(last), tag, true);
                     let send = message(_core::diagnosis::Peer::Rank(next), tag, false);
                     parts.push((*rank, operation("sendrecv", vec![receive, send], None)));
@@ -303,9 +303,9 @@ impl<'r> World<'r> {
         if steps.is_empty() {
             return;
         }
-        let place = self.random.below(steps.len());
+        let index = self.random.below(steps.len());
         let way = self.random.below(3);
-        if let Step::Operate(operation) = &mut steps[place]
+        if let Step::Operate(operation) = &mut steps[index]
             && way == 0
         {
             operation.event += 1000;
@@ -313,22 +313,22 @@ impl<'r> World<'r> {
                 Some(message) => message.tag = Some(operation.event as i64),
                 None => operation.name = "scan",
             }
-        } else if way == 1 && place + 1 < steps.len() {
-            steps.swap(place, place + 1);
+        } else if way == 1 && index + 1 < steps.len() {
+            steps.swap(index, index + 1);
         } else {
-            steps.truncate(place);
+            steps.truncate(index);
         }
     }
 
     fn step_of(&self, rank: usize, thread: usize) -> Option<&Step> {
         let thread = &self.ranks[rank][thread];
-        thread.steps.get(thread.place)
+        thread.steps.get(thread.next)
     }
 
     /// Whether a thread of XLA's has something to run.
     fn may_run(&self, rank: usize, thread: usize) -> bool {
         let is_xla = thread == self.ranks[rank].len() - 1;
-        !is_xla || self.ranks[rank][thread].place < self.dispatched[rank]
+        !is_xla || self.ranks[rank][thread].next < self.dispatched[rank]
     }
 
     fn meeting(&self, rank: i32, thread: usize, operation: &Operation) -> Meeting {
@@ -386,7 +386,7 @@ impl<'r> World<'r> {
                 }
                 is_alive |= matches!(self.step_of(rank, thread), Some(Step::Compute(_)));
             }
-            let is_over = |thread: &Thread| thread.place == thread.steps.len();
+            let is_over = |thread: &Thread| thread.next == thread.steps.len();
             let threads = &self.ranks[rank];
             if threads.iter().take(threads.len() - 1).all(is_over) {
                 self.has_ended[rank] = true;
@@ -416,7 +416,7 @@ impl<'r> World<'r> {
             Step::Dispatch => true,
             Step::Synchronise => {
                 let xla = self.ranks[rank].last().unwrap();
-                xla.place >= self.dispatched[rank]
+                xla.next >= self.dispatched[rank]
             }
         };
         if is_over {
@@ -424,7 +424,7 @@ impl<'r> World<'r> {
                 self.dispatched[rank] += 1;
             }
             let thread = &mut self.ranks[rank][thread];
-            thread.place += 1;
+            thread.next += 1;
             thread.has_begun = false;
             if let Step::Operate(operation) = step {
                 if operation.starts {
@@ -471,7 +471,7 @@ impl<'r> World<'r> {
         let kind = match &self.communicators[communicator].kind {
             CommunicatorKind::Copy(path) if self.late[rank] => match path[0].0 {
                 1 => CommunicatorKind::Unknown,
-                place => CommunicatorKind::Copy(vec![(place - 1, 1)]),
+                index => CommunicatorKind::Copy(vec![(index - 1, 1)]),
             },
             kind => kind.clone(),
         };
@@ -509,13 +509,13 @@ impl<'r> World<'r> {
         }
     }
 
-    /// What a rank says about itself, and about collective calls of others.
+    /// The note of a rank, with its part in collective calls of others.
     fn note(&self, rank: usize, about: &[Collective]) -> Note {
         let default_calls = self.made[rank][0].len() as u64;
         let attendance = |asked: &Collective| {
-            let is_asked = |place: &usize| {
-                self.id(rank, *place) == asked.communicator
-                    && (self.communicators[*place].name)(rank as i32) == asked.name
+            let is_asked = |communicator: &usize| {
+                self.id(rank, *communicator) == asked.communicator
+                    && (self.communicators[*communicator].name)(rank as i32) == asked.name
             };
             let made = &self.made[rank][(0..self.communicators.len()).find(is_asked)?];
             let call = made.get(asked.sequence as usize - 1);
@@ -535,7 +535,7 @@ impl<'r> World<'r> {
         }
         let threads = &self.ranks[rank];
         let mut running = Running::default();
-        for (place, thread) in threads.iter().enumerate() {
+        for (index, thread) in threads.iter().enumerate() {
             for (operation, _) in &thread.started {
                 running.posted.push(Posted {
                     communicator: self.id(rank, operation.communicator),
@@ -544,23 +544,23 @@ impl<'r> World<'r> {
                     messages: Vec::new(),
                 });
             }
-            let is_xla = place == threads.len() - 1;
-            match thread.steps.get(thread.place) {
+            let is_xla = index == threads.len() - 1;
+            match thread.steps.get(thread.next) {
                 Some(Step::Operate(operation)) if operation.is_ours && thread.has_begun => {
-                    let id = (place * 1000 + thread.place) as u64;
+                    let id = (index * 1000 + thread.next) as u64;
                     running.calls.push(self.call(rank, id, operation));
                 }
                 Some(Step::Synchronise) | None => {}
                 Some(_) if is_xla => {}
                 Some(_) => running.elsewhere.push(_core::diagnosis::ThreadActivity {
-                    thread: place.to_string(),
+                    thread: index.to_string(),
                     activity: String::new(),
                     line: String::new(),
                 }),
             }
         }
         let xla = threads.last().unwrap();
-        let is_starting = xla.place < self.dispatched[rank] && !xla.has_begun;
+        let is_starting = xla.next < self.dispatched[rank] && !xla.has_begun;
         if running.calls.is_empty() || is_starting {
             running.doubt = "it is on its way".into();
         }
@@ -580,7 +580,7 @@ impl<'r> World<'r> {
         notes
     }
 
-    /// What is found, after ranks were asked about calls that are not complete.
+    /// The diagnosis, after ranks were asked about calls that are not complete.
     fn diagnose(&self) -> (Notes, Diagnosis) {
         let notes = self.notes(&[]);
         let about = Snapshot::new(&notes, self.size, &[]).questions(8);
@@ -599,7 +599,7 @@ impl<'r> World<'r> {
     }
 }
 
-/// What all ranks have to agree about.
+/// The values about which all ranks have to agree.
 fn agreed(operation: &Operation) -> Vec<(String, String)> {
     let root = operation
         .root
@@ -609,8 +609,8 @@ fn agreed(operation: &Operation) -> Vec<(String, String)> {
 
 /// How many programs are tried: as many as tests take, or so many.
 fn count(default: u64) -> u64 {
-    let given = std::env::var("HISTORIES").ok();
-    given
+    let setting = std::env::var("HISTORIES").ok();
+    setting
         .and_then(|count| count.parse().ok())
         .unwrap_or(default)
 }

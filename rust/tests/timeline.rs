@@ -43,7 +43,7 @@ fn all_calls_and_messages_of_many_processes() {
     );
 }
 
-/// What is in memory, the files that are open, and the lines do not grow with the ranks; the time
+/// The memory, the files that are open, and the lines do not grow with the ranks; the time
 /// does as they do.
 #[test]
 fn ten_thousand_processes() {
@@ -110,7 +110,7 @@ fn what_is_wrong_is_said_with_its_place() {
         change(&mut entries[2]);
         calls(&entries)
     };
-    for (bytes, offset, what) in [
+    for (bytes, offset, reason) in [
         (
             b"something else, of some length".to_vec(),
             0,
@@ -130,13 +130,13 @@ fn what_is_wrong_is_said_with_its_place() {
         (with(&|call| call.sent = -5), 192, "an array of -5 elements"),
     ] {
         fs::write(&calls_path, bytes).unwrap();
-        let text = format!("{}, byte {offset}: {what}", calls_path.display());
+        let text = format!("{}, byte {offset}: {reason}", calls_path.display());
         assert_eq!(merge(&folder).unwrap_err(), text);
     }
     write(&folder, 0, 1, &good);
     let text = facts(0, 1, 0);
     let second = text.find('\n').unwrap() + 1;
-    for (from, to, offset, what) in [
+    for (from, to, offset, reason) in [
         (
             "\"error\":0",
             "\"error\":-1",
@@ -169,7 +169,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
     ] {
         fs::write(&json_path, text.replacen(from, to, 1)).unwrap();
-        let text = format!("{}, byte {offset}: {what}", json_path.display());
+        let text = format!("{}, byte {offset}: {reason}", json_path.display());
         assert_eq!(merge(&folder).unwrap_err(), text);
     }
     // Nothing is left of what was begun.
@@ -194,15 +194,15 @@ fn anything_may_be_corrupted() {
             bytes.clone()
         };
         for _ in 0..=random.below(3) {
-            let place = random.below(content.len());
+            let offset = random.below(content.len());
             match random.below(4) {
-                0 => content.truncate(place.max(1)),
+                0 => content.truncate(offset.max(1)),
                 1 => {
-                    let end = (place + random.below(40)).min(content.len());
-                    content.drain(place..end);
+                    let end = (offset + random.below(40)).min(content.len());
+                    content.drain(offset..end);
                 }
-                2 => content[place] = b"0123456789-\"{}[],:\n\xff"[random.below(20)],
-                _ => content[place] ^= 1 << random.below(8),
+                2 => content[offset] = b"0123456789-\"{}[],:\n\xff"[random.below(20)],
+                _ => content[offset] ^= 1 << random.below(8),
             }
             if content.is_empty() {
                 break;
@@ -236,7 +236,7 @@ fn where_it_is_written() {
             .unwrap_err()
             .to_string()
     };
-    let text = |path: &Path, what: &str| format!("{}: {what}", path.display());
+    let text = |path: &Path, reason: &str| format!("{}: {reason}", path.display());
     assert_eq!(
         failed(&folder.0),
         text(&folder.0, "is a folder, expected a file")
@@ -244,8 +244,8 @@ fn where_it_is_written() {
     for name in ["rank-0.json", "rank-0.calls"] {
         let input = folder.file(name);
         let before = fs::read(&input).unwrap();
-        let what = "is a part of the trace, expected another file";
-        assert_eq!(failed(&input), text(&input, what));
+        let reason = "is a part of the trace, expected another file";
+        assert_eq!(failed(&input), text(&input, reason));
         assert_eq!(fs::read(&input).unwrap(), before);
     }
     let nowhere = folder.file("nothing").join("timeline");
@@ -253,13 +253,13 @@ fn where_it_is_written() {
         failed(&nowhere),
         text(&nowhere, "No such file or directory (os error 2)")
     );
-    let kept = folder.file("kept");
-    fs::write(&kept, "text").unwrap();
-    let mut permissions = fs::metadata(&kept).unwrap().permissions();
+    let read_only = folder.file("kept");
+    fs::write(&read_only, "text").unwrap();
+    let mut permissions = fs::metadata(&read_only).unwrap().permissions();
     permissions.set_readonly(true);
-    fs::set_permissions(&kept, permissions).unwrap();
-    assert_eq!(failed(&kept), text(&kept, "is read-only"));
-    assert_eq!(fs::read(&kept).unwrap(), b"text");
+    fs::set_permissions(&read_only, permissions).unwrap();
+    assert_eq!(failed(&read_only), text(&read_only, "is read-only"));
+    assert_eq!(fs::read(&read_only).unwrap(), b"text");
     // What is no file is written itself.
     assert!(timeline::merge(&folder.0, Path::new("/dev/null"), ALL).is_ok());
     assert_eq!(

@@ -184,7 +184,7 @@ fn calls_are_in_the_order_in_which_they_began() {
     assert!(entries[0].end > entries[1000].end);
 }
 
-/// What was written stays, the rest is counted, and the program goes on.
+/// Calls that were written stay, the rest is counted, and the program goes on.
 #[test]
 fn a_disk_that_is_full() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What jaxlib calls, on an MPI that only records what it is asked.
+//! The functions that jaxlib calls, on an MPI that only records its arguments.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -57,7 +57,7 @@ fn real(name: &str) -> i64 {
     1000 + HANDLES.iter().position(|known| *known == name).unwrap() as i64
 }
 
-/// What a body has asked MPI for.
+/// The calls of MPI in a body.
 fn calls_of(body: impl FnOnce()) -> Vec<Recorded> {
     recorded();
     body();
@@ -69,7 +69,7 @@ fn start() {
     ONCE.call_once(|| {
         bind();
         serve::<Recorder>(
-            (0..HANDLES.len()).map(|place| 1000 + place).collect(),
+            (0..HANDLES.len()).map(|index| 1000 + index).collect(),
             vec![4, 7, 9],
             1,
             Devices {
@@ -155,7 +155,7 @@ fn nothing_is_freed_after_the_end() {
     }
 }
 
-/// What C++ has for a class with virtual functions, and an object of it with a vector.
+/// The memory of a C++ class with virtual functions, and of an object of it with a vector.
 #[repr(C)]
 struct Description {
     table: usize,

@@ -12,7 +12,7 @@ use _core::watch::{Action, Alarm, Process, Question, RoundId, Settings, Watcher,
 mod notes;
 use notes::{agreeing, collective, elsewhere, ended, group, receive, waiting};
 
-/// What a rank does, and since when.
+/// The state of a rank, and since when it has it.
 struct Rank {
     note: Note,
     since: f64,

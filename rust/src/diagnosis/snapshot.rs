@@ -45,6 +45,7 @@ pub struct Envelope<'a> {
 }
 
 /// The notes of all ranks, by what they have in common.
+#[derive(Default)]
 pub struct Snapshot<'a> {
     /// How many ranks there are.
     pub size: i32,
@@ -77,11 +78,8 @@ impl<'a> Snapshot<'a> {
             groups: groups.collect(),
             ambiguous: ambiguous_groups(notes),
             default_is_private: notes.iter().all(|(_, note)| !note.shares_default),
-            sent: HashMap::new(),
-            senders: HashMap::new(),
-            received: HashMap::new(),
-            collectives: BTreeMap::new(),
             about,
+            ..Self::default()
         };
         for rank in 0..size {
             snapshot.add_messages(rank);

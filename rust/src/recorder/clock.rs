@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{clock_gettime, clockid_t, timespec};
 
 /// A moment, in nanoseconds of the system's monotonic clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub u64);
 
 impl Instant {

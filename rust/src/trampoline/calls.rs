@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
 use super::records::{self, Facts, Request};
-use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served};
+use super::served::{COMM_NULL, Devices, Served};
 use super::status::{TrampolineStatus, with_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::Abi;
@@ -149,34 +149,20 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let mut real: A::Request = self.real(REQUEST_NULL);
-        let real_comm = match self.comm(comm) {
-            Ok(real_comm) => real_comm,
-            Err(code) => return code,
-        };
-        // SAFETY: the caller's arguments, with MPI's handles.
-        unsafe {
-            let code = (self.mpi.int.irecv)(
-                buffer,
-                count,
-                self.real(datatype),
-                Self::peer(source),
-                tag,
-                real_comm,
-                &raw mut real,
-            );
-            *request = self.request(real);
-            let facts = Facts::default()
+        let receive = Request {
+            operation: &records::RECV,
+            comm,
+            facts: Facts::default()
                 .receiving(datatype, count)
-                .from(source, tag);
-            let message = Request {
-                operation: &records::RECV,
-                comm,
-                facts,
-                expected: Some((datatype, count)),
-            };
-            self.requests.add(*request, message);
-            code
+                .from(source, tag),
+            expected: Some((datatype, count)),
+        };
+        let (datatype, source) = (self.real(datatype), Self::peer(source));
+        // SAFETY: the caller's arguments, with MPI's handles; the caller lends room for the request.
+        unsafe {
+            self.start(receive, request, |comm, request| {
+                (self.mpi.int.irecv)(buffer, count, datatype, source, tag, comm, request)
+            })
         }
     }
 
@@ -199,32 +185,18 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let mut real: A::Request = self.real(REQUEST_NULL);
-        let real_comm = match self.comm(comm) {
-            Ok(real_comm) => real_comm,
-            Err(code) => return code,
+        let send = Request {
+            operation: &records::SEND,
+            comm,
+            facts: Facts::sending(datatype, count).to(dest, tag),
+            expected: None,
         };
-        // SAFETY: the caller's arguments, with MPI's handles.
+        let (datatype, dest) = (self.real(datatype), Self::peer(dest));
+        // SAFETY: the caller's arguments, with MPI's handles; the caller lends room for the request.
         unsafe {
-            let code = (self.mpi.int.isend)(
-                buffer,
-                count,
-                self.real(datatype),
-                Self::peer(dest),
-                tag,
-                real_comm,
-                &raw mut real,
-            );
-            *request = self.request(real);
-            let facts = Facts::sending(datatype, count).to(dest, tag);
-            let message = Request {
-                operation: &records::SEND,
-                comm,
-                facts,
-                expected: None,
-            };
-            self.requests.add(*request, message);
-            code
+            self.start(send, request, |comm, request| {
+                (self.mpi.int.isend)(buffer, count, datatype, dest, tag, comm, request)
+            })
         }
     }
 

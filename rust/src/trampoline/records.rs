@@ -79,32 +79,24 @@ impl Facts {
         }
     }
 
-    pub fn receiving(self, datatype: usize, count: c_int) -> Self {
-        Self {
-            received: array(datatype, count),
-            ..self
-        }
+    pub fn receiving(mut self, datatype: usize, count: c_int) -> Self {
+        self.received = array(datatype, count);
+        self
     }
 
-    pub fn with_op(self, op: usize) -> Self {
-        Self {
-            op: Some(operator(op)),
-            ..self
-        }
+    pub fn with_op(mut self, op: usize) -> Self {
+        self.op = Some(operator(op));
+        self
     }
 
-    pub fn to(self, rank: c_int, tag: c_int) -> Self {
-        Self {
-            to: Some((rank.into(), tag.into())),
-            ..self
-        }
+    pub fn to(mut self, rank: c_int, tag: c_int) -> Self {
+        self.to = Some((rank.into(), tag.into()));
+        self
     }
 
-    pub fn from(self, rank: c_int, tag: c_int) -> Self {
-        Self {
-            from: Some((rank.into(), tag.into())),
-            ..self
-        }
+    pub fn from(mut self, rank: c_int, tag: c_int) -> Self {
+        self.from = Some((rank.into(), tag.into()));
+        self
     }
 
     fn attributes(&self) -> impl Iterator<Item = (&'static str, i64)> {

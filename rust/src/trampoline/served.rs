@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::clique;
 use super::communicators::Communicators;
-use super::records::{self, Facts, Requests};
+use super::records::{self, Facts, Request, Requests};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::Error;
 use crate::mpi::{Abi, Functions, Handle, Status};
@@ -34,7 +34,7 @@ pub(super) struct Served<A: Abi> {
 pub(super) const COMM_NULL: usize = index_of(HANDLES, "COMM_NULL");
 const COMM_WORLD: usize = index_of(HANDLES, "COMM_WORLD");
 const GROUP_NULL: usize = index_of(HANDLES, "GROUP_NULL");
-pub(super) const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
+const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
 
 /// The error code of a receive of a message that is shorter than the array.
 const SHORT: c_int = -(1 << 15);
@@ -152,6 +152,29 @@ impl<A: Abi> Served<A> {
             }
             body(real)
         })
+    }
+
+    /// Starts a send or a receive, which is recorded when it is waited for.
+    ///
+    /// # Safety
+    /// There is room at `jax_request`.
+    pub(super) unsafe fn start(
+        &self,
+        call: Request,
+        jax_request: *mut usize,
+        body: impl FnOnce(A::Comm, *mut A::Request) -> c_int,
+    ) -> c_int {
+        let comm = match self.comm(call.comm) {
+            Ok(comm) => comm,
+            Err(code) => return code,
+        };
+        let mut request: A::Request = self.real(REQUEST_NULL);
+        let code = body(comm, &raw mut request);
+        let request = self.request(request);
+        // SAFETY: the caller's promise.
+        unsafe { *jax_request = request };
+        self.requests.add(request, call);
+        code
     }
 
     /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.

@@ -33,6 +33,7 @@ const LONGEST_STEP: f64 = 0.5;
 const INTERRUPT_PATIENCE: f64 = 1.0;
 
 /// Looks at this process, and remembers since when it has been as it is.
+#[derive(Default)]
 pub struct Observer {
     last: Instant,
     /// The seconds in which the process was looked at.
@@ -60,18 +61,7 @@ impl Observer {
     pub fn new() -> Self {
         Self {
             last: exactly_now(),
-            now: 0.0,
-            calls: Vec::new(),
-            seen: HashMap::new(),
-            asking: Asking::default(),
-            python: None,
-            threads: BusyThreads::default(),
-            steady: (0, 0.0),
-            doubt: String::new(),
-            wanted: None,
-            interrupted: None,
-            end: None,
-            has_ended: false,
+            ..Self::default()
         }
     }
 

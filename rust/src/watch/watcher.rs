@@ -55,7 +55,7 @@ pub enum Alarm {
 }
 
 /// The settings of the user.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Settings {
     /// Report a call after so many seconds.
     pub report_after: f64,
@@ -118,6 +118,7 @@ struct Round {
 }
 
 /// The watcher of one rank.
+#[derive(Default)]
 pub struct Watcher {
     rank: i32,
     size: i32,
@@ -154,20 +155,7 @@ impl Watcher {
             rank,
             size,
             settings,
-            reported: HashSet::new(),
-            timed_out: 0,
-            has_told_of_end: false,
-            interrupts: 0,
-            unheard: None,
-            passed_on: HashMap::new(),
-            collections: Vec::new(),
-            rounds: 0,
-            round: None,
-            due: None,
-            told: HashSet::new(),
-            next_look: None,
-            traffic: BTreeMap::new(),
-            hosts: Vec::new(),
+            ..Self::default()
         }
     }
 

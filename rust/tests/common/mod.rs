@@ -21,7 +21,7 @@ pub const C64: c_int = XLA_FFI_DataType_C64;
 pub const C128: c_int = XLA_FFI_DataType_C128;
 pub const TOKEN: c_int = XLA_FFI_DataType_TOKEN;
 
-/// What a handler gave back: nothing, or the code and the text of an error. Of an error of MPI's that
+/// The outcome of a handler: nothing, or the code and the text of an error. Of an error of MPI's that
 /// is the first line: the second one says which call it was, with numbers that other tests change.
 pub type Outcome = std::result::Result<(), (XLA_FFI_Error_Code, String)>;
 
@@ -127,7 +127,7 @@ pub fn array_attribute(name: &'static str, values: &[i64]) -> Attribute {
     }
 }
 
-/// What XLA has for an attribute.
+/// An attribute in XLA's structs.
 enum Value {
     Scalar(XLA_FFI_Scalar),
     Array(XLA_FFI_Array),
@@ -158,7 +158,7 @@ impl Attribute {
     }
 }
 
-/// What a call hands to a handler.
+/// The arguments of a call, from which a frame is made.
 #[derive(Default)]
 pub struct CallFrame {
     pub operands: Vec<Buffer>,
@@ -272,7 +272,7 @@ impl CallFrame {
         self.lend(|frame| outcome(unsafe { handler(frame) }))
     }
 
-    /// What `body` makes of the frame after `edit` has changed it.
+    /// The result of `body` for the frame after `edit` has changed it.
     pub fn enter(
         self,
         edit: impl FnOnce(&mut XLA_FFI_CallFrame),

@@ -11,7 +11,7 @@ use _core::recorder::Group;
 
 /// Seconds that calls have lasted, and for which ranks have done nothing else.
 pub const LONG: f64 = 20.0;
-/// What counts has lasted for so many seconds.
+/// For how many seconds processes are unchanged that count.
 pub const SETTLED: f64 = 1.0;
 
 pub fn group(ranks: impl IntoIterator<Item = i32>) -> Group {
@@ -110,7 +110,7 @@ pub fn collective(size: i32, operation: &str) -> CallNote {
     }
 }
 
-/// The same on another communicator.
+/// A call, on another communicator.
 pub fn on(communicator: CommunicatorId, name: &str, call: CallNote) -> CallNote {
     CallNote {
         text: call.text.replace("COMM_WORLD", name),

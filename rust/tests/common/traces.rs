@@ -1,4 +1,4 @@
-//! What processes that never ran could have written.
+//! Traces of processes that never ran.
 
 use std::fs;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ pub fn calls(entries: &[Entry]) -> Vec<u8> {
     header().into_iter().chain(bytes).collect()
 }
 
-/// What a process writes besides its calls. Its clock is ahead by so many nanoseconds.
+/// The file that a process writes besides its calls. Its clock is ahead by so many nanoseconds.
 pub fn facts(rank: i32, size: i32, ahead: i64) -> String {
     let names: Vec<_> = OPERATIONS.iter().map(|name| format!("{name:?}")).collect();
     let names = names.join(",");
@@ -90,8 +90,8 @@ pub fn write(folder: &Folder, rank: i32, size: i32, entries: &[Entry]) {
 
 /// A ring of messages, and a sum of all.
 pub fn steps(rank: i32, size: i32, count: u64) -> Vec<Entry> {
-    let step = |number: u64| {
-        let begin = 100_000 * number + rank as u64;
+    let step = |index: u64| {
+        let begin = 100_000 * index + rank as u64;
         let shift = Entry {
             dest: (rank + 1) % size,
             source: (rank + size - 1) % size,
@@ -100,7 +100,7 @@ pub fn steps(rank: i32, size: i32, count: u64) -> Vec<Entry> {
             ..entry("sendrecv", begin)
         };
         let sum = Entry {
-            sequence: number,
+            sequence: index,
             op: 0,
             ..entry("allreduce", begin + 50_000)
         };
