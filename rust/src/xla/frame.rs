@@ -28,8 +28,8 @@ pub struct Buffer<'a> {
 
 /// The call frame of one execution.
 ///
-/// What decodes it is inlined by force. The compiler would not, and a handler would take a
-/// fifth longer (`cargo bench`).
+/// The decoding is inlined by force. The compiler would not, and a handler would take a fifth
+/// longer (`cargo bench`).
 pub struct Frame<'a> {
     raw: &'a XLA_FFI_CallFrame,
     /// How many operands and results there are, without the byte that orders calls on GPUs.
@@ -37,7 +37,7 @@ pub struct Frame<'a> {
     result_count: i64,
 }
 
-/// What a struct of XLA's must hold at least: its declared size has to cover our declaration.
+/// Checks that a struct of XLA's has all fields of our declaration.
 fn check_size<T>(struct_size: usize, name: &str) -> Result<()> {
     check_bytes(struct_size, size_of::<T>(), name)
 }
@@ -56,13 +56,13 @@ fn check_bytes(struct_size: usize, expected: usize, name: &str) -> Result<()> {
 /// # Safety
 /// Where `len` is positive and `pointer` is not null, `pointer` has `len` elements that live
 /// for `'a`.
-unsafe fn slice<'a, T>(pointer: *const T, len: i64, what: &str) -> Result<&'a [T]> {
+unsafe fn slice<'a, T>(pointer: *const T, len: i64, name: &str) -> Result<&'a [T]> {
     match usize::try_from(len) {
         Ok(0) => Ok(&[]),
         // SAFETY: not null, and the caller vouches for the length.
         Ok(len) if !pointer.is_null() => Ok(unsafe { std::slice::from_raw_parts(pointer, len) }),
         _ => Err(Error::invalid(format!(
-            "{what}: a length of {len} at address {pointer:p}"
+            "{name}: a length of {len} at address {pointer:p}"
         ))),
     }
 }
@@ -225,8 +225,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Shows all attributes as integers, with their places in the order of their names: an array
-    /// as a hash of its elements, and what is neither as 0.
+    /// Shows all attributes as integers, with their indices in the order of their names: an array as
+    /// a hash of its elements, and any other that is no integer as 0.
     #[inline(always)]
     pub fn integers(&self, mut see: impl FnMut(usize, i64)) {
         let attrs = &self.raw.attrs;
@@ -251,11 +251,11 @@ impl<'a> Frame<'a> {
             // SAFETY: null, or a struct for its kind, of which the one for scalars is the smallest.
             let scalar = unsafe { value.cast::<XLA_FFI_Scalar>().as_ref() };
             let value = match scalar {
-                Some(found)
-                    if *kind == XLA_FFI_AttrType_SCALAR && found.dtype == XLA_FFI_DataType_S64 =>
+                Some(scalar)
+                    if *kind == XLA_FFI_AttrType_SCALAR && scalar.dtype == XLA_FFI_DataType_S64 =>
                 {
                     // SAFETY: the type says that it is an i64. XLA promises no alignment.
-                    unsafe { found.value.cast::<i64>().read_unaligned() }
+                    unsafe { scalar.value.cast::<i64>().read_unaligned() }
                 }
                 _ => 0,
             };
@@ -288,7 +288,7 @@ impl<'a> Frame<'a> {
     /// # Safety
     /// `T` is the struct for attributes of this kind.
     #[inline(always)]
-    unsafe fn find<T>(&self, name: &str, kind: c_int, what: &str) -> Result<&'a T> {
+    unsafe fn find<T>(&self, name: &str, kind: c_int, expected: &str) -> Result<&'a T> {
         let attrs = &self.raw.attrs;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         let (types, names, values) = unsafe {
@@ -298,7 +298,7 @@ impl<'a> Frame<'a> {
                 slice(attrs.attrs, attrs.size, "attributes")?,
             )
         };
-        let mut found = None;
+        let mut position = None;
         for (index, span) in names.iter().enumerate() {
             // SAFETY: null, or a span of XLA's.
             let Some(span) = (unsafe { span.as_ref() }) else {
@@ -306,16 +306,17 @@ impl<'a> Frame<'a> {
             };
             // SAFETY: each name is a span of `len` bytes.
             if unsafe { is_called(span, name) } {
-                found = Some(index);
+                position = Some(index);
                 break;
             }
         }
-        let Some((found, value)) = found.and_then(|n| types.get(n).zip(values.get(n))) else {
+        let entry = position.and_then(|index| types.get(index).zip(values.get(index)));
+        let Some((actual, value)) = entry else {
             return Err(Error::invalid(format!("attribute `{name}` is missing")));
         };
-        if *found != kind {
+        if *actual != kind {
             return Err(Error::invalid(format!(
-                "attribute `{name}` has kind {found}, expected {what}"
+                "attribute `{name}` has kind {actual}, expected {expected}"
             )));
         }
         // SAFETY: null, or the struct for its kind, by the caller's promise.
@@ -379,9 +380,9 @@ unsafe fn is_called(span: &XLA_FFI_ByteSpan, name: &str) -> bool {
         return false;
     }
     // SAFETY: the caller's promise.
-    let found = unsafe { std::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
+    let bytes = unsafe { std::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
     // Names are short: a loop is over before memcmp has begun.
-    found.iter().eq(name.as_bytes())
+    bytes.iter().eq(name.as_bytes())
 }
 
 /// Picks the `N` data buffers among XLA's arguments or results.
@@ -393,27 +394,27 @@ unsafe fn buffers<'a, const N: usize>(
     kinds: &[c_int],
     buffer: c_int,
     pointers: &[*mut c_void],
-    what: &str,
+    role: &str,
 ) -> Result<[Buffer<'a>; N]> {
-    let mut found = [Buffer {
+    let mut buffers = [Buffer {
         address: ptr::null_mut(),
         dtype: 0,
         dims: &[],
         count: 0,
     }; N];
     let see = |index, buffer| {
-        if let Some(slot) = found.get_mut::<usize>(index) {
+        if let Some(slot) = buffers.get_mut::<usize>(index) {
             *slot = buffer;
         }
     };
     // SAFETY: the caller's promise.
-    let count = unsafe { see_buffers(kinds, buffer, pointers, what, see)? };
+    let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
     if count == N {
-        return Ok(found);
+        return Ok(buffers);
     }
     let plural = if N == 1 { "" } else { "s" };
     Err(Error::invalid(format!(
-        "expected {N} {what}{plural}, got {count}"
+        "expected {N} {role}{plural}, got {count}"
     )))
 }
 
@@ -425,16 +426,16 @@ unsafe fn all_buffers<'a>(
     kinds: &[c_int],
     buffer: c_int,
     pointers: &[*mut c_void],
-    what: &str,
+    role: &str,
 ) -> Result<Vec<Buffer<'a>>> {
-    let mut found = Vec::new();
-    let see = |_, buffer| found.push(buffer);
+    let mut buffers = Vec::new();
+    let see = |_, buffer| buffers.push(buffer);
     // SAFETY: the caller's promise.
-    unsafe { see_buffers(kinds, buffer, pointers, what, see)? };
-    Ok(found)
+    unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    Ok(buffers)
 }
 
-/// Shows the data buffers among XLA's arguments or results, with their places, and counts them.
+/// Shows the data buffers among XLA's arguments or results, with their indices, and counts them.
 ///
 /// # Safety
 /// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
@@ -443,32 +444,32 @@ unsafe fn see_buffers<'a>(
     kinds: &[c_int],
     buffer: c_int,
     pointers: &[*mut c_void],
-    what: &str,
+    role: &str,
     mut see: impl FnMut(usize, Buffer<'a>),
 ) -> Result<usize> {
     let mut count = 0;
     for (kind, pointer) in kinds.iter().zip(pointers) {
         if *kind != buffer {
             return Err(Error::invalid(format!(
-                "{what} {count} has kind {kind}, expected a buffer"
+                "{role} {count} has kind {kind}, expected a buffer"
             )));
         }
         // SAFETY: the kind says that it is a buffer.
         let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }
-            .ok_or_else(|| Error::invalid(format!("{what} {count} is null, expected a buffer")))?;
+            .ok_or_else(|| Error::invalid(format!("{role} {count} is null, expected a buffer")))?;
         check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
         if raw.dtype == XLA_FFI_DataType_TOKEN {
             continue;
         }
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
         let dims: &[i64] = unsafe { slice(raw.dims, raw.rank, "dimensions")? };
-        let found = Buffer {
+        let buffer = Buffer {
             address: raw.data,
             dtype: raw.dtype,
             dims,
             count: dims.iter().fold(1, |count, dim| count.saturating_mul(*dim)),
         };
-        see(count, found);
+        see(count, buffer);
         count += 1;
     }
     Ok(count)
@@ -482,7 +483,7 @@ unsafe fn order_byte(
     kinds: &[c_int],
     buffer: c_int,
     pointers: &[*mut c_void],
-    what: &str,
+    role: &str,
 ) -> Result<i64> {
     let last = match (kinds.last(), pointers.last()) {
         // SAFETY: the kind says that it is a buffer.
@@ -503,7 +504,7 @@ unsafe fn order_byte(
         return Ok(1);
     }
     Err(Error::invalid(format!(
-        "the last {what} of a call on a device is not the byte that orders it"
+        "the last {role} of a call on a device is not the byte that orders it"
     )))
 }
 
@@ -517,8 +518,8 @@ unsafe fn elements(array: &XLA_FFI_Array) -> impl Iterator<Item = i64> {
     (0..array.size).map(move |index| unsafe { start.add(index).read_unaligned() })
 }
 
-/// A hash of the array that an attribute is, the same in all processes. What is no array of 64-bit
-/// integers counts as an empty one.
+/// A hash of an attribute that is an array, the same in all processes. One that is not of 64-bit
+/// integers counts as empty.
 fn hash_of_array(array: Option<&XLA_FFI_Array>) -> i64 {
     let readable = array.filter(|array| {
         array.dtype == XLA_FFI_DataType_S64 && (array.size == 0 || !array.data.is_null())
@@ -527,11 +528,11 @@ fn hash_of_array(array: Option<&XLA_FFI_Array>) -> i64 {
     readable.map_or_else(|| hash([]), |array| hash(unsafe { elements(array) })) as i64
 }
 
-/// A hash of numbers, the same in all processes: FNV-1a
-/// (<http://www.isthe.com/chongo/tech/comp/fnv/>) of whole numbers.
-pub fn hash(numbers: impl IntoIterator<Item = i64>) -> u64 {
-    let mix = |hash: u64, number: i64| (hash ^ number as u64).wrapping_mul(0x0100_0000_01b3);
-    numbers.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
+/// A hash of integers, the same in all processes: FNV-1a
+/// (<http://www.isthe.com/chongo/tech/comp/fnv/>), each mixed in as a whole.
+pub fn hash(integers: impl IntoIterator<Item = i64>) -> u64 {
+    let mix = |hash: u64, integer: i64| (hash ^ integer as u64).wrapping_mul(0x0100_0000_01b3);
+    integers.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// The data type and the number of elements of the first array that is no token.
@@ -571,7 +572,7 @@ fn answer_metadata(frame: &XLA_FFI_CallFrame) -> Result<bool> {
         // SAFETY: null, or the next of the extensions, which outlive the call.
         match unsafe { next.as_ref() } {
             None => return Ok(false),
-            Some(found) if found.type_ == XLA_FFI_Extension_Metadata => break found,
+            Some(extension) if extension.type_ == XLA_FFI_Extension_Metadata => break extension,
             Some(other) => next = other.next,
         }
     };
