@@ -32,13 +32,13 @@ pub struct RegistryInterface {
     pub struct_size: usize,
     /// The communicator with a number: its handle, this process's rank and the number of processes.
     pub communicator: unsafe extern "C" fn(
-        number: i64,
+        comm_number: i64,
         handle: *mut usize,
         rank: *mut c_int,
         size: *mut c_int,
     ) -> c_int,
     /// The reduction operator with a number. MPI's own take 16-bit floats for integers.
-    pub operator: unsafe extern "C" fn(number: i64, handle: *mut usize) -> c_int,
+    pub operator: unsafe extern "C" fn(op_number: i64, handle: *mut usize) -> c_int,
     /// The MPI data type that holds elements of XLA's type, and their size.
     pub datatype:
         unsafe extern "C" fn(xla_dtype: c_int, handle: *mut usize, size: *mut usize) -> c_int,
@@ -70,16 +70,16 @@ unsafe fn put<T>(output: *mut T, value: T) {
 }
 
 unsafe extern "C" fn communicator(
-    number: i64,
+    comm_number: i64,
     handle: *mut usize,
     rank: *mut c_int,
     size: *mut c_int,
 ) -> c_int {
-    if number == recorder::DEFAULT_COMMUNICATOR {
+    if comm_number == recorder::DEFAULT_COMMUNICATOR {
         recorder::share_default();
     }
     answer(
-        || REGISTRY.communicator(number),
+        || REGISTRY.communicator(comm_number),
         // SAFETY: C lends the outputs, or leaves them out.
         |communicator| unsafe {
             put(handle, communicator.raw_handle());
@@ -89,9 +89,9 @@ unsafe extern "C" fn communicator(
     )
 }
 
-unsafe extern "C" fn operator(number: i64, handle: *mut usize) -> c_int {
+unsafe extern "C" fn operator(op_number: i64, handle: *mut usize) -> c_int {
     answer(
-        || REGISTRY.raw_operator(number),
+        || REGISTRY.raw_operator(op_number),
         // SAFETY: C lends the output, or leaves it out.
         |raw_handle| unsafe { put(handle, raw_handle) },
     )
