@@ -9,7 +9,7 @@ use common::*;
 /// More elements than this are many.
 const LIMIT: i64 = 4;
 
-/// What `body` gives with this limit, and with or without MPI's functions for large counts. The
+/// The result of `body` with this limit, and with or without MPI's functions for large counts. The
 /// caller is [`alone`].
 fn with_limit<R>(limit: i64, use_large: bool, body: impl FnOnce() -> R) -> R {
     ops::set_count_limit(limit, use_large);
@@ -29,7 +29,7 @@ fn limited(
     with_limit(limit, use_large, || run(operation, call))
 }
 
-/// What an operation calls, all being well.
+/// The calls of MPI that an operation makes, all being well.
 fn calls(limit: i64, use_large: bool, operation: &str, call: CallFrame) -> Vec<Recorded> {
     let (outcome, calls) = limited(limit, use_large, operation, call);
     assert_eq!(outcome, Ok(()), "{operation}");
@@ -398,7 +398,7 @@ fn reduce_scatter(op: i64) -> CallFrame {
     in_and_out(on(RANK_1).ints(&[("op_number", op)]), &[2, 6], &[6])
 }
 
-/// What `MPI_Reduce_scatter_block` gets, in either form.
+/// The arguments of `MPI_Reduce_scatter_block`, in either form.
 fn scattered(op: i64) -> Vec<i64> {
     vec![IN, OUT, 6, FLOAT, op, COMM[1]]
 }
@@ -813,7 +813,7 @@ fn error_of(function: &str) -> Outcome {
     ))
 }
 
-/// What was made before the error is freed, and nothing is sent.
+/// Types that were made before the error are freed, and nothing is sent.
 #[test]
 fn errors_of_types_are_errors_of_the_call() {
     let send = || message().operand(floats(IN, &[10]));
@@ -870,7 +870,7 @@ fn no_chunk_follows_one_that_failed() {
     assert_eq!(calls, ["MPI_Allreduce"]);
 }
 
-/// What the first lines of the calls say about the elements. Types are made without a word.
+/// The elements of the calls, by the first line of each. Types are made without a word.
 fn logged(operation: &str, call: CallFrame) -> Vec<String> {
     let lines = logged_lines_of(|| drop(calls(LIMIT, false, operation, call)));
     let last = |line: String| line.split(" | ").last().unwrap().to_owned();

@@ -32,10 +32,10 @@ fn there_may_be_messages_in_one_direction_or_none() {
         call.list("sources", &[]).list("recvtags", &[])
     };
     assert_eq!(messages("exchange", none()), []);
-    let one = on(RANK_0).list("dests", &[1]).list("sendtags", &[7]);
-    let one = one.list("sources", &[]).list("recvtags", &[]);
+    let send_only = on(RANK_0).list("dests", &[1]).list("sendtags", &[7]);
+    let send_only = send_only.list("sources", &[]).list("recvtags", &[]);
     assert_eq!(
-        messages("exchange", one.operand(floats(IN, &[2, 2]))),
+        messages("exchange", send_only.operand(floats(IN, &[2, 2]))),
         of_floats(COMM[0], &[("MPI_Isend", IN, 4, 1, 7)])
     );
 }

@@ -12,7 +12,7 @@ use std::slice;
 
 /// Sources by their path below `src`.
 type Sources = BTreeMap<String, String>;
-/// What each file, or module, imports from.
+/// The files or modules from which each one imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn sources_of_the_core() -> Sources {
@@ -113,12 +113,12 @@ fn paths<'a>(tokens: &[&'a str], module: &[&'a str]) -> Vec<Vec<&'a str>> {
 
 /// The paths in a list in braces, which begins at the first of these tokens.
 fn members<'a>(tokens: &[&'a str], module: &[&'a str]) -> Vec<Vec<&'a str>> {
-    let mut found = Vec::new();
+    let mut members = Vec::new();
     let mut depth = 0;
     let mut begins = true;
     for (index, token) in tokens.iter().enumerate() {
         if begins && depth == 0 && !["}", ","].contains(token) {
-            found.extend(paths(&tokens[index..], module));
+            members.extend(paths(&tokens[index..], module));
         }
         begins = *token == ",";
         match *token {
@@ -128,7 +128,7 @@ fn members<'a>(tokens: &[&'a str], module: &[&'a str]) -> Vec<Vec<&'a str>> {
             _ => (),
         }
     }
-    found
+    members
 }
 
 /// The paths in a file that lead to modules of the crate's, from its root on.
@@ -140,7 +140,7 @@ fn paths_in<'a>(file: &'a str, source: &'a str) -> Vec<Vec<&'a str>> {
     // The depths at which modules within the file end.
     let mut ends = Vec::new();
     let mut depth = 0;
-    let mut found = Vec::new();
+    let mut imported = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
         let begins = index == 0 || !is(index - 1, "::");
         match *token {
@@ -158,18 +158,18 @@ fn paths_in<'a>(file: &'a str, source: &'a str) -> Vec<Vec<&'a str>> {
                 }
             }
             "crate" | "super" | "self" if begins && is(index + 1, "::") => {
-                found.extend(paths(&tokens[index..], &module));
+                imported.extend(paths(&tokens[index..], &module));
             }
             child if begins && is(index + 1, "::") && children.contains(child) => {
-                found.extend(paths(&tokens[index..], &module_of(file)));
+                imported.extend(paths(&tokens[index..], &module_of(file)));
             }
             _ => (),
         }
     }
-    found
+    imported
 }
 
-/// What each file imports from other files.
+/// The imports of each file from other files.
 fn imports_of_files(sources: &Sources) -> Imports {
     let mut files: BTreeMap<_, _> = sources
         .keys()
@@ -201,7 +201,7 @@ fn imports_of_files(sources: &Sources) -> Imports {
         .collect()
 }
 
-/// What the members of a folder import from each other: its files, `mod` among them, and the folders
+/// The imports of the members of a folder from each other: its files, `mod` among them, and the folders
 /// in it. The members of the crate's root are the top-level modules, and `lib`.
 fn imports_in_folder(files: &Imports, folder: &[&str]) -> Imports {
     let member = |file: &str| -> Option<String> {
@@ -223,7 +223,7 @@ fn imports_in_folder(files: &Imports, folder: &[&str]) -> Imports {
     members
 }
 
-/// What each top-level module imports from others.
+/// The imports of each top-level module from others.
 fn imports_of_modules(files: &Imports) -> Imports {
     imports_in_folder(files, &[])
 }
@@ -260,22 +260,22 @@ fn way(imports: &Imports, from: &str, to: &str) -> Option<Vec<String>> {
 
 /// Cycles among imports, as `a -> b -> a`: the shortest ones, until each member of any is in one.
 fn cycles(imports: &Imports) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut cycles = Vec::new();
     for (from, others) in imports {
         for other in others {
             if let Some(back) = way(imports, other, from) {
-                found.push([slice::from_ref(from), &back].concat());
+                cycles.push([slice::from_ref(from), &back].concat());
             }
         }
     }
-    found.sort_by_key(Vec::len);
+    cycles.sort_by_key(Vec::len);
     let mut members = BTreeSet::new();
-    found.retain(|cycle| {
+    cycles.retain(|cycle: &Vec<String>| {
         let before = members.len();
         members.extend(cycle.clone());
         members.len() > before
     });
-    found.into_iter().map(|cycle| cycle.join(" -> ")).collect()
+    cycles.into_iter().map(|cycle| cycle.join(" -> ")).collect()
 }
 
 #[test]

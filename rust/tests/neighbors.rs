@@ -97,12 +97,12 @@ fn large_blocks_are_messages_of_their_own() {
 
 #[test]
 fn bundles_are_in_the_order_of_tags() {
-    let found = two_edges().sources.bundles;
-    let found: Vec<_> = found
+    let bundles = two_edges().sources.bundles;
+    let bundles: Vec<_> = bundles
         .iter()
         .map(|bundle| (bundle.peer.rank, bundle.peer.tag, &bundle.places[..]))
         .collect();
-    assert_eq!(found, [(0, 0, &[1][..]), (1, 5, &[3, 0])]);
+    assert_eq!(bundles, [(0, 0, &[1][..]), (1, 5, &[3, 0])]);
 }
 
 #[test]

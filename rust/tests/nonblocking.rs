@@ -1,4 +1,4 @@
-//! What one call begins and another one waits for, on an MPI that only records what it is asked.
+//! Nonblocking operations and the wait for them, on an MPI that only records what it is asked.
 
 use std::cell::RefCell;
 use std::sync::MutexGuard;
@@ -355,7 +355,7 @@ fn an_error_of_a_collective_operation_leaves_nothing_in_flight() {
     assert_eq!(ops::in_flight(), 0);
 }
 
-/// What ranks agree about does not depend on a result that is not there yet.
+/// Fails if ranks compare a result that is not there yet.
 #[test]
 fn a_ticket_is_no_array_of_the_record() {
     let _alone = with_nothing_in_flight();

@@ -230,7 +230,7 @@ fn scans_pass_both_arrays() {
     }
 }
 
-/// What a reversed scan on a communicator calls.
+/// The calls of a reversed scan on a communicator.
 fn reversed(operation: &str, index: i64) -> (Outcome, Vec<Recorded>) {
     let call = allreduce(index)
         .ints(&[("reverse", 1)])
@@ -492,7 +492,7 @@ fn an_error_of_mpi_ends_all_ranks_otherwise() {
     assert_eq!(calls[1..], [("MPI_Abort", vec![world, 6])]);
 }
 
-/// What they do with a device is tested elsewhere, with a driver. Where this machine has one, the
+/// Handlers for devices are tested elsewhere, with a driver. Where this machine has one, the
 /// frames of these tests have no stream.
 #[test]
 #[cfg_attr(miri, ignore = "looks for a driver")]

@@ -1,4 +1,4 @@
-//! What the recorder keeps of a call.
+//! The record of a call.
 
 use std::cell::RefCell;
 use std::iter;
@@ -29,7 +29,7 @@ fn array(count: i64) -> Option<Array> {
     Some(Array { dtype: F32, count })
 }
 
-/// What is kept of [`a_call_of_each`]: the operand, the result, and the call in words. Ranks and
+/// The records of [`a_call_of_each`]: the operand, the result, and the call in words. Ranks and
 /// operators that a frame holds and the operation does not look at are kept as well.
 fn expected() -> Vec<(Option<Array>, Option<Array>, &'static str)> {
     vec![
@@ -81,7 +81,7 @@ fn each_call_leaves_a_record() {
         let attributes: Vec<_> = call
             .attributes
             .iter()
-            .map(|given| (given.name, given.kind, given.values.clone()))
+            .map(|attribute| (attribute.name, attribute.kind, attribute.values.clone()))
             .collect();
         let mut record = record_of(operation, call);
 
@@ -96,8 +96,8 @@ fn each_call_leaves_a_record() {
         );
 
         let names: Vec<_> = record.attributes().map(|(name, _)| name).collect();
-        let given: Vec<_> = attributes.iter().map(|(name, ..)| *name).collect();
-        assert_eq!(names, given, "{operation}");
+        let expected: Vec<_> = attributes.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, expected, "{operation}");
         for (name, kind, values) in attributes {
             if kind == _core::xla::raw::XLA_FFI_AttrType_SCALAR {
                 assert_eq!(
@@ -138,8 +138,8 @@ fn each_communicator_counts_its_collective_calls() {
         }
         drop(run("send", send()));
     });
-    let found: Vec<_> = records.iter().map(|record| record.sequence).collect();
-    assert_eq!(found, [1, 1, 2, 0]);
+    let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
+    assert_eq!(sequences, [1, 1, 2, 0]);
     assert_eq!((recorder::calls_on(a), recorder::calls_on(b)), (2, 1));
 }
 
@@ -174,7 +174,7 @@ fn a_call_says_which_message_it_waits_for() {
         seen.dedup();
         seen
     };
-    let messages = (0..4).map(|place| Some(Awaited::Message(place)));
+    let messages = (0..4).map(|index| Some(Awaited::Message(index)));
     let all: Vec<_> = iter::once(None).chain(messages).collect();
     assert_eq!(seen_of("exchange", exchange()), all);
     assert_eq!(

@@ -132,16 +132,16 @@ fn copies<'a>(
     sources: &[Buffer],
     results: &[Buffer],
 ) -> Result<Vec<PartCopy<'a>>> {
-    let mut found = Vec::new();
+    let mut copies = Vec::new();
     let mut rest = numbers;
-    while let [source, from, result, to, number, tail @ ..] = rest {
-        let length = usize::try_from(*number).map(|number| number.saturating_mul(3));
+    while let [source, from, result, to, loop_count, tail @ ..] = rest {
+        let length = usize::try_from(*loop_count).map(|count| count.saturating_mul(3));
         let Some((loops, tail)) = tail.split_at_checked(length.unwrap_or(usize::MAX)) else {
             return Err(Error::invalid(format!(
-                "{tail:?} are not the loops of {number} axes"
+                "{tail:?} are not the loops of {loop_count} axes"
             )));
         };
-        found.push(PartCopy::new(
+        copies.push(PartCopy::new(
             Part::new(sources, *source, *from, loops, 1)?,
             Part::new(results, *result, *to, loops, 2)?,
             loops,
@@ -149,7 +149,7 @@ fn copies<'a>(
         rest = tail;
     }
     if rest.is_empty() {
-        return Ok(found);
+        return Ok(copies);
     }
     Err(Error::invalid(format!("{rest:?} are not copies")))
 }
@@ -166,9 +166,9 @@ impl Part {
     /// A part of one of the arrays, which is checked to be in there. A loop is three numbers: how
     /// often, and by how many elements from one to the next, of the source and of the result. `step`
     /// is the place of the one that counts.
-    fn new(arrays: &[Buffer], place: i64, start: i64, loops: &[i64], step: usize) -> Result<Self> {
-        let array = usize::try_from(place).ok().and_then(|n| arrays.get(n));
-        let array = array.ok_or_else(|| Error::invalid(format!("there is no array {place}")))?;
+    fn new(arrays: &[Buffer], index: i64, start: i64, loops: &[i64], step: usize) -> Result<Self> {
+        let array = usize::try_from(index).ok().and_then(|n| arrays.get(n));
+        let array = array.ok_or_else(|| Error::invalid(format!("there is no array {index}")))?;
         let last = loops.chunks_exact(3).try_fold(start, |last, numbers| {
             let (size, step) = (numbers[0], numbers[step]);
             let is_loop = size > 0 && step >= 0;
@@ -295,9 +295,9 @@ where
         [size, source, result, inner @ ..] => (*size, *source, *result, inner),
         [..] => (1, 0, 0, &[][..]),
     };
-    for number in 0..size as isize {
-        let from = from.wrapping_offset(number * source as isize);
-        let to = to.wrapping_offset(number * result as isize);
+    for index in 0..size as isize {
+        let from = from.wrapping_offset(index * source as isize);
+        let to = to.wrapping_offset(index * result as isize);
         // SAFETY: the caller's promise.
         unsafe {
             if inner.is_empty() {

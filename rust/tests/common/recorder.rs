@@ -57,7 +57,7 @@ thread_local! {
     static IN_MPI: Cell<fn()> = const { Cell::new(|| ()) };
 }
 
-/// What `body` gives while `see` is called within every call of MPI, in this test.
+/// The result of `body` while `see` is called within every call of MPI, in this test.
 pub fn seeing<R>(see: fn(), body: impl FnOnce() -> R) -> R {
     IN_MPI.set(see);
     let outcome = body();
@@ -65,7 +65,7 @@ pub fn seeing<R>(see: fn(), body: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// What `body` gives while a function of MPI's returns an error code, in this test.
+/// The result of `body` while a function of MPI's returns an error code, in this test.
 pub fn failing<R>(function: &'static str, code: c_int, body: impl FnOnce() -> R) -> R {
     ERROR.set(Some((function, code)));
     let outcome = body();
@@ -73,7 +73,7 @@ pub fn failing<R>(function: &'static str, code: c_int, body: impl FnOnce() -> R)
     outcome
 }
 
-/// The same where errors raise, in all tests: one that calls this has to be [`alone`].
+/// [`failing`] where errors raise, in all tests: one that calls this has to be [`alone`].
 pub fn raising<R>(function: &'static str, code: c_int, body: impl FnOnce() -> R) -> R {
     ops::set_raise_on_error(true);
     let outcome = failing(function, code, body);
@@ -88,7 +88,7 @@ pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
     LINES.take()
 }
 
-/// The same while there is one.
+/// The lines that `body` writes into a log that is on.
 pub fn logged_lines_of(body: impl FnOnce()) -> Vec<String> {
     log::set_enabled(true);
     let lines = lines_of(body);
@@ -192,7 +192,7 @@ unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
     0
 }
 
-/// What `body` gives when MPI has ended.
+/// The result of `body` when MPI has ended.
 pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
     IS_FINALIZED.set(true);
     let outcome = body();
@@ -200,7 +200,7 @@ pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// What `MPI_Comm_split` adds to the handle of a communicator.
+/// The number that `MPI_Comm_split` adds to the handle of a communicator.
 pub const REVERSED: i64 = 0x1000;
 
 unsafe extern "C" fn comm_split(comm: c_int, color: c_int, key: c_int, new: *mut c_int) -> c_int {
@@ -452,7 +452,7 @@ pub fn new_topology(neighbors: Neighbors) -> (i64, i64) {
     (index as i64, handle as i64)
 }
 
-/// What was called since this was asked last.
+/// The calls of MPI since this was asked last.
 pub fn recorded() -> Vec<Recorded> {
     CALLS.take()
 }
@@ -595,7 +595,7 @@ pub fn allreduce(comm: i64) -> CallFrame {
     on(comm).ints(&[("op_number", SUM)])
 }
 
-/// The same for a scan, and for what takes more than it needs.
+/// A scan, which wants arrays, and has all attributes of a reduction.
 pub fn scan(comm: i64) -> CallFrame {
     allreduce(comm).ints(&[("reverse", 0)])
 }

@@ -18,13 +18,13 @@ pub struct MpiBuffer<P> {
     pub datatype: Datatype,
 }
 
-/// What MPI reads.
+/// A buffer that MPI reads.
 pub type SendBuffer = MpiBuffer<*const c_void>;
-/// What MPI writes.
+/// A buffer that MPI writes.
 pub type RecvBuffer = MpiBuffer<*mut c_void>;
 
 impl SendBuffer {
-    /// The same, for what takes both kinds.
+    /// The buffer as one that MPI may write, for types that hold both kinds.
     pub fn cast_mut(self) -> RecvBuffer {
         MpiBuffer {
             address: self.address.cast_mut(),

@@ -7,8 +7,8 @@ use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Handle, REGISTRY};
 
 /// Makes calls on a communicator an error, and frees its companions.
-pub fn free_communicator<A: Abi>(number: usize) {
-    let companions = REGISTRY.free_communicator::<A>(number);
+pub fn free_communicator<A: Abi>(comm_id: usize) {
+    let companions = REGISTRY.free_communicator::<A>(comm_id);
     let Some(functions) = A::functions().get() else {
         return;
     };

@@ -1,10 +1,10 @@
-//! What a nonblocking call leaves to the one that waits.
+//! The buffers and requests that a nonblocking call leaves to the one that waits.
 
 use crate::memory::Block;
 use crate::mpi::{Abi, Datatype};
 use crate::recorder::Array;
 
-/// What a nonblocking call leaves to the one that waits.
+/// The buffers and requests that a nonblocking call leaves to the one that waits.
 pub struct Departure<A: Abi> {
     /// Copies of operands, and room for results.
     pub blocks: Vec<Block>,

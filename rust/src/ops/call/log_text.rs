@@ -1,4 +1,4 @@
-//! What the debug lines say of the elements of a call.
+//! The elements of a call, as debug lines have them.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ pub fn items(count: i64) -> String {
     format!("({count} items)")
 }
 
-/// The same where one rank has a part of its own.
+/// The elements of a call with a root.
 pub fn items_and_root(count: i64, root: c_int) -> String {
     format!("({count} items, root={root})")
 }

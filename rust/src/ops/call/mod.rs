@@ -38,7 +38,7 @@ pub struct Call<'a, A: Abi, M> {
     recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
-    /// What the call leaves to another one, if it is nonblocking.
+    /// The buffers and requests that the call leaves to the one that waits, if it is nonblocking.
     pub departure: Option<Box<RefCell<Departure<A>>>>,
 }
 
@@ -63,7 +63,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         })
     }
 
-    /// What is recorded of the call, unless it is not kept any more.
+    /// The record of the call, unless it is not kept any more.
     pub fn record(&self) -> Option<Record> {
         self.recording.record()
     }
@@ -73,10 +73,10 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.recording.sequence()
     }
 
-    /// Records what the call has begun, or waits for: its number, and its place among the
+    /// Records the flight that the call has started, or waits for, and its place among the
     /// collective operations, if the call itself has none.
-    pub fn set_flight(&self, number: u32, sequence: Option<u64>) {
-        self.recording.set_flight(number, sequence);
+    pub fn set_flight(&self, flight_id: u32, sequence: Option<u64>) {
+        self.recording.set_flight(flight_id, sequence);
     }
 
     #[inline(always)]
@@ -220,7 +220,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.
-    pub fn written(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
+    pub fn store_elements(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
         let access = Access::both(elements, 0, datatype.size);
         self.in_memory(|memory| memory.after(&access))
     }

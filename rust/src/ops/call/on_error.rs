@@ -1,4 +1,4 @@
-//! What becomes of an error code: an error of XLA's, or the end of all ranks.
+//! Error codes of MPI become errors of XLA's, or the end of all ranks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

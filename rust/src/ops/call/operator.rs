@@ -17,13 +17,13 @@ pub struct Operator<A: Abi> {
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// The reduction operator, as it is for elements of XLA's type `dtype`.
     pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
-        let number = self.number("op_number")?;
-        let predefined = PredefinedOp::from_number(number);
+        let op_id = self.number("op_number")?;
+        let predefined = PredefinedOp::from_number(op_id);
         if let (Some(op), Some(format)) = (predefined, half_float_of(dtype)) {
             return self.half_float_operator(op, format, dtype);
         }
         Ok(Operator {
-            handle: REGISTRY.operator::<A>(number)?,
+            handle: REGISTRY.operator::<A>(op_id)?,
             is_predefined: predefined.is_some(),
         })
     }

@@ -16,7 +16,8 @@ pub fn pieces(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
     })
 }
 
-/// The same for who does not know how many there are: the last one is always shorter than `length`.
+/// The pieces of a message, of which the receiver does not know how many there are: the last one is
+/// always shorter than `length`.
 pub fn pieces_to_the_end(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
     let first = Some(piece_at(0, count, length));
     std::iter::successors(first, move |piece| {

@@ -20,14 +20,14 @@ use crate::ops::call::Call;
 use crate::recorder::{Array, Record, Scope};
 use crate::xla::hash;
 
-/// What a rank tells the others when they do not agree.
+/// The statement of a rank to the others when they do not agree.
 #[derive(Serialize, Deserialize)]
 struct Statement {
     rank: i32,
     call: diagnosis::CallNote,
     /// The elements in a row of its array, if it has any.
     row: Option<i64>,
-    /// What others send that this rank does not expect.
+    /// Messages of others that this rank does not expect, in words.
     complaints: Vec<String>,
 }
 
@@ -54,11 +54,17 @@ pub struct Comparison<'a, A: Abi> {
 }
 
 impl<A: Abi> Comparison<'_, A> {
-    /// What does not fit, if the ranks do not agree. Each has so many elements in a row of its
+    /// The report, if the ranks do not agree. Each has so many elements in a row of its
     /// array, if that has any.
     pub fn disagreement(&self, record: &Record, row: Option<i64>) -> Result<Option<Vec<String>>> {
         let claim = claim(record);
-        // Largest and smallest at once: an inversion of all bits turns the order round.
+        // The ranks agree if their largest and their smallest claim are equal. One reduction finds both,
+        // as `!x` is `-x - 1`, which falls where `x` rises: the largest `!x` is that of the smallest `x`.
+        // Of three ranks with the claims 7, 7 and 3, the pairs `[x, !x]` are [7, -8], [7, -8] and
+        // [3, -4], and the largest of each [7, -4]: the smallest claim is !-4 = 3, and not 7.
+        //
+        // A rank without rows gives the smallest number for `row` and for `!row`, which no reduction
+        // picks while another rank has rows: of 5, none and 5, the largest are [5, -6], and !-6 = 5.
         let unknown = i64::MIN;
         let [most, least, widest, narrowest] = self.largest([
             claim,
@@ -73,7 +79,7 @@ impl<A: Abi> Comparison<'_, A> {
         self.report(record, row, Vec::new()).map(Some)
     }
 
-    /// What does not fit, if any rank complains.
+    /// The report, if any rank complains.
     fn complaint(&self, record: &Record, complaints: Vec<String>) -> Result<Option<Vec<String>>> {
         let [count] = self.largest([complaints.len() as i64])?;
         (count > 0)
@@ -101,7 +107,7 @@ impl<A: Abi> Comparison<'_, A> {
         Ok(largest)
     }
 
-    /// What does not fit, from what each rank tells the others.
+    /// The report, from the statements of all ranks.
     #[cold]
     fn report(
         &self,
@@ -125,7 +131,7 @@ impl<A: Abi> Comparison<'_, A> {
         Ok(report)
     }
 
-    /// What all ranks say about themselves.
+    /// The statements of all ranks.
     fn statements(
         &self,
         record: &Record,
@@ -222,7 +228,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Ok(rows.filter(|rows| *rows > 0).map(|rows| elements / rows))
     }
 
-    /// What other ranks send that this one does not expect.
+    /// Messages of other ranks that this one does not expect, in words.
     fn complaints(&self, comm: A::Comm, record: &Record) -> Result<Vec<String>> {
         let size = self.communicator.size as usize;
         let elements = |name: &str, array: Option<Array>| -> Result<Vec<i64>> {
@@ -268,27 +274,37 @@ fn unreadable(error: serde_json::Error) -> Error {
     Error::internal(format!("what ranks tell each other is not JSON: {error}"))
 }
 
-/// What does not fit, in words.
+/// The differences between the ranks, in words.
 fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
-    let size = statements.iter().map(|one| one.rank + 1).max().unwrap_or(0);
+    let size = statements
+        .iter()
+        .map(|statement| statement.rank + 1)
+        .max()
+        .unwrap_or(0);
     let snapshot = Snapshot::new(notes, size, &[]);
     let collectives = snapshot.collectives();
     let disagreements = collectives.filter_map(|(one, _)| disagreement_in_words(&snapshot, one));
-    let mut found: Vec<String> = disagreements.collect();
-    found.extend(statements.iter().flat_map(|one| one.complaints.clone()));
-    if found.is_empty() {
+    let mut findings: Vec<String> = disagreements.collect();
+    let complaints = statements.iter().map(|statement| &statement.complaints);
+    findings.extend(complaints.flatten().cloned());
+    if findings.is_empty() {
         let by_row = |row: i64| -> Ranks {
-            let have = statements.iter().filter(|one| one.row == Some(row));
-            have.map(|one| one.rank).collect()
+            let have = statements
+                .iter()
+                .filter(|statement| statement.row == Some(row));
+            have.map(|statement| statement.rank).collect()
         };
-        let mut rows: Vec<i64> = statements.iter().filter_map(|one| one.row).collect();
+        let mut rows: Vec<i64> = statements
+            .iter()
+            .filter_map(|statement| statement.row)
+            .collect();
         rows.sort_unstable();
         rows.dedup();
         let sides = rows.iter().map(|row| {
             let ranks = by_row(*row);
             format!("{} rows of {row} elements", ranks.with_verb("has", "have"))
         });
-        found.push(format!("{}.", listed(&sides.collect::<Vec<_>>())));
+        findings.push(format!("{}.", listed(&sides.collect::<Vec<_>>())));
     }
-    found
+    findings
 }

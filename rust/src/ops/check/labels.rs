@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::{byte_type, world_rank};
 use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
 use crate::ops::call::Call;
@@ -17,7 +18,7 @@ use crate::ops::call::buffers::{MpiBuffer, RecvBuffer};
 use crate::ops::call::requests::Message;
 use crate::recorder::{self, Array, Record};
 
-/// What travels ahead of a message.
+/// The envelope and the array of a message, which travel ahead of it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Label {
@@ -90,7 +91,7 @@ impl Label {
     }
 }
 
-/// What a label says about the message behind it.
+/// The message behind a label, as that describes it.
 pub struct Labelled {
     /// Who sends it.
     pub source: c_int,
@@ -119,7 +120,7 @@ impl Refusal {
     }
 }
 
-/// What was sent and received so far.
+/// The messages sent and received so far, by their routes.
 #[derive(Default)]
 struct Tallies {
     /// How many of each kind, with the line of the last.
@@ -130,7 +131,7 @@ struct Tallies {
 static TALLIES: Mutex<Option<Tallies>> = Mutex::new(None);
 
 fn with_tallies<T>(body: impl FnOnce(&mut Tallies) -> T) -> T {
-    let mut tallies = TALLIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tallies = lock(&TALLIES);
     body(tallies.get_or_insert_default())
 }
 
@@ -324,7 +325,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         // Who has a status can ask it how long the message was.
         let has_status = record
             .attribute("status_number")
-            .is_some_and(|number| number >= 0);
+            .is_some_and(|status| status >= 0);
         let is_short = sent.count < wanted.count;
         if sent.dtype == wanted.dtype && (sent.count == wanted.count || has_status && is_short) {
             return Ok(None);

@@ -25,7 +25,7 @@ pub fn set_check(enable: bool) {
     IS_ENABLED.store(enable, Ordering::Relaxed);
 }
 
-/// Whether they are.
+/// Whether calls are compared.
 #[inline(always)]
 pub fn check_is_enabled() -> bool {
     IS_ENABLED.load(Ordering::Relaxed)
@@ -41,7 +41,7 @@ pub fn number_type() -> Result<Datatype> {
     REGISTRY.datatype(XLA_FFI_DataType_S64)
 }
 
-/// The same: text.
+/// The type of bytes that ranks tell each other: text.
 pub fn byte_type() -> Result<Datatype> {
     REGISTRY.datatype(XLA_FFI_DataType_U8)
 }

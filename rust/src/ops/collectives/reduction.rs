@@ -196,7 +196,7 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     )
 }
 
-/// The same, as a reduction for each rank, of as many elements as `count_of` says.
+/// Reduces and scatters by a reduction for each rank, of as many elements as `count_of` says.
 pub fn reduce_each<A: Abi, M: Memory>(
     call: &Call<A, M>,
     send: SendBuffer,

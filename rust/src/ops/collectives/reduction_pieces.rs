@@ -10,7 +10,7 @@ use crate::ops::call::counts::Count;
 use crate::ops::call::operator::Operator;
 use crate::ops::call::pieces::pieces;
 
-/// What one call of MPI reduces: `count` elements of both arrays.
+/// The `count` elements of both arrays that one call of MPI reduces.
 pub struct ReductionPiece<A: Abi> {
     pub send: *const c_void,
     pub recv: *mut c_void,
@@ -26,7 +26,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         count <= self.counting.limit || op.is_predefined && self.counting.takes(count)
     }
 
-    /// What the calls of MPI that reduce `send` into `recv` get: all of it, or a piece each, where
+    /// The pieces of a reduction of `send` into `recv`, one for each call of MPI: all of it, or several where
     /// the communicator says so, or MPI can't count so far. Null and `MPI_IN_PLACE` are the same
     /// for every piece.
     pub fn reduction_pieces(

@@ -62,7 +62,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let (rank, size) = (self.communicator.rank, self.communicator.size);
         let own = i64::from(if complaint.is_some() { rank } else { size });
         let mut first = 0i64;
-        let (number, byte) = (number_type()?.handle::<A>(), byte_type()?.handle::<A>());
+        let (int64, byte) = (number_type()?.handle::<A>(), byte_type()?.handle::<A>());
         let min = REGISTRY.operator::<A>(PredefinedOp::Min.number())?;
         self.mpi(
             "MPI_Allreduce",
@@ -73,7 +73,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                     (&raw const own).cast(),
                     (&raw mut first).cast(),
                     1,
-                    number,
+                    int64,
                     min,
                     comm,
                 )
@@ -95,7 +95,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             };
             self.check("MPI_Bcast", code)
         };
-        broadcast((&raw mut length).cast(), 1, number)?;
+        broadcast((&raw mut length).cast(), 1, int64)?;
         text.resize(length as usize, 0);
         broadcast(text.as_mut_ptr().cast(), length, byte)?;
         Err(Error::invalid(String::from_utf8_lossy(&text)))
@@ -150,7 +150,7 @@ pub fn alltoallv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         )));
     }
     let mut received = vec![0i64; sent.len()];
-    let number = number_type()?.handle::<A>();
+    let int64 = number_type()?.handle::<A>();
     call.mpi(
         "MPI_Alltoall",
         || items(1),
@@ -159,10 +159,10 @@ pub fn alltoallv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             (mpi.int.alltoall)(
                 sent.as_ptr().cast(),
                 1,
-                number,
+                int64,
                 received.as_mut_ptr().cast(),
                 1,
-                number,
+                int64,
                 comm,
             )
         },
@@ -201,7 +201,7 @@ pub fn allgatherv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     };
     let statement = [own, rows, capacity];
     let mut statements = vec![[0i64; 3]; call.communicator.size as usize];
-    let number = number_type()?.handle::<A>();
+    let int64 = number_type()?.handle::<A>();
     let length = statement.len() as c_int;
     call.mpi(
         "MPI_Allgather",
@@ -211,10 +211,10 @@ pub fn allgatherv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             (mpi.int.allgather)(
                 statement.as_ptr().cast(),
                 length,
-                number,
+                int64,
                 statements.as_mut_ptr().cast(),
                 length,
-                number,
+                int64,
                 comm,
             )
         },

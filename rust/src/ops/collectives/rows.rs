@@ -30,8 +30,8 @@ impl Shares {
         row_counts(call, name, call.communicator.size as usize, "ranks").map(Self)
     }
 
-    /// The same, of counts that the program has computed.
-    fn computed<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
+    /// The shares in an operand: counts that the program has computed.
+    fn from_operand<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
         let size = call.communicator.size as usize;
         checked_counts(
             format_args!("an operand"),
@@ -63,28 +63,28 @@ impl Shares {
 pub fn row_counts<A: Abi, M: Memory>(
     call: &Call<A, M>,
     name: &str,
-    number: usize,
-    whom: &str,
+    size: usize,
+    peers: &str,
 ) -> Result<Vec<i64>> {
     checked_counts(
         format_args!("attribute `{name}`"),
         call.ints(name)?,
-        number,
-        whom,
+        size,
+        peers,
     )
 }
 
 fn checked_counts(
-    what: Arguments,
+    origin: Arguments,
     counts: Vec<i64>,
-    number: usize,
-    whom: &str,
+    size: usize,
+    peers: &str,
 ) -> Result<Vec<i64>> {
-    if counts.len() == number && counts.iter().all(|count| *count >= 0) {
+    if counts.len() == size && counts.iter().all(|count| *count >= 0) {
         return Ok(counts);
     }
     Err(Error::invalid(format!(
-        "{what} is {counts:?}, expected a number of rows for each of {number} {whom}"
+        "{origin} is {counts:?}, expected a number of rows for each of {size} {peers}"
     )))
 }
 
@@ -93,7 +93,7 @@ pub fn sum(counts: &[i64]) -> i64 {
     counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
-/// The same as MPI takes it.
+/// The shares as MPI takes them: counts and displacements.
 struct Layout {
     counts: CountList,
     displacements: CountList,
@@ -125,7 +125,7 @@ impl Layout {
     }
 }
 
-/// What one rank has of an array: so many elements from one on.
+/// The part of an array that belongs to one rank: so many elements from one on.
 #[derive(Clone, Copy)]
 struct Span {
     first: i64,
@@ -143,7 +143,7 @@ impl Span {
     }
 }
 
-/// What `MPI_Alltoallw` is told of an array: one of a data type for each rank, or none.
+/// An array as `MPI_Alltoallw` takes it: one element of a data type for each rank, or none.
 struct PerRankTypes<'c, A: Abi, M> {
     counts: Vec<c_int>,
     types: Vec<A::Datatype>,
@@ -174,7 +174,7 @@ impl<'c, A: Abi, M> PerRankTypes<'c, A, M> {
 /// a special case (MPI-4.1 §6.8): what goes to a rank, or comes from it, has a data type of its
 /// own, which also says where it is. All ranks must do this, or none.
 #[cold]
-fn exchange<A: Abi, M: Memory>(
+fn alltoallw<A: Abi, M: Memory>(
     call: &Call<A, M>,
     [function, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
@@ -256,8 +256,7 @@ pub fn result_of_rows<'a, A: Abi, M: Memory>(
     Ok(result)
 }
 
-/// The same of two arrays that have room for so many rows, and may have more. Gives the elements in
-/// a row.
+/// The elements in a row of two arrays that have room for so many rows, and may have more.
 fn row_of_both((operand, sent): (&Buffer, i64), (result, received): (&Buffer, i64)) -> Result<i64> {
     let with_room = |array: &Buffer, rows: i64| array.dims.first().map_or(rows, |n| rows.max(*n));
     check_rows(operand, result, with_room(result, received))?;
@@ -273,11 +272,11 @@ pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     all_gather(call, &operand, &result, row, &shares)
 }
 
-/// The same, with counts that the program has computed.
+/// `allgatherv` with counts that the program has computed.
 pub fn allgatherv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand, counts] = call.operands()?;
     let [result] = call.results()?;
-    let shares = Shares::computed(call, &counts)?;
+    let shares = Shares::from_operand(call, &counts)?;
     let row = row_of_both((&operand, shares.own(call)), (&result, shares.total()))?;
     all_gather(call, &operand, &result, row, &shares)
 }
@@ -295,7 +294,7 @@ fn all_gather<A: Abi, M: Memory>(
     let functions = ["MPI_Allgatherv", "MPI_Iallgatherv"];
     let details = || items(sent);
     if !call.counting.takes(layout.largest.0) {
-        return exchange(
+        return alltoallw(
             call,
             functions,
             details,
@@ -330,7 +329,7 @@ fn all_gather<A: Abi, M: Memory>(
     Ok(())
 }
 
-/// What a call touches that reads and writes so many elements.
+/// The access of a call that reads and writes so many elements.
 fn access(read: i64, written: i64, datatype: Datatype) -> Access {
     let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
     Access::first(bytes(read), bytes(written))
@@ -379,12 +378,12 @@ pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     all_to_all(call, (&operand, &sent), (&result, &received), row)
 }
 
-/// The same, with counts that the program has computed.
+/// `alltoallv` with counts that the program has computed.
 pub fn alltoallv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand, sendcounts, recvcounts] = call.operands()?;
     let [result] = call.results()?;
-    let sent = Shares::computed(call, &sendcounts)?;
-    let received = Shares::computed(call, &recvcounts)?;
+    let sent = Shares::from_operand(call, &sendcounts)?;
+    let received = Shares::from_operand(call, &recvcounts)?;
     let row = row_of_both((&operand, sent.total()), (&result, received.total()))?;
     all_to_all(call, (&operand, &sent), (&result, &received), row)
 }
@@ -439,7 +438,7 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let details = || items_and_root(send.count, root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
-        return exchange(
+        return alltoallw(
             call,
             functions,
             details,
@@ -538,7 +537,7 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let details = || items_and_root(recv.count, root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
-        return exchange(
+        return alltoallw(
             call,
             functions,
             details,

@@ -19,7 +19,7 @@ pub fn start<A: Abi, M: Memory>(
     let departure = call.departure.take().unwrap_or_default().into_inner();
     flight.blocks.extend(departure.blocks);
     // Also if there was an error: what has begun before needs its blocks.
-    flight.has_begun::<A>(departure.requests, Vec::new());
+    flight.add_requests::<A>(departure.requests, Vec::new());
     flight.keep_lists(departure.lists);
     outcome?;
     let arrivals = departure.results.into_iter().map(|result| Arrival {

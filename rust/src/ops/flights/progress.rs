@@ -15,7 +15,7 @@ use crate::recorder::os_thread;
 
 /// Whether a thread is to see to what is in flight.
 static IS_PUSHED: AtomicBool = AtomicBool::new(false);
-/// What is younger is left alone: small messages are there when they are waited for.
+/// Flights that are younger are left alone: small messages are there when they are waited for.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// From one look at what is older to the next: so long at first, and in the end.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(1));
@@ -41,7 +41,7 @@ pub fn start<A: Abi>() {
     });
 }
 
-/// What the thread does.
+/// Has MPI move what is in flight, for good.
 fn push<A: Abi>() {
     os_thread::claim();
     let Some(functions) = A::functions().get() else {
@@ -81,7 +81,7 @@ fn push<A: Abi>() {
     }
 }
 
-/// What nobody has waited for, at the end of the program.
+/// An operation that nobody has waited for, at the end of the program.
 pub struct Left {
     /// The operation and its line.
     pub what: String,

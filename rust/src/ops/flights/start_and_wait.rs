@@ -20,12 +20,12 @@ use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::call::requests::{Message, Requests};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::Label;
-use crate::ops::messages::exchange::{Parcel, in_words, parcels};
+use crate::ops::messages::exchange::{Transfer, in_words, transfers};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 
-/// What a program holds of what is in flight: its number, and what tells this process from others.
+/// The value by which a program refers to a flight: its number, and the mark of this process.
 ///
 /// Floats, as JAX differentiates these. They are whole numbers, which no conversion changes.
 type Ticket = [f32; 2];
@@ -34,10 +34,10 @@ type Ticket = [f32; 2];
 pub fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()> {
     let [result] = call.results()?;
     check_ticket(&result)?;
-    let number = table::keep(flight);
+    let flight_id = table::keep(flight);
     progress::start::<A>();
-    call.set_flight(number, None);
-    let ticket: Ticket = [number as f32, table::process_mark() as f32];
+    call.set_flight(flight_id, None);
+    let ticket: Ticket = [flight_id as f32, table::process_mark() as f32];
     let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
     call.in_memory(|memory| memory.store(&result, &bytes))
 }
@@ -78,7 +78,7 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
 }
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// What the call begins, with these blocks.
+    /// A flight of this call, with these blocks.
     pub fn new_flight(&self, blocks: Vec<Block>) -> Result<Flight> {
         let call_site = self.number("call_site").unwrap_or(0);
         let mut flight = Flight::new(
@@ -142,7 +142,7 @@ impl Elements {
     }
 }
 
-/// What is to be received: arrays that are nowhere yet, each by its type and its size.
+/// The arrays to be received, which are nowhere yet, each by its type and its size.
 fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<Buffer<'static>>> {
     let numbers = call.ints("arrays")?;
     let arrays = numbers.chunks_exact(2).map(|pair| Buffer {
@@ -159,9 +159,9 @@ const SENT_AT_ONCE: usize = 4096;
 
 /// MPI-4.1 §3.7.2: begins to send any number of arrays, and to receive any number.
 pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let sent = parcels(call, call.all_operands()?, "dests", "sendtags")?;
-    let received = parcels(call, expected(call)?, "sources", "recvtags")?;
-    let is_anyones = |parcel: &Parcel| parcel.peer.rank < 0;
+    let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
+    let received = transfers(call, expected(call)?, "sources", "recvtags")?;
+    let is_anyones = |transfer: &Transfer| transfer.peer.rank < 0;
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
     if has_parts && received.iter().any(is_anyones) {
         return Err(Error::invalid(
@@ -171,7 +171,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     let mut room = Room::default();
     let mut places = Vec::new();
-    for Parcel { array, .. } in sent.iter().chain(&received) {
+    for Transfer { array, .. } in sent.iter().chain(&received) {
         let (datatype, bytes) = measure(array)?;
         places.push((datatype, room.add(bytes)));
     }
@@ -187,11 +187,11 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     flight.operation = name;
     flight.needs_pushing = places.iter().any(|(_, bytes)| bytes.len() > SENT_AT_ONCE);
     let (outgoing, incoming) = places.split_at(sent.len());
-    for (Parcel { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
+    for (Transfer { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
         call.load(array, &mut block, bytes.clone())?;
     }
     let (mut receives, mut sends, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-    for (Parcel { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
+    for (Transfer { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
         let mut elements = Elements::of(call, array.count, *datatype);
         let label = if call.checked.is_some() {
             // What comes may be anything. MPICH ends if some bytes are a part of an element.
@@ -214,7 +214,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             label,
         });
     }
-    for (Parcel { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
+    for (Transfer { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
         if let Some(label) = call.label(*peer, array.into()) {
             let label = Box::new(label);
             sends.push(label.message(call, *peer)?);
@@ -237,7 +237,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             Err(code) => code,
         }
     })?;
-    flight.has_begun::<A>(requests, labels);
+    flight.add_requests::<A>(requests, labels);
     depart(call, flight)
 }
 
@@ -288,9 +288,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         })
     })?;
     call.set_flight(number, Some(flight.sequence));
-    let given = results.iter().map(Array::from);
+    let expected = results.iter().map(Array::from);
     // Who wants no result waits for the end of the operation.
-    if !results.is_empty() && !given.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
+    if !results.is_empty() && !expected.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
         return Err(Error::invalid(format!(
             "wait expects {} arrays of other shapes or types than the {} has",
             results.len(),
@@ -310,9 +310,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             if flight.sequence > 0 {
                 return flight.wait(functions);
             }
-            for place in 0..flight.arrivals.len() {
-                call.progress().set_awaited_message(place);
-                for piece in flight.arrivals[place].pieces.clone() {
+            for index in 0..flight.arrivals.len() {
+                call.progress().set_awaited_message(index);
+                for piece in flight.arrivals[index].pieces.clone() {
                     // The code is that of all.
                     let _ = flight.wait_for(piece, functions);
                 }
@@ -335,11 +335,11 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Res
         return Ok(());
     };
     let mut outcome = Ok(());
-    for place in 0..flight.arrivals.len() {
-        let Some((index, label)) = flight.arrivals[place].label.take() else {
+    for index in 0..flight.arrivals.len() {
+        let Some((index, label)) = flight.arrivals[index].label.take() else {
             continue;
         };
-        let wanted = flight.arrivals[place].array;
+        let wanted = flight.arrivals[index].array;
         let Ok(status) = flight.wait_for(index, call.functions) else {
             continue; // `wait` gives the code
         };
@@ -353,8 +353,8 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Res
 
 /// Checks that each piece had the length that told the receives apart.
 fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
-    for place in 0..flight.arrivals.len() {
-        let arrival = &flight.arrivals[place];
+    for index in 0..flight.arrivals.len() {
+        let arrival = &flight.arrivals[index];
         let (array, length) = (arrival.array, arrival.length);
         let datatype = arrival.datatype.handle::<A>();
         let pieces = arrival.pieces.clone();

@@ -1,4 +1,4 @@
-//! What is in flight: begun by one call, and waited for by another.
+//! The flights: operations that one call has started, and another one waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
+use crate::lock::lock;
 use crate::memory::Block;
 use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
 use crate::ops::check::labels::Label;
@@ -62,18 +63,18 @@ pub struct Arrival {
     /// The index of its block, and where it is in there.
     pub block: usize,
     pub bytes: Range<usize>,
-    /// What it is.
+    /// Its type and its size.
     pub array: Array,
-    /// What is pending of it: the pieces in which it comes.
+    /// The pieces in which it comes, by their indices among what is pending.
     pub pieces: Range<usize>,
-    /// What its pieces are counted in, and how many of these a piece has.
+    /// The type in which its pieces are counted, and how many of these a piece has.
     pub datatype: Datatype,
     pub length: i64,
-    /// What travels ahead of it, and its place among what is pending.
+    /// The label that travels ahead of it, and its index among what is pending.
     pub label: Option<(usize, Box<Label>)>,
 }
 
-/// What one call has begun. What MPI may still read or write outlives it.
+/// An operation that one call has started. Memory that MPI may still read or write outlives it.
 pub struct Flight {
     /// The name of the operation.
     pub operation: &'static str,
@@ -123,9 +124,9 @@ impl Flight {
         }
     }
 
-    /// Takes over what MPI has begun, and the labels that it sends.
+    /// Adds requests of MPI's, and the labels that these send.
     #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
-    pub fn has_begun<A: Abi>(&mut self, requests: Vec<A::Request>, labels: Vec<Box<Label>>) {
+    pub fn add_requests<A: Abi>(&mut self, requests: Vec<A::Request>, labels: Vec<Box<Label>>) {
         let pending = requests.into_iter().map(|request| Pending {
             request: request.into_raw(),
             status: Status::EMPTY,
@@ -192,14 +193,14 @@ impl Drop for Flight {
 
 /// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
 /// them: there are as many as floats tell apart.
-const NUMBERS: u32 = 1 << 24;
-/// So many are kept of what nobody may wait for.
+const IDS: u32 = 1 << 24;
+/// How many flights are kept for which nobody may wait.
 const MOST_PERHAPS_LOST: usize = 1024;
 /// So many are known when they are over: the last ones.
 const REMEMBERED: usize = 4096;
 
-/// What is in flight, and what is known of it without looking at it.
-struct Kept {
+/// A flight, and what is known of it without a lock on it.
+struct Entry {
     flight: SharedFlight,
     origin: Origin,
     communicator: i64,
@@ -207,20 +208,20 @@ struct Kept {
 }
 
 struct Flights {
-    by_number: BTreeMap<u32, Kept>,
+    by_id: BTreeMap<u32, Entry>,
     last: u32,
     /// Whether there is something that the progress thread has not seen.
     has_news: bool,
-    /// Those that nobody may wait for, the oldest first.
+    /// The ids of flights for which nobody may wait, the oldest first.
     perhaps_lost: VecDeque<u32>,
-    /// Where those come from that are over, each at the place of its number.
+    /// The origins of flights that are over, each in the slot of its id.
     remembered: Vec<Origin>,
 }
 
-/// Where a number comes from.
+/// The call that has started a flight.
 #[derive(Clone)]
 struct Origin {
-    number: u32,
+    flight_id: u32,
     operation: &'static str,
     call_site: i64,
     /// The line of an eager call.
@@ -241,7 +242,7 @@ impl Origin {
 }
 
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
-    by_number: BTreeMap::new(),
+    by_id: BTreeMap::new(),
     last: 0,
     has_news: false,
     perhaps_lost: VecDeque::new(),
@@ -253,34 +254,30 @@ static NEWS: Condvar = Condvar::new();
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 
 fn flights() -> MutexGuard<'static, Flights> {
-    FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock(flight: &Mutex<Option<Flight>>) -> MutexGuard<'_, Option<Flight>> {
-    flight.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&FLIGHTS)
 }
 
 impl Flights {
-    fn next_number(&mut self) -> u32 {
+    fn next_id(&mut self) -> u32 {
         loop {
-            self.last = (self.last + 1) % NUMBERS;
-            if self.last != 0 && !self.by_number.contains_key(&self.last) {
+            self.last = (self.last + 1) % IDS;
+            if self.last != 0 && !self.by_id.contains_key(&self.last) {
                 return self.last;
             }
         }
     }
 
-    /// Keeps a number that nobody may wait for, and forgets the oldest of those.
-    fn may_lose(&mut self, number: u32) {
-        self.perhaps_lost.push_back(number);
+    /// Notes a flight for which nobody may wait, and forgets the oldest of those.
+    fn may_lose(&mut self, flight_id: u32) {
+        self.perhaps_lost.push_back(flight_id);
         if self.perhaps_lost.len() <= MOST_PERHAPS_LOST {
             return;
         }
-        let oldest = self.perhaps_lost.pop_front().unwrap_or(number);
-        let Some(kept) = self.by_number.get(&oldest) else {
+        let oldest = self.perhaps_lost.pop_front().unwrap_or(flight_id);
+        let Some(entry) = self.by_id.get(&oldest) else {
             return;
         };
-        let is_over = lock(&kept.flight).as_ref().is_none_or(Flight::is_done);
+        let is_over = lock(&entry.flight).as_ref().is_none_or(Flight::is_done);
         if is_over {
             self.remove(oldest);
         } else {
@@ -288,25 +285,27 @@ impl Flights {
         }
     }
 
-    /// Takes out what has this number, and remembers where it comes from.
-    fn remove(&mut self, number: u32) -> Option<Kept> {
-        let kept = self.by_number.remove(&number)?;
-        let origin = kept.origin.clone();
-        let place = number as usize % REMEMBERED;
-        if self.remembered.len() <= place {
-            self.remembered.resize(place + 1, origin.clone());
+    /// Takes out a flight, and remembers its origin.
+    fn remove(&mut self, flight_id: u32) -> Option<Entry> {
+        let entry = self.by_id.remove(&flight_id)?;
+        let origin = entry.origin.clone();
+        let slot = flight_id as usize % REMEMBERED;
+        if self.remembered.len() <= slot {
+            self.remembered.resize(slot + 1, origin.clone());
         }
-        self.remembered[place] = origin;
-        Some(kept)
+        self.remembered[slot] = origin;
+        Some(entry)
     }
 
-    /// Where a number comes from that is over, in words.
-    fn describe(&self, number: u32) -> String {
-        let known = self.remembered.get(number as usize % REMEMBERED);
-        known.filter(|known| known.number == number).map_or_else(
-            || "an operation started long ago".to_owned(),
-            Origin::in_words,
-        )
+    /// The origin of a flight that is over, in words.
+    fn describe(&self, flight_id: u32) -> String {
+        let known = self.remembered.get(flight_id as usize % REMEMBERED);
+        known
+            .filter(|known| known.flight_id == flight_id)
+            .map_or_else(
+                || "an operation started long ago".to_owned(),
+                Origin::in_words,
+            )
     }
 }
 
@@ -317,19 +316,19 @@ pub fn process_mark() -> u32 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| i64::from(since.subsec_nanos()));
         let hash = crate::xla::hash([now, i64::from(std::process::id())]);
-        1 + (hash % u64::from(NUMBERS - 1)) as u32
+        1 + (hash % u64::from(IDS - 1)) as u32
     })
 }
 
-/// Keeps what has begun until it is waited for, and gives its number.
+/// Keeps a flight until it is waited for, and gives its id.
 pub fn keep(flight: Flight) -> u32 {
     let needs_pushing = flight.needs_pushing && !flight.is_done();
     let may_be_lost = flight.may_be_lost;
     let mut all = flights();
-    let number = all.next_number();
-    let kept = Kept {
+    let flight_id = all.next_id();
+    let entry = Entry {
         origin: Origin {
-            number,
+            flight_id,
             operation: flight.operation,
             call_site: flight.call_site,
             line: None,
@@ -338,16 +337,16 @@ pub fn keep(flight: Flight) -> u32 {
         sequence: flight.sequence,
         flight: Arc::new(Mutex::new(Some(flight))),
     };
-    all.by_number.insert(number, kept);
+    all.by_id.insert(flight_id, entry);
     if may_be_lost {
-        all.may_lose(number);
+        all.may_lose(flight_id);
     }
     all.has_news |= needs_pushing;
     drop(all);
     if needs_pushing && IS_ASLEEP.load(Ordering::SeqCst) {
         NEWS.notify_one();
     }
-    number
+    flight_id
 }
 
 /// A flight that one thread at a time looks at. It is gone once somebody waits for it.
@@ -365,21 +364,22 @@ pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
         IS_ASLEEP.store(false, Ordering::SeqCst);
     }
     let has_news = mem::take(&mut all.has_news);
-    let flights = all.by_number.values();
-    let flights = flights.map(|kept| Arc::clone(&kept.flight)).collect();
+    let flights = all.by_id.values();
+    let flights = flights.map(|entry| Arc::clone(&entry.flight)).collect();
     (flights, has_news)
 }
 
 /// Takes out all that is in flight, each with where it comes from, in words.
 pub fn take_all() -> Vec<(Flight, String)> {
-    let all = mem::take(&mut flights().by_number).into_values();
-    let flights = all.filter_map(|kept| Some((lock(&kept.flight).take()?, kept.origin.in_words())));
+    let all = mem::take(&mut flights().by_id).into_values();
+    let flights =
+        all.filter_map(|entry| Some((lock(&entry.flight).take()?, entry.origin.in_words())));
     flights.collect()
 }
 
-/// Takes out what has this number, or says why there is none.
-pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
-    if number == 0 || mark != process_mark() {
+/// Takes out the flight with this id, or says why there is none.
+pub fn take(flight_id: u32, mark: u32) -> Result<Flight, String> {
+    if flight_id == 0 || mark != process_mark() {
         return Err(
             "wait got a request of another process, or from a program that has ended: only \
              the process that has started an operation can wait for it"
@@ -387,26 +387,26 @@ pub fn take(number: u32, mark: u32) -> Result<Flight, String> {
         );
     }
     let mut all = flights();
-    let Some(kept) = all.remove(number) else {
-        let what = all.describe(number);
+    let Some(entry) = all.remove(flight_id) else {
+        let operation = all.describe(flight_id);
         return Err(format!(
-            "wait got a request that was waited for before: {what}"
+            "wait got a request that was waited for before: {operation}"
         ));
     };
     drop(all);
-    lock(&kept.flight)
+    lock(&entry.flight)
         .take()
         .ok_or_else(|| "wait got a request that is being waited for".to_owned())
 }
 
-/// Says which line an eager call has that has begun what has this number.
-pub fn set_line(number: u32, line: &str) {
-    if let Some(kept) = flights().by_number.get_mut(&number) {
-        kept.origin.line = Some(line.to_owned());
+/// Says which line the eager call has that has started a flight.
+pub fn set_line(flight_id: u32, line: &str) {
+    if let Some(entry) = flights().by_id.get_mut(&flight_id) {
+        entry.origin.line = Some(line.to_owned());
     }
 }
 
-/// What is in flight, as other processes may match it, with the groups of the communicators. `None`
+/// All that is in flight, as other processes may match it, with the groups of the communicators. `None`
 /// if that can't be found out now.
 pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     const ATTEMPTS: usize = 10;
@@ -419,15 +419,15 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     });
     let all = attempts.find_map(|all| all)?;
     let (mut posted, mut groups) = (Vec::new(), Vec::new());
-    for kept in all.by_number.values() {
-        let facts = recorder::communicator_facts(kept.communicator).unwrap_or_default();
-        let messages = recorder::messages(kept.origin.call_site).unwrap_or_default();
+    for entry in all.by_id.values() {
+        let facts = recorder::communicator_facts(entry.communicator).unwrap_or_default();
+        let messages = recorder::messages(entry.origin.call_site).unwrap_or_default();
         groups.push(Group::clone(&facts.group));
         posted.push(Posted {
             communicator: CommunicatorId::of(&facts),
-            operation: match kept.sequence {
+            operation: match entry.sequence {
                 0 => String::new(),
-                _ => kept.origin.operation.to_owned(),
+                _ => entry.origin.operation.to_owned(),
             },
             messages: messages_of(messages, &facts),
             communicator_name: facts.name,
@@ -438,7 +438,7 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
 
 /// How many operations are in flight.
 pub fn count() -> usize {
-    flights().by_number.len()
+    flights().by_id.len()
 }
 
 #[cfg(test)]
@@ -455,7 +455,7 @@ mod tests {
         drop(over);
         let mut pending = flight();
         assert_eq!(pending.blocks[0].address(0) as usize, address);
-        pending.has_begun::<Mpich>(vec![Handle::from_raw(1)], Vec::new());
+        pending.add_requests::<Mpich>(vec![Handle::from_raw(1)], Vec::new());
         drop(pending);
         assert_ne!(Block::take(BYTES).address(0) as usize, address);
     }

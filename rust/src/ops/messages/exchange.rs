@@ -14,18 +14,18 @@ use crate::recorder::Array;
 use crate::xla::Buffer;
 
 /// An array, and the process that it goes to or comes from.
-pub struct Parcel<'a> {
+pub struct Transfer<'a> {
     pub array: Buffer<'a>,
     pub peer: Neighbor,
 }
 
 /// Each array with its process, by the attributes that say so.
-pub fn parcels<'a, A: Abi, M: Memory>(
+pub fn transfers<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
     ranks: &str,
     tags: &str,
-) -> Result<Vec<Parcel<'a>>> {
+) -> Result<Vec<Transfer<'a>>> {
     let (ranks, tags) = (call.int_list(ranks)?, call.int_list(tags)?);
     if ranks.len() != arrays.len() || tags.len() != arrays.len() {
         return Err(Error::invalid(format!(
@@ -36,18 +36,18 @@ pub fn parcels<'a, A: Abi, M: Memory>(
         )));
     }
     let peers = ranks.into_iter().zip(tags);
-    let parcels = arrays.into_iter().zip(peers);
-    let parcels = parcels.map(|(array, (rank, tag))| Parcel {
+    let transfers = arrays.into_iter().zip(peers);
+    let transfers = transfers.map(|(array, (rank, tag))| Transfer {
         array,
         peer: Neighbor { rank, tag },
     });
-    Ok(parcels.collect())
+    Ok(transfers.collect())
 }
 
 /// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let sent = parcels(call, call.all_operands()?, "dests", "sendtags")?;
-    let received = parcels(call, call.all_results()?, "sources", "recvtags")?;
+    let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
+    let received = transfers(call, call.all_results()?, "sources", "recvtags")?;
     let is_plain = call.checked.is_none() && !call.communicator.is_in_pieces();
     if is_plain {
         all_at_once(call, &sent, &received)
@@ -58,15 +58,15 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 
 fn all_at_once<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &[Parcel],
-    received: &[Parcel],
+    sent: &[Transfer],
+    received: &[Transfer],
 ) -> Result<()> {
-    let outgoing = sent.iter().map(|Parcel { array, peer }| {
+    let outgoing = sent.iter().map(|Transfer { array, peer }| {
         let buffer = call.send_buffer(array)?.cast_mut();
         Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
     });
     let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
-    let incoming = received.iter().map(|Parcel { array, peer }| {
+    let incoming = received.iter().map(|Transfer { array, peer }| {
         let buffer = call.recv_buffer(array)?;
         Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
     });
@@ -78,9 +78,9 @@ fn all_at_once<A: Abi, M: Memory>(
     })
 }
 
-pub fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
-    let of = |arrow: &str, parcels: &[Parcel]| {
-        let words = parcels.iter().map(|Parcel { array, peer }| {
+pub fn in_words(sent: &[Transfer], received: &[Transfer]) -> String {
+    let of = |arrow: &str, transfers: &[Transfer]| {
+        let words = transfers.iter().map(|Transfer { array, peer }| {
             let Neighbor { rank, tag } = peer;
             format!("{arrow} {rank} (tag {tag}, {} items)", array.count)
         });
@@ -91,23 +91,23 @@ pub fn in_words(sent: &[Parcel], received: &[Parcel]) -> String {
     both.join(" / ")
 }
 
-/// The same where who receives a message has to look at a part of it before there is room for the
-/// rest. All sends are posted before, so nobody waits for one who waits.
+/// Receives the messages one after another, where the first part of each tells about the rest: with
+/// labels, or in pieces. All sends are posted before, so that no two processes wait for each other.
 fn one_after_another<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &[Parcel],
-    received: &[Parcel],
+    sent: &[Transfer],
+    received: &[Transfer],
 ) -> Result<()> {
     let comm = call.communicator.handle::<A>();
     let mut outgoing = Vec::new();
-    for Parcel { array, peer } in sent {
+    for Transfer { array, peer } in sent {
         let buffer = call.send_buffer(array)?;
         let mut message = Outgoing::new::<A>(&call.communicator, buffer, peer.rank, peer.tag);
         message.is_read = false; // `before` has all of them copied
         outgoing.push((message, call.label(*peer, array.into())));
     }
     let mut incoming = Vec::new();
-    for Parcel { array, peer } in received {
+    for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
         let ignored = A::STATUS_IGNORE as *mut A::Status;
         let mut message =

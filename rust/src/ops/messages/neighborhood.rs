@@ -11,8 +11,8 @@
 //!   one such axis (<https://github.com/mpi-forum/mpi-issues/issues/153>);
 //! - the same edges can be taken backwards, which transposes an operation without a second graph.
 //!
-//! What a neighbor that is no process would have sent is left open. The program around the call
-//! writes it.
+//! The block of a neighbor that is `MPI_PROC_NULL` is left as it is. The program around the call writes
+//! it.
 
 use std::ffi::c_int;
 use std::iter;
@@ -44,7 +44,7 @@ impl Edges {
         })
     }
 
-    /// The same, or with the attribute `backwards` these the other way.
+    /// The edges that a call follows: with the attribute `backwards` from their ends to their begins.
     fn new<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Self> {
         let edges = Self::forward(call)?;
         if call.int("backwards")? == 0 {
@@ -97,7 +97,7 @@ fn messages<'c, A: Abi, M: Memory>(
 }
 
 /// Does what `function` is defined to do.
-fn exchange<'c, A: Abi, M: Memory>(
+fn run_messages<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     [blocking, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
@@ -142,30 +142,30 @@ struct Blocks<'c, A: Abi, M: Memory> {
 
 impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
     /// Does what `function` is defined to do.
-    fn exchange(&self, functions: [&'static str; 2]) -> Result<()> {
+    fn run(&self, functions: [&'static str; 2]) -> Result<()> {
         let (datatype, _) = measure(&self.operand)?;
         let block = self.count as usize * datatype.size;
         // What neighbors tell each other before is about single blocks.
         let is_single =
             !self.edges.are_bundled() || self.call.checked.is_some() || self.call.is_nonblocking();
         if !is_single && (1..=SMALL).contains(&block) {
-            return self.exchange_bundles(functions, datatype);
+            return self.run_bundles(functions, datatype);
         }
         let send = self.call.send_buffer(&self.operand)?.cast_mut();
         let recv = self.call.recv_buffer(&self.result)?;
-        let sent = (0..).map(|place| Block {
-            first: place * self.stride,
+        let sent = (0..).map(|index| Block {
+            first: index * self.stride,
             count: self.count,
         });
         let received = in_a_row(iter::repeat(self.count));
         let sent = messages(self.call, self.edges.destinations.each(), send, sent)?;
         let received = messages(self.call, self.edges.sources.each(), recv, received)?;
-        exchange(self.call, functions, || items(self.count), &sent, &received)
+        run_messages(self.call, functions, || items(self.count), &sent, &received)
     }
 
-    /// The same, in one message to each process and one from each. They are packed in host memory,
+    /// Sends one packed message to each process, and receives one from each. They are packed in host memory,
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
-    fn exchange_bundles(&self, functions: [&'static str; 2], datatype: Datatype) -> Result<()> {
+    fn run_bundles(&self, functions: [&'static str; 2], datatype: Datatype) -> Result<()> {
         let call = self.call;
         let bytes = |count: i64| count as usize * datatype.size;
         let (block, stride) = (bytes(self.count), bytes(self.stride));
@@ -180,7 +180,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         let mut received = vec![0; bytes(self.result.count)];
         let send = self.in_bundles(self.edges.destinations, &mut sent, datatype)?;
         let recv = self.in_bundles(self.edges.sources, &mut received, datatype)?;
-        exchange(call, functions, || items(self.count), &send, &recv)?;
+        run_messages(call, functions, || items(self.count), &send, &recv)?;
         let mut array = vec![0; bytes(self.result.count)];
         for (place, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
             array[place * block..][..block].copy_from_slice(bytes);
@@ -249,10 +249,10 @@ fn check_messages<A: Abi, M: Memory>(
     let complaints = received.iter().zip(coming).zip(expected);
     let complaints = complaints.filter_map(|((message, [dtype, count]), expected)| {
         let dtype = dtype as i32;
-        let found = Array { dtype, count };
+        let coming = Array { dtype, count };
         let rank = world_rank(record, message.peer.rank);
-        let text = format!("rank {rank} sends {found} to rank {own}, which expects {expected}.");
-        (found != expected).then_some(text)
+        let text = format!("rank {rank} sends {coming} to rank {own}, which expects {expected}.");
+        (coming != expected).then_some(text)
     });
     call.refuse_if_any(record, complaints.collect())
 }
@@ -270,7 +270,7 @@ pub fn neighbor_allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         operand,
         result,
     };
-    blocks.exchange(["MPI_Neighbor_allgather", "MPI_Ineighbor_allgather"])
+    blocks.run(["MPI_Neighbor_allgather", "MPI_Ineighbor_allgather"])
 }
 
 /// MPI-4.1 §8.6.1: this rank's rows to every neighbor, and theirs from them.
@@ -288,7 +288,7 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let received = messages(call, edges.sources.each(), recv, received)?;
     let details = || items(count);
     let functions = ["MPI_Neighbor_allgatherv", "MPI_Ineighbor_allgatherv"];
-    exchange(call, functions, details, &sent, &received)
+    run_messages(call, functions, details, &sent, &received)
 }
 
 /// MPI-4.1 §8.6.2: block i to neighbor i, block j from neighbor j.
@@ -305,7 +305,7 @@ pub fn neighbor_alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         count,
         stride: count,
     };
-    blocks.exchange(["MPI_Neighbor_alltoall", "MPI_Ineighbor_alltoall"])
+    blocks.run(["MPI_Neighbor_alltoall", "MPI_Ineighbor_alltoall"])
 }
 
 /// MPI-4.1 §8.6.2: some rows to each neighbor, and some from each.
@@ -321,7 +321,7 @@ pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
     let received = in_a_row(received.iter().map(|rows| rows * row));
     let received = messages(call, edges.sources.each(), recv, received)?;
-    exchange(
+    run_messages(
         call,
         ["MPI_Neighbor_alltoallv", "MPI_Ineighbor_alltoallv"],
         || format!("({} items sent, {} items received)", send.count, recv.count),

@@ -119,7 +119,7 @@ impl<A: Abi> Incoming<A> {
     }
 
     /// Takes in what the label of the message says.
-    fn is_labelled(&mut self, label: Labelled) {
+    fn take_label(&mut self, label: Labelled) {
         (self.source, self.tag) = (label.source, label.tag);
         if let Some(mut refusal) = label.refusal {
             if let Some(buffer) = refusal.buffer() {
@@ -185,7 +185,7 @@ impl<A: Abi> Incoming<A> {
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
         if self.is_alone {
-            call.written(&(start..end), self.buffer.datatype)?;
+            call.store_elements(&(start..end), self.buffer.datatype)?;
         }
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
@@ -220,7 +220,7 @@ pub fn finish_receiving<A: Abi, M: Memory>(
     label: Option<Labelled>,
 ) -> Result<Result<()>> {
     if let Some(label) = label {
-        message.is_labelled(label);
+        message.take_label(label);
     }
     while !message.is_done {
         recv_piece(call, message)?;
@@ -311,7 +311,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         (source, recv_tag, (&result).into()),
     )?;
     if let Some(label) = label {
-        received.is_labelled(label);
+        received.take_label(label);
         replace &= received.refusal.is_none();
     }
     loop {
