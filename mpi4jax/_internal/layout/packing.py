@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.checks import PLAIN_TYPES, array
+from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array
 from .concatenation import concatenate, split
 
 #: Leaves of more bytes than this travel by themselves. Packing and unpacking copy an array
@@ -26,13 +26,20 @@ from .concatenation import concatenate, split
 LARGEST_PACKED = 1 << 15
 
 
+def is_tree(x: Any) -> bool:
+    """Whether an operand is a tree of arrays, and not an array or a number."""
+    if type(x) in PLAIN_TYPES or isinstance(x, ARRAY_TYPES) or hasattr(x, "__jax_array__"):
+        return False
+    return type(x) is Tree or not jax.tree_util.all_leaves([x])
+
+
 class Tree:
-    """A tree of arrays, in the place of an array that an operation is called with."""
+    """A tree of arrays, which an operand of an operation may be."""
 
     __slots__ = ("argument", "leaves", "structure", "tree")
 
     def __init__(self, argument: str, tree: Any) -> None:
-        #: The name by which the user knows it.
+        #: The name of the operand.
         self.argument = argument
         self.tree = tree
         self.leaves, self.structure = jax.tree_util.tree_flatten(tree)
@@ -41,7 +48,11 @@ class Tree:
         """The leaves, each of which has to be an array."""
         if all(type(leaf) in PLAIN_TYPES for leaf in self.leaves):
             return self.leaves
-        return [array(function, self.argument, leaf) for leaf in self.leaves]
+        try:
+            return [array(function, self.argument, leaf) for leaf in self.leaves]
+        except TypeError:
+            list(self.named_arrays(function))  # raises the error that names the leaf
+            raise
 
     def digest(self, skipped_axes: int = 0) -> int:
         """A hash of the structure, and of the leaves' types and shapes.
@@ -55,11 +66,11 @@ class Tree:
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
 
-    def check(self, function: str, check: Callable[[str, Any], None]) -> None:
-        """Call a function for each leaf, with its path in the tree and the array."""
+    def named_arrays(self, function: str) -> Iterator[tuple[str, Any]]:
+        """The leaves, each of which has to be an array, with their paths as names."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
             name = self.argument + jax.tree_util.keystr(path)
-            check(name, array(function, name, leaf))
+            yield name, array(function, name, leaf)
 
 
 def group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
@@ -90,7 +101,8 @@ def pack(leaves: Sequence[Any], axis: int) -> Any:
     """One array made of several: flattened behind `axis` axes, one behind the other."""
     if len(leaves) == 1:
         return leaves[0]
-    return concatenate([x.reshape(*x.shape[:axis], -1) for x in leaves])
+    flat = [x.reshape(*x.shape[:axis], math.prod(x.shape[axis:])) for x in leaves]
+    return concatenate(flat)
 
 
 def unpack(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:

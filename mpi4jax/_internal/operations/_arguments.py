@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ..arguments.checks import array, integer, reject
 from ..arguments.types import Array
-from ..layout.packing import Tree
+from ..layout.packing import Tree, is_tree
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 
@@ -110,22 +110,21 @@ def _up_to(
     return number
 
 
-def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
-    """Check that `x` has a slice for every process, or each leaf if it is a tree."""
-    text = f"{function.capitalize()} input must have shape (nproc, ...)"
+def arrays_of(function: str, argument: str, x: Any) -> Iterator[tuple[str, Any]]:
+    """The array or arrays of an operand, each with its name: the path in a tree."""
+    return Tree(argument, x).named_arrays(function) if is_tree(x) else iter([(argument, x)])
 
-    def check(name: str, leaf: Any) -> None:
+
+def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
+    """Check that `x`, or each leaf if it is a tree, has a slice for every process."""
+    for name, leaf in arrays_of(function, "x", x):
         shape = np.shape(leaf)
         if shape[:1] != (communicator.size,):
-            which = f", unlike {name}" if name else ""
+            which = f", unlike {name}" if leaf is not x else ""
             raise ValueError(
-                f"{text}{which}: got shape {shape}, and nproc is {communicator.size}"
+                f"{function.capitalize()} input must have shape (nproc, ...){which}: got "
+                f"shape {shape}, and nproc is {communicator.size}"
             )
-
-    if type(x) is Tree:
-        x.check(function, check)
-    else:
-        check("", x)
 
 
 def row_counts(
@@ -167,12 +166,13 @@ def needs_capacity(function: str, argument: str, counts: Any) -> None:
 
 
 def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
-    """Check that `x` has so many rows."""
-    if np.ndim(x) == 0 or np.shape(x)[0] != rows:
-        raise ValueError(
-            f"{function} got an array of shape {np.shape(x)} for argument `{argument}`, "
-            f"expected ({rows}, ...), as the counts say"
-        )
+    """Check that an operand has as many rows as the counts say."""
+    for name, leaf in arrays_of(function, argument, x):
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != rows:
+            raise ValueError(
+                f"{function} got an array of shape {np.shape(leaf)} for argument `{name}`, "
+                f"expected ({rows}, ...), as the counts say"
+            )
 
 
 def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
@@ -182,26 +182,39 @@ def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
 
 
 def padding(
-    function: str, argument: str, value: Any, x: Any, block: tuple[int, ...]
-) -> Any:
-    """What blocks are that no process sends: an array, or None for zeros.
+    function: str, argument: str, value: Any, x: Any, first_axis: int = 0
+) -> list[Any]:
+    """The value of blocks that no process sends, for each array of an operand.
 
     Arguments:
         function: The name of the operation.
-        argument: That of the argument.
-        value: What the user gives for it.
-        x: The array that is sent.
-        block: The shape of a block, or of a row where blocks have several.
+        argument: The name of the argument for the value.
+        value: The user's value: a number, or an array like a block.
+        x: The operand.
+        first_axis: The first axis of a block in the arrays of the operand.
+
+    Returns:
+        Arrays, or None for zeros.
 
     """
     value = array(function, argument, value)
+    leaves = [leaf for _, leaf in arrays_of(function, "x", x)]
     if type(value) in (bool, int, float, complex) and value == 0:
-        return None
-    dtype, given = jnp.result_type(x), jnp.result_type(value)
-    if _kind(given) > _kind(dtype):
+        return [None] * len(leaves)
+    return [
+        _padding(function, argument, value, leaf, np.shape(leaf)[first_axis:])
+        for leaf in leaves
+    ]
+
+
+def _padding(
+    function: str, argument: str, value: Any, x: Any, block: tuple[int, ...]
+) -> Array:
+    dtype, value_dtype = jnp.result_type(x), jnp.result_type(value)
+    if _kind(value_dtype) > _kind(dtype):
         raise TypeError(
-            f"{function} got {given} for argument `{argument}`, expected a number that is "
-            f"{dtype}, as what is sent"
+            f"{function} got {value_dtype} for argument `{argument}`, expected a number "
+            f"that is {dtype}, as what is sent"
         )
     try:
         fits = np.broadcast_shapes(np.shape(value), block) == block
@@ -212,13 +225,25 @@ def padding(
             f"{function} got an array of shape {np.shape(value)} for argument "
             f"`{argument}`, expected a number, or an array for blocks of shape {block}"
         )
-    # Also where no block is one: a number that is too large has to be one everywhere.
+    # Also where no block needs it: a number that is too large is an error on all processes.
     return jnp.asarray(value, dtype)
 
 
 def _kind(dtype: Any) -> int:
     kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
     return next(kinds, len(KINDS))
+
+
+def fill_leaves(
+    fill: Callable[[Any, Any], Any], result: Any, padding: Sequence[Any]
+) -> Any:
+    """A result, filled by a function of an array and its padding where this is not None."""
+    if all(value is None for value in padding):
+        return result
+    leaves, structure = jax.tree_util.tree_flatten(result)
+    pairs = zip(leaves, padding, strict=True)
+    filled = [leaf if value is None else fill(leaf, value) for leaf, value in pairs]
+    return jax.tree_util.tree_unflatten(structure, filled)
 
 
 def refuse_derivative(function: str) -> NoReturn:

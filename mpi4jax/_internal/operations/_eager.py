@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -11,13 +11,19 @@ import jax.numpy as jnp
 
 from ..arguments.checks import PLAIN_TYPES, array
 from ..environment import settings
-from ..layout.packing import Tree
+from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
 from ._declaration import Declaration
-from ._trees import apply_to_leaves, compare_trees, result_tree, wrong_leaf
+from ._trees import (
+    apply_to_leaves,
+    compare_trees,
+    refuse_status_of_trees,
+    result_tree,
+    wrong_leaf,
+)
 
 T = TypeVar("T")
 
@@ -67,7 +73,7 @@ class EagerCalls(Declaration):
         """Call MPI for a user, whose arrays are still to be checked."""
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
-                if type(operand) is Tree:
+                if any(map(is_tree, operands)):
                     return self._call_with_trees(communicator, *operands, **params)
                 pairs = zip(self.operands, operands, strict=True)
                 operands = tuple(array(self.name, name, x) for name, x in pairs)
@@ -77,13 +83,17 @@ class EagerCalls(Declaration):
         return self._run(communicator, *operands, **params)
 
     def _call_with_trees(
-        self, communicator: Communicator, *trees: Tree, **params: Any
+        self, communicator: Communicator, *operands: Any, **params: Any
     ) -> Any:
+        first_count = len(operands) - self.count_operands
+        pairs = zip(self.operands, operands[:first_count], strict=False)
+        trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
         try:
-            operands = [tree.arrays(self.name) for tree in trees]
+            leaves = [tree.arrays(self.name) for tree in trees]
             if settings.check and self.is_collective:
                 compare_trees(self, communicator, trees[0], params)
-            if not any(operands):
+            operands = (*leaves, *operands[first_count:])
+            if not any(leaves):
                 results: Any = None
             elif trace_state_clean():
                 results = self._run(communicator, *operands, **params)
@@ -94,14 +104,15 @@ class EagerCalls(Declaration):
             raise (wrong_leaf(self, trees, params) or error) from None
         return result_tree(trees[-1], results)
 
-    def apply_to_leaves(self, *operands: Sequence[Any], **params: Any) -> Any:
-        """Call MPI for the leaves of a tree for each operand, whose types are checked."""
+    def apply_to_leaves(self, *operands: Any, **params: Any) -> Any:
+        """Call MPI for a list of leaves in place of each operand that is an array."""
         return apply_to_leaves(self, *operands, **params)
 
     def call_with_status(
         self, communicator: Communicator, *operands: Any, status: Any, **params: Any
     ) -> Any:
         """Call MPI for a user, and have it fill `status` if this is not None."""
+        refuse_status_of_trees(self.name, status, *operands)
         if status is None or not trace_state_clean():
             number = handles.status_number(self.name, status)
             return self(communicator, *operands, status_number=number, **params)

@@ -19,12 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arguments.checks import array
 from ..forms.token import LinearToken, leaf_after
+from ..layout.packing import Tree, group, pack, unpack
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray, ad
 from ._arguments import like
 from ._transposes import is_inexact
+from ._trees import result_tree
 from .primitive import Operation
 
 _linear_operations: dict[str, LinearOperation] = {}
@@ -55,10 +56,19 @@ class LinearOperation(Operation):
 
     def call(self, token: LinearToken, x: Any, **params: Any) -> tuple[Any, LinearToken]:
         """Call MPI for a user. Gives the result, or None, and the token that follows."""
-        x = jnp.asarray(array(self.name, "x", x))
-        leaf = leaf_after(token.leaf, x)
-        *results, leaf = self.apply(x, leaf, leaf, is_tangent=False, **params)
-        return (results[0] if results else None), LinearToken(leaf)
+        tree = Tree("x", x)
+        arrays = list(map(jnp.asarray, tree.arrays(self.name)))
+        leaf = token.leaf
+        results: dict[int, Any] = {}
+        for indices in group(arrays, 0):
+            leaves = [arrays[index] for index in indices]
+            packed = pack(leaves, 0)
+            leaf = leaf_after(leaf, packed)
+            *result, leaf = self.apply(packed, leaf, leaf, is_tangent=False, **params)
+            if result:
+                results.update(zip(indices, unpack(result[0], leaves, 0, 0), strict=True))
+        in_order = [results[index] for index in sorted(results)]
+        return result_tree(tree, in_order), LinearToken(leaf)
 
     def apply(self, *operands: Any, **params: Any) -> Any:
         return self.primitive.bind(*operands, **params)

@@ -13,6 +13,7 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
 from ..xla.call_sites import Envelope, Envelopes
+from ._arguments import fill_leaves
 from ._lowering import fill
 
 
@@ -65,11 +66,13 @@ def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Env
     return tuple(Envelope(*neighbor, size) for neighbor, size in pairs)
 
 
-def fill_blocks(result: Any, fill_value: Any, parts: tuple[tuple[int, int], ...]) -> Any:
-    """The result with the fill value in the parts that no process sends."""
-    if fill_value is None or not parts:
+def fill_blocks(
+    result: Any, padding: Sequence[Any], parts: tuple[tuple[int, int], ...]
+) -> Any:
+    """The result with the padding of each array in the parts that no process sends."""
+    if not parts:
         return result
-    return _fill(result, fill_value, parts)
+    return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)
 
 
 _fill = functools.partial(jax.jit, static_argnums=2)(fill)

@@ -7,6 +7,7 @@ and only move rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 from ..arguments.checks import array, integer
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
-from ._arguments import like, padding
+from ._arguments import arrays_of, fill_leaves, like, padding
 from .primitive import Operation
 
 #: The types of counts that the core reads.
@@ -83,17 +84,23 @@ def counts_array(function: str, argument: str, counts: Any, shape: tuple[int, ..
     return jnp.asarray(counts, dtype if dtype in COUNT_TYPES else jnp.result_type(int))
 
 
-def padded_operand(
+def check_padded(
     function: str, x: Any, capacity: Any, fill_value: Any
-) -> tuple[Any, int, Any]:
-    """The array to send, the capacity of the result, and the value of its remaining rows.
-
-    The value is None for zeros.
-    """
-    x = array(function, "x", x)
-    if np.ndim(x) == 0:
+) -> tuple[int, int, list[Any]]:
+    """The number of rows to send from, the capacity of the result, and its padding."""
+    rows: set[int] = set()
+    for name, leaf in arrays_of(function, "x", x):
+        leaf = array(function, name, leaf)
+        if np.ndim(leaf) == 0:
+            raise ValueError(
+                f"{function} got an array without axes for argument `{name}`, expected one "
+                "with rows"
+            )
+        rows.add(np.shape(leaf)[0])
+    if len(rows) > 1:
         raise ValueError(
-            f"{function} got an array without axes for argument `x`, expected one with rows"
+            f"{function} got arrays with {min(rows)} and with {max(rows)} rows for "
+            "argument `x`, expected the same number in all of a tree"
         )
     capacity = integer(function, "capacity", capacity)
     if capacity < 0:
@@ -101,11 +108,13 @@ def padded_operand(
             f"{function} got {capacity} for argument `capacity`, expected a number of "
             "rows, not negative"
         )
-    return x, capacity, padding(function, "fill_value", fill_value, x, np.shape(x)[1:])
+    return max(rows, default=0), capacity, padding(function, "fill_value", fill_value, x, 1)
 
 
-def fill_up(result: Any, counts: Any, fill_value: Any) -> tuple[Any, Any]:
-    """The result with a value in the rows behind the received ones, and the counts."""
-    if fill_value is not None:
-        result = first_rows(result, counts.sum(), fill_value)
-    return result, counts
+def fill_up(result: Any, counts: Any, padding: Sequence[Any]) -> tuple[Any, Any]:
+    """The result with its padding in the rows behind the received ones, and the counts."""
+
+    def fill(x: Any, value: Any) -> Any:
+        return first_rows(x, counts.sum(), value)
+
+    return fill_leaves(fill, result, padding), counts

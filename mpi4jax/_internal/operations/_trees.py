@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype, check_reduction
-from ..layout.packing import Tree, group, pack, unpack
+from ..layout.packing import Tree, group, is_tree, pack, unpack
 from ..mpi.handles import Communicator
 from ._declaration import Declaration, get_operation
 
@@ -20,12 +20,15 @@ def apply_to_leaves(
 ) -> list[Any]:
     """Call MPI for packed groups of the leaves of a tree for each operand.
 
+    Numbers of rows are those of all leaves.
+
     Returns:
-        The results for the leaves of the last operand, or an empty list if there are none.
+        The results for the leaves of the last tree, or an empty list if there are none.
 
     """
     axis, result_axis = operation.batch_axes(**params)
-    trees = [list(map(jnp.asarray, leaves)) for leaves in operands]
+    first_count = len(operands) - operation.count_operands
+    trees = [list(map(jnp.asarray, leaves)) for leaves in operands[:first_count]]
     results: dict[int, Any] = {}
     # Operands may differ in their leaves, and take different numbers of calls.
     for indices in itertools.zip_longest(*(group(leaves, axis) for leaves in trees)):
@@ -34,7 +37,7 @@ def apply_to_leaves(
             for leaves, positions in zip(trees, indices, strict=True)
         ]
         packed = [None if leaves is None else pack(leaves, axis) for leaves in groups]
-        result = operation.apply_packed(*packed, **params)
+        result = operation.apply_packed(*packed, *operands[first_count:], **params)
         if result is None or groups[-1] is None:
             continue
         unpacked = unpack(result, groups[-1], axis, result_axis)
@@ -57,16 +60,13 @@ def wrong_leaf(
     operation: Declaration, trees: Sequence[Tree], params: dict[str, Any]
 ) -> TypeError | None:
     """The error that names the path of the first leaf that can't be sent, if one can't."""
-
-    def check(name: str, leaf: Any) -> None:
-        dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-        check_dtype(operation.name, name, dtype)
-        if "op_number" in params:
-            check_reduction(operation.name, params["op_number"], dtype, name)
-
     try:
         for tree in trees:
-            tree.check(operation.name, check)
+            for name, leaf in tree.named_arrays(operation.name):
+                dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+                check_dtype(operation.name, name, dtype)
+                if "op_number" in params:
+                    check_reduction(operation.name, params["op_number"], dtype, name)
     except TypeError as error:
         return error
     return None
@@ -77,3 +77,12 @@ def result_tree(tree: Tree, results: Sequence[Any] | None) -> Any:
     if tree.leaves and not results:
         return None
     return jax.tree_util.tree_unflatten(tree.structure, results or [])
+
+
+def refuse_status_of_trees(function: str, status: Any, *operands: Any) -> None:
+    """Raise TypeError for a status beside a tree, which may be several messages."""
+    if status is not None and any(map(is_tree, operands)):
+        raise TypeError(
+            f"{function} got a tree and a status, expected an array with the status: the "
+            "leaves of a tree may be several messages, each of which has one"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm
@@ -13,6 +13,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like
 from ._declaration import get_operation
 from ._shared import SharedOperation
+
+T = TypeVar("T")
 
 
 class AllGather(SharedOperation):
@@ -41,8 +43,16 @@ class AllGather(SharedOperation):
 operation = AllGather()
 
 
+@overload
+def allgather(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def allgather(x: T, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def allgather(x: ArrayLike, *, comm: Comm = None) -> Array:
+def allgather(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
     """Collect an array from every process, on every process.
 
     .. warning::
@@ -50,7 +60,7 @@ def allgather(x: ArrayLike, *, comm: Comm = None) -> Array:
        ``x`` must have the same shape and dtype on all processes.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 

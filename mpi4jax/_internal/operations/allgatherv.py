@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ..arguments.dtypes import SUM
@@ -19,12 +18,14 @@ from ._declaration import get_operation
 from ._ragged import (
     CountsOperation,
     RowsOperation,
+    check_padded,
     counts_array,
     fill_up,
     first_rows,
-    padded_operand,
 )
 from ._shared import SharedOperation
+
+T = TypeVar("T")
 
 
 class AllGatherV(SharedOperation):
@@ -93,6 +94,10 @@ def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array: ...
 
 
 @overload
+def allgatherv(x: T, counts: Counts, *, comm: Comm = None) -> T: ...
+
+
+@overload
 def allgatherv(
     x: ArrayLike,
     counts: ArrayLike,
@@ -103,20 +108,31 @@ def allgatherv(
 ) -> tuple[Array, Array]: ...
 
 
+@overload
+def allgatherv(
+    x: T,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
+
+
 @without_tokens
 def allgatherv(
-    x: ArrayLike,
+    x: ArrayLike | T,
     counts: Counts | ArrayLike,
     *,
     capacity: Integer | None = None,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Array | tuple[Array, Array]:
+) -> Array | T | tuple[Array | T, Array]:
     """Collect arrays of unequal length from all processes, on every process.
 
     Arguments:
-        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
-            the dtype, must be the same on all processes.
+        x: Array input to send, or a tree of arrays. First axis must have size
+            ``counts[rank]``; the others, and the dtype, must be the same on all processes.
         counts (Sequence[int]): The size of the first axis on every process. With a
             capacity, this is the number of rows that this process sends, which the program
             may compute. ``x`` may have more rows.
@@ -137,8 +153,8 @@ def allgatherv(
     name = "allgatherv"
     communicator = handles.communicator(name, comm)
     if capacity is not None:
-        x, capacity, padding = padded_operand(name, x, capacity, fill_value)
-        count, rows = counts_array(name, "counts", counts, ()), np.shape(x)[0]
+        rows, capacity, padding = check_padded(name, x, capacity, fill_value)
+        count = counts_array(name, "counts", counts, ())
         recvcounts = counts_operation(communicator, count, rows=rows, capacity=capacity)
         result = rows_operation(communicator, x, recvcounts, rows=rows, capacity=capacity)
         return fill_up(result, recvcounts, padding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax.numpy as jnp
 
@@ -14,6 +14,8 @@ from ..mpi.handles import Communicator
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
+
+T = TypeVar("T")
 
 
 class AllReduce(Reduction, SharedOperation):
@@ -44,8 +46,16 @@ class AllReduce(Reduction, SharedOperation):
 operation = AllReduce()
 
 
+@overload
+def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def allreduce(x: T, op: Op, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
+def allreduce(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     """Reduce an array over all processes, with the result on every process.
 
     .. note::
@@ -54,7 +64,7 @@ def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
        ``MIN``.
 
     Arguments:
-        x: Array or scalar input.
+        x: Array or scalar input, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ._arguments import check_first_axis
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class AllToAll(Operation):
@@ -24,12 +26,20 @@ class AllToAll(Operation):
 operation = AllToAll()
 
 
+@overload
+def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def alltoall(x: T, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array:
+def alltoall(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
     """Send a slice of an array to every process, and receive one from each.
 
     Arguments:
-        x: Array input to send. First axis must have size ``nproc``.
+        x: Array input to send, or a tree of arrays. First axis must have size ``nproc``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
-
-import numpy as np
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
@@ -14,11 +12,13 @@ from ._arguments import check_rows, like, needs_capacity, row_counts
 from ._ragged import (
     CountsOperation,
     RowsOperation,
+    check_padded,
     counts_array,
     fill_up,
-    padded_operand,
 )
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class AllToAllV(Operation):
@@ -73,6 +73,10 @@ def alltoallv(
 
 
 @overload
+def alltoallv(x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None) -> T: ...
+
+
+@overload
 def alltoallv(
     x: ArrayLike,
     sendcounts: Counts | Array,
@@ -83,21 +87,32 @@ def alltoallv(
 ) -> tuple[Array, Array]: ...
 
 
+@overload
+def alltoallv(
+    x: T,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
+
+
 @without_tokens
 def alltoallv(
-    x: ArrayLike,
+    x: ArrayLike | T,
     sendcounts: Counts | Array,
     recvcounts: Counts | None = None,
     *,
     capacity: Integer | None = None,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Array | tuple[Array, Array]:
+) -> Array | T | tuple[Array | T, Array]:
     """Send a part of an array to every process, and receive one from each.
 
     Arguments:
-        x: Array input to send: the parts for all processes, one after the other in rank
-            order, with shape ``(sum(sendcounts), ...)``.
+        x: Array input to send, or a tree of arrays: the parts for all processes, one after
+            the other in rank order, with shape ``(sum(sendcounts), ...)``.
         sendcounts (Sequence[int]): The size of the part for each process, along the first
             axis. With a capacity, this may be an array that the program computes, and
             ``x`` may have more rows, which are not sent.
@@ -121,7 +136,7 @@ def alltoallv(
     name = "alltoallv"
     communicator = handles.communicator(name, comm)
     if capacity is not None:
-        x, capacity, padding = padded_operand(name, x, capacity, fill_value)
+        rows, capacity, padding = check_padded(name, x, capacity, fill_value)
         if recvcounts is not None:
             raise TypeError(
                 f"{name} got both `recvcounts` and `capacity`, expected one of them: with "
@@ -130,7 +145,7 @@ def alltoallv(
         shape = (communicator.size,)
         sendcounts = counts_array(name, "sendcounts", sendcounts, shape)
         recvcounts = counts_operation(
-            communicator, sendcounts, rows=np.shape(x)[0], capacity=capacity
+            communicator, sendcounts, rows=rows, capacity=capacity
         )
         result = rows_operation(communicator, x, sendcounts, recvcounts, capacity=capacity)
         return fill_up(result, recvcounts, padding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax.numpy as jnp
 
@@ -15,6 +15,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank, zeros_after
 from ._declaration import get_operation
 from ._shared import SharedOperation
+
+T = TypeVar("T")
 
 
 class Bcast(SharedOperation):
@@ -55,8 +57,16 @@ class Bcast(SharedOperation):
 operation = Bcast()
 
 
+@overload
+def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def bcast(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
+def bcast(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
     """Send an array from one process to all others.
 
     .. warning::
@@ -64,8 +74,8 @@ def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
         Unlike mpi4py's bcast, this returns a *new* array with the received data.
 
     Arguments:
-        x: Array or scalar input. Data is only read on the root process. On the others
-            this determines the shape and dtype of the result.
+        x: Array or scalar input, or a tree of them. Data is only read on the root process.
+            On the others this determines the shape and dtype of the result.
         root (int): The process to use as source.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

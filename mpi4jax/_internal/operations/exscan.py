@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,14 @@ from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
+from ..layout.packing import is_tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ._arguments import arrays_of
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
+
+T = TypeVar("T")
 
 
 class ExScan(Reduction):
@@ -81,16 +86,24 @@ operation = ExScan()
 
 # Compiled, as eager calls would spend most of their time on it.
 @functools.partial(jax.jit, static_argnums=1)
-def _neutral(x: Array, op_number: int) -> Array:
-    return jnp.full_like(x, identity(op_number, x.dtype))
+def _neutral(arrays: Sequence[Array], op_number: int) -> list[Array]:
+    return [jnp.full_like(x, identity(op_number, x.dtype)) for x in arrays]
+
+
+@overload
+def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def exscan(x: T, op: Op, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens
-def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
+def exscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     """Reduce an array over the processes before this one.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -106,5 +119,8 @@ def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
     op_number = handles.operator_number("exscan", op)
     initial: Any = x
     if communicator.rank == 0:
-        initial = _neutral(array("exscan", "x", x), op_number)
+        arrays = [array("exscan", name, leaf) for name, leaf in arrays_of("exscan", "x", x)]
+        neutral = _neutral(arrays, op_number)
+        structure = jax.tree_util.tree_structure(x if is_tree(x) else 0)
+        initial = jax.tree_util.tree_unflatten(structure, neutral)
     return operation(communicator, x, initial, op_number=op_number, reverse=False)

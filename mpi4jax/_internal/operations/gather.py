@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._declaration import get_operation
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class Gather(Operation):
@@ -42,8 +44,16 @@ class Gather(Operation):
 operation = Gather()
 
 
+@overload
+def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def gather(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
+def gather(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
     """Collect an array from every process, on one process.
 
     .. warning::
@@ -55,7 +65,7 @@ def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
        The shape of the result differs between the root process and the others.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
 from ._declaration import get_operation
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class GatherV(Operation):
@@ -55,8 +57,18 @@ class GatherV(Operation):
 operation = GatherV()
 
 
+@overload
+def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def gatherv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array:
+def gatherv(
+    x: ArrayLike | T, counts: Counts, root: Integer, *, comm: Comm = None
+) -> Array | T:
     """Collect arrays of unequal length from all processes, on one process.
 
     .. warning::
@@ -64,8 +76,8 @@ def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -
        The shape of the result differs between the root process and the others.
 
     Arguments:
-        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
-            the dtype, must be the same on all processes.
+        x: Array input to send, or a tree of arrays. First axis must have size
+            ``counts[rank]``; the others, and the dtype, must be the same on all processes.
         counts (Sequence[int]): The size of the first axis on every process.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax.numpy as jnp
-import numpy as np
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm
@@ -20,6 +19,8 @@ from ._arguments import bytes_of, like, padding
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class NeighborAllGather(Operation):
@@ -50,11 +51,21 @@ class NeighborAllGather(Operation):
 operation = NeighborAllGather()
 
 
+@overload
+def neighbor_allgather(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def neighbor_allgather(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+
+
 @without_tokens
 @renamed_argument("neighbor_allgather", "edge", "fill_value")
 def neighbor_allgather(
-    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> Array:
+    x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array | T:
     """Send an array to every neighbor, and receive those of the neighbors.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -66,7 +77,7 @@ def neighbor_allgather(
        ``x`` must have the same shape and dtype on all processes.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         fill_value: The value of the blocks that no process sends, at a non-periodic
             edge of a grid: a number, or an array like ``x``. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
@@ -78,6 +89,6 @@ def neighbor_allgather(
 
     """
     communicator, neighbors = neighborhood("neighbor_allgather", comm)
-    fill_value = padding("neighbor_allgather", "fill_value", fill_value, x, np.shape(x))
+    blocks = padding("neighbor_allgather", "fill_value", fill_value, x)
     result = operation(communicator, x)
-    return fill_blocks(result, fill_value, proc_null_blocks(neighbors.sources))
+    return fill_blocks(result, blocks, proc_null_blocks(neighbors.sources))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import (
+    arrays_of,
     bytes_of,
     bytes_of_a_row,
     check_rows,
@@ -27,6 +28,8 @@ from ._arguments import (
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class NeighborAllGatherV(Operation):
@@ -76,11 +79,23 @@ class NeighborAllGatherV(Operation):
 operation = NeighborAllGatherV()
 
 
+@overload
+def neighbor_allgatherv(
+    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def neighbor_allgatherv(
+    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> T: ...
+
+
 @without_tokens
 @renamed_argument("neighbor_allgatherv", "edge", "fill_value")
 def neighbor_allgatherv(
-    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> Array:
+    x: ArrayLike | T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array | T:
     """Send an array to every neighbor, and receive theirs, which may differ in size.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -88,8 +103,8 @@ def neighbor_allgatherv(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send. All processes must have the same shape apart from the first
-            axis.
+        x: Array input to send, or a tree of arrays. All processes must have the same shape
+            apart from the first axis.
         counts (Sequence[int]): The size of the first axis on each neighbor that sends to
             this process. Where there is no process, as many rows are filled with
             ``fill_value``.
@@ -109,10 +124,12 @@ def neighbor_allgatherv(
     for source, count in zip(sources, counts, strict=True):
         if source.rank == communicator.rank:
             check_rows(name, "x", x, count)
-    if np.ndim(x) == 0:
-        raise ValueError(
-            f"{name} got an array of shape () for argument `x`, expected one with rows"
-        )
-    fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
+    for path, leaf in arrays_of(name, "x", x):
+        if np.ndim(leaf) == 0:
+            raise ValueError(
+                f"{name} got an array of shape () for argument `{path}`, expected one with "
+                "rows"
+            )
+    rows = padding(name, "fill_value", fill_value, x, first_axis=1)
     result = operation(communicator, x, counts=counts)
-    return fill_blocks(result, fill_value, proc_null_blocks(sources, counts))
+    return fill_blocks(result, rows, proc_null_blocks(sources, counts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
-from ._arguments import bytes_of_a_row, like, padding
+from ._arguments import arrays_of, bytes_of_a_row, like, padding
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class NeighborAllToAll(Operation):
@@ -49,11 +51,21 @@ class NeighborAllToAll(Operation):
 operation = NeighborAllToAll()
 
 
+@overload
+def neighbor_alltoall(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def neighbor_alltoall(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+
+
 @without_tokens
 @renamed_argument("neighbor_alltoall", "edge", "fill_value")
 def neighbor_alltoall(
-    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> Array:
+    x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array | T:
     """Send a slice of an array to every neighbor, and receive one from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -61,8 +73,9 @@ def neighbor_alltoall(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send: a slice for each neighbor that this process sends to, with
-            shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
+        x: Array input to send, or a tree of arrays: a slice for each neighbor that this
+            process sends to, with shape ``(outdegree, ...)``. All slices have the same
+            shape, on all processes.
         fill_value: The value of the blocks that no process sends, at a non-periodic
             edge of a grid: a number, or an array like a slice. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
@@ -74,12 +87,14 @@ def neighbor_alltoall(
 
     """
     communicator, neighbors = neighborhood("neighbor_alltoall", comm)
-    number = len(neighbors.destinations)
-    if np.ndim(x) == 0 or np.shape(x)[0] != number:
-        raise ValueError(
-            f"neighbor_alltoall got an array of shape {np.shape(x)} for argument `x`, "
-            f"expected ({number}, ...), as this process sends to {number} neighbors"
-        )
-    fill_value = padding("neighbor_alltoall", "fill_value", fill_value, x, np.shape(x)[1:])
+    count = len(neighbors.destinations)
+    for name, leaf in arrays_of("neighbor_alltoall", "x", x):
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != count:
+            raise ValueError(
+                f"neighbor_alltoall got an array of shape {np.shape(leaf)} for argument "
+                f"`{name}`, expected ({count}, ...), as this process sends to {count} "
+                "neighbors"
+            )
+    slices = padding("neighbor_alltoall", "fill_value", fill_value, x, first_axis=1)
     result = operation(communicator, x, backwards=0)
-    return fill_blocks(result, fill_value, proc_null_blocks(neighbors.sources))
+    return fill_blocks(result, slices, proc_null_blocks(neighbors.sources))

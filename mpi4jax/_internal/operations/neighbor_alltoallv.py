@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar, overload
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
@@ -23,6 +21,8 @@ from ._arguments import (
 )
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class NeighborAllToAllV(Operation):
@@ -82,8 +82,7 @@ class NeighborAllToAllV(Operation):
 operation = NeighborAllToAllV()
 
 
-@without_tokens
-@renamed_argument("neighbor_alltoallv", "edge", "fill_value")
+@overload
 def neighbor_alltoallv(
     x: ArrayLike,
     sendcounts: Counts,
@@ -91,7 +90,30 @@ def neighbor_alltoallv(
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Array:
+) -> Array: ...
+
+
+@overload
+def neighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> T: ...
+
+
+@without_tokens
+@renamed_argument("neighbor_alltoallv", "edge", "fill_value")
+def neighbor_alltoallv(
+    x: ArrayLike | T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array | T:
     """Send a part of an array to every neighbor, and receive one from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
@@ -99,8 +121,8 @@ def neighbor_alltoallv(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send: the parts for the neighbors that this process sends to, one
-            after the other, with shape ``(sum(sendcounts), ...)``.
+        x: Array input to send, or a tree of arrays: the parts for the neighbors that this
+            process sends to, one after the other, with shape ``(sum(sendcounts), ...)``.
         sendcounts (Sequence[int]): The size of the part for each of them, along the first
             axis.
         recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
@@ -129,8 +151,8 @@ def neighbor_alltoallv(
                 f"{communicator.rank}), expected the same number"
             )
     check_rows(name, "x", x, sum(sendcounts))
-    fill_value = padding(name, "fill_value", fill_value, x, np.shape(x)[1:])
+    rows = padding(name, "fill_value", fill_value, x, first_axis=1)
     result = operation(
         communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
     )
-    return fill_blocks(result, fill_value, proc_null_blocks(sources, recvcounts))
+    return fill_blocks(result, rows, proc_null_blocks(sources, recvcounts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from ._arguments import (
 )
 from ._linear import LinearOperation, get_linear
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class Recv(Operation):
@@ -73,7 +75,7 @@ operation = Recv()
 linear_operation = LinearRecv(operation)
 
 
-@without_tokens
+@overload
 def recv(
     x: ArrayLike,
     source: Integer = ANY_SOURCE,
@@ -81,7 +83,29 @@ def recv(
     tag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
-) -> Array:
+) -> Array: ...
+
+
+@overload
+def recv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
+
+
+@without_tokens
+def recv(
+    x: ArrayLike | T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array | T:
     """Receive an array from another process.
 
     .. warning::
@@ -89,8 +113,8 @@ def recv(
         Unlike mpi4py's recv, this returns a *new* array with the received data.
 
     Arguments:
-        x: Array or scalar input with the correct shape and dtype. This can contain
-           arbitrary data and will not be overwritten.
+        x: Array or scalar input with the correct shape and dtype, or a tree of them. This
+           can contain arbitrary data and will not be overwritten.
         source (int): Rank of the source MPI process.
         tag (int): Tag of this message.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
+
+T = TypeVar("T")
 
 
 class Reduce(Reduction):
@@ -60,12 +62,20 @@ class Reduce(Reduction):
 operation = Reduce()
 
 
+@overload
+def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def reduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array:
+def reduce(x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None) -> Array | T:
     """Reduce an array over all processes, with the result on one process.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
+
+T = TypeVar("T")
 
 
 class ReduceScatter(Reduction):
@@ -40,12 +42,20 @@ class ReduceScatter(Reduction):
 operation = ReduceScatter()
 
 
+@overload
+def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def reduce_scatter(x: T, op: Op, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
+def reduce_scatter(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     """Reduce an array over all processes, with a slice of the result on each process.
 
     Arguments:
-        x: Array input. First axis must have size ``nproc``.
+        x: Array input, or a tree of arrays. First axis must have size ``nproc``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
+
+T = TypeVar("T")
 
 
 class ReduceScatterV(Reduction):
@@ -56,13 +58,25 @@ class ReduceScatterV(Reduction):
 operation = ReduceScatterV()
 
 
+@overload
+def reduce_scatterv(
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def reduce_scatterv(x: T, op: Op, counts: Counts, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def reduce_scatterv(x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None) -> Array:
+def reduce_scatterv(
+    x: ArrayLike | T, op: Op, counts: Counts, *, comm: Comm = None
+) -> Array | T:
     """Reduce an array over all processes, with some rows of the result on each process.
 
     Arguments:
-        x: Array input: the rows for all processes, one after the other in rank order, with
-            shape ``(sum(counts), ...)``.
+        x: Array input, or a tree of arrays: the rows for all processes, one after the other
+            in rank order, with shape ``(sum(counts), ...)``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         counts (Sequence[int]): The number of rows for each process. It must be the same on
             all processes.

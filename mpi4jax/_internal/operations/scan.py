@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
@@ -10,6 +10,8 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
+
+T = TypeVar("T")
 
 
 class Scan(Reduction):
@@ -41,12 +43,20 @@ class Scan(Reduction):
 operation = Scan()
 
 
+@overload
+def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def scan(x: T, op: Op, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array:
+def scan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     """Reduce an array over this process and those before it.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

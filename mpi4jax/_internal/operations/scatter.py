@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like, root_rank, zeros_after
 from ._declaration import get_operation
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class Scatter(Operation):
@@ -40,8 +42,16 @@ class Scatter(Operation):
 operation = Scatter()
 
 
+@overload
+def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+
+
+@overload
+def scatter(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
+def scatter(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
     """Send each process its slice of an array of one process.
 
     .. warning::
@@ -54,8 +64,9 @@ def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array:
        the others.
 
     Arguments:
-        x: On root, the array to send, with shape ``(nproc, ...)``. Elsewhere, an array
-           with the shape and dtype of the result, whose data is not read.
+        x: On root, the array to send, with shape ``(nproc, ...)``, or a tree of arrays.
+           Elsewhere, an array with the shape and dtype of the result, or a tree of them,
+           whose data is not read.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
@@ -12,6 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
 from ._declaration import get_operation
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class ScatterV(Operation):
@@ -51,8 +53,20 @@ class ScatterV(Operation):
 operation = ScatterV()
 
 
+@overload
+def scatterv(
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
+) -> Array: ...
+
+
+@overload
+def scatterv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
+
+
 @without_tokens
-def scatterv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array:
+def scatterv(
+    x: ArrayLike | T, counts: Counts, root: Integer, *, comm: Comm = None
+) -> Array | T:
     """Send each process its part of an array of one process.
 
     .. warning::
@@ -63,7 +77,7 @@ def scatterv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) 
     Arguments:
         x: On root, the parts for all processes, one after the other in rank order, with
            shape ``(sum(counts), ...)``. Elsewhere, an array with the shape and dtype of
-           the result, ``(counts[rank], ...)``, whose data is not read.
+           the result, ``(counts[rank], ...)``, whose data is not read. Or a tree of arrays.
         counts (Sequence[int]): The size of each process's part along the first axis.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..arguments.checks import integer
-from ..arguments.types import ArrayLike, Comm, Integer
+from ..arguments.types import Comm, Integer
 from ..forms.token import LinearToken, without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -54,11 +54,11 @@ linear_operation = LinearSend(operation)
 
 
 @without_tokens
-def send(x: ArrayLike, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
+def send(x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
     """Send an array to another process.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         dest (int): Rank of the destination MPI process.
         tag (int): Tag of this message.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of

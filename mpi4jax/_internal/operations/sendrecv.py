@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ from ._arguments import (
     source_rank,
 )
 from .primitive import Operation
+
+T = TypeVar("T")
 
 
 class SendRecv(Operation):
@@ -111,9 +113,9 @@ operation = SendRecv()
 tangents_operation = SendRecvTangents()
 
 
-@without_tokens
+@overload
 def sendrecv(
-    sendbuf: ArrayLike,
+    sendbuf: object,
     recvbuf: ArrayLike,
     source: Integer,
     dest: Integer,
@@ -122,7 +124,35 @@ def sendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
-) -> Array:
+) -> Array: ...
+
+
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
+
+
+@without_tokens
+def sendrecv(
+    sendbuf: object,
+    recvbuf: ArrayLike | T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array | T:
     """Send an array to one process while receiving another from a process.
 
     .. warning::
@@ -130,9 +160,9 @@ def sendrecv(
         Unlike mpi4py's sendrecv, this returns a *new* array with the received data.
 
     Arguments:
-        sendbuf: Array or scalar input to send.
-        recvbuf: Array or scalar input with the correct shape and dtype. This can
-           contain arbitrary data and will not be overwritten.
+        sendbuf: Array or scalar input to send, or a tree of them.
+        recvbuf: Array or scalar input with the correct shape and dtype, or a tree of them.
+           This can contain arbitrary data and will not be overwritten.
         source (int): Rank of the source MPI process.
         dest (int): Rank of the destination MPI process.
         sendtag (int): Tag of this message for sending.
