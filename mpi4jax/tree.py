@@ -1,4 +1,4 @@
-"""The operations on whole trees of arrays, with tokens or without as at the top level."""
+"""Older names of operations, from the time when the others took no trees."""
 
 import typing as _typing
 

@@ -1,4 +1,4 @@
-"""Writes `mpi4jax/experimental/tokens/*.pyi`: the functions there are made at run time,
+"""Writes `mpi4jax/experimental/tokens/__init__.pyi`: the functions there are made at run time,
 where editors and type checkers do not see them.
 
     python tools/stubs.py
@@ -146,10 +146,7 @@ def declaration(name: str, signature: inspect.Signature) -> str:
 
 def stubs() -> dict[Path, str]:
     """The texts of all stubs."""
-    return {
-        FOLDER / "__init__.pyi": stub(notoken, tokens),
-        FOLDER / "tree.pyi": stub(notoken.tree, tokens.tree),
-    }
+    return {FOLDER / "__init__.pyi": stub(notoken, tokens)}
 
 
 if __name__ == "__main__":

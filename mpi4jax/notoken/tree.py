@@ -1,6 +1,6 @@
-"""The operations on trees, in their form without tokens."""
+"""Older names of operations, from the time when the others took no trees."""
 
-from .._internal.tree import (
+from . import (
     allgather,
     allreduce,
     alltoall,

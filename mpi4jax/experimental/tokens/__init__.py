@@ -8,7 +8,6 @@ from ... import notoken as _notoken
 from ..._internal.forms import token as _token
 from ..._internal.operations.recv import with_linear_token as _recv_with_linear_token
 from ..._internal.operations.send import with_linear_token as _send_with_linear_token
-from . import tree as tree
 
 __all__ = _notoken.__all__
 
@@ -21,3 +20,5 @@ for _name in __all__:
         if _token.is_operation(_form)
         else _token.with_optional_token(_form)
     )
+
+from . import tree as tree  # noqa: E402 (which has some of these names)

@@ -57,6 +57,7 @@ __all__ = [
 T = TypeVar("T")
 R = TypeVar("R")
 
+@overload
 def allgather(
     x: ArrayLike,
     *,
@@ -70,7 +71,7 @@ def allgather(
        ``x`` must have the same shape and dtype on all processes.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
         token (Token): Accepted and returned, for programs that pass it from call to
@@ -85,6 +86,13 @@ def allgather(
     """
 
 @overload
+def allgather(
+    x: T,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def allgatherv(
     x: ArrayLike,
     counts: Counts,
@@ -95,8 +103,8 @@ def allgatherv(
     """Collect arrays of unequal length from all processes, on every process.
 
     Arguments:
-        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
-            the dtype, must be the same on all processes.
+        x: Array input to send, or a tree of arrays. First axis must have size
+            ``counts[rank]``; the others, and the dtype, must be the same on all processes.
         counts (Sequence[int]): The size of the first axis on every process. With a
             capacity, this is the number of rows that this process sends, which the program
             may compute. ``x`` may have more rows.
@@ -122,6 +130,14 @@ def allgatherv(
 
 @overload
 def allgatherv(
+    x: T,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
+def allgatherv(
     x: ArrayLike,
     counts: ArrayLike,
     *,
@@ -130,6 +146,17 @@ def allgatherv(
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[tuple[Array, Array], Token]: ...
+@overload
+def allgatherv(
+    x: T,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[tuple[T, Array], Token]: ...
+@overload
 def allreduce(
     x: ArrayLike,
     op: Op,
@@ -145,7 +172,7 @@ def allreduce(
        ``MIN``.
 
     Arguments:
-        x: Array or scalar input.
+        x: Array or scalar input, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -160,6 +187,15 @@ def allreduce(
 
     """
 
+@overload
+def allreduce(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def alltoall(
     x: ArrayLike,
     *,
@@ -169,7 +205,7 @@ def alltoall(
     """Send a slice of an array to every process, and receive one from each.
 
     Arguments:
-        x: Array input to send. First axis must have size ``nproc``.
+        x: Array input to send, or a tree of arrays. First axis must have size ``nproc``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
         token (Token): Accepted and returned, for programs that pass it from call to
@@ -184,6 +220,13 @@ def alltoall(
     """
 
 @overload
+def alltoall(
+    x: T,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def alltoallv(
     x: ArrayLike,
     sendcounts: Counts,
@@ -195,8 +238,8 @@ def alltoallv(
     """Send a part of an array to every process, and receive one from each.
 
     Arguments:
-        x: Array input to send: the parts for all processes, one after the other in rank
-            order, with shape ``(sum(sendcounts), ...)``.
+        x: Array input to send, or a tree of arrays: the parts for all processes, one after
+            the other in rank order, with shape ``(sum(sendcounts), ...)``.
         sendcounts (Sequence[int]): The size of the part for each process, along the first
             axis. With a capacity, this may be an array that the program computes, and
             ``x`` may have more rows, which are not sent.
@@ -225,6 +268,15 @@ def alltoallv(
 
 @overload
 def alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
+def alltoallv(
     x: ArrayLike,
     sendcounts: Counts | Array,
     *,
@@ -233,6 +285,16 @@ def alltoallv(
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[tuple[Array, Array], Token]: ...
+@overload
+def alltoallv(
+    x: T,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[tuple[T, Array], Token]: ...
 def barrier(
     *,
     comm: Comm = None,
@@ -251,6 +313,7 @@ def barrier(
 
     """
 
+@overload
 def bcast(
     x: ArrayLike,
     root: Integer,
@@ -265,8 +328,8 @@ def bcast(
         Unlike mpi4py's bcast, this returns a *new* array with the received data.
 
     Arguments:
-        x: Array or scalar input. Data is only read on the root process. On the others
-            this determines the shape and dtype of the result.
+        x: Array or scalar input, or a tree of them. Data is only read on the root process.
+            On the others this determines the shape and dtype of the result.
         root (int): The process to use as source.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -281,6 +344,14 @@ def bcast(
 
     """
 
+@overload
+def bcast(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
 def exchange(
     sendbuf: object,
     recvbuf: T,
@@ -324,6 +395,7 @@ def exchange(
 
     """
 
+@overload
 def exscan(
     x: ArrayLike,
     op: Op,
@@ -334,7 +406,7 @@ def exscan(
     """Reduce an array over the processes before this one.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -352,6 +424,15 @@ def exscan(
 
     """
 
+@overload
+def exscan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def gather(
     x: ArrayLike,
     root: Integer,
@@ -370,7 +451,7 @@ def gather(
        The shape of the result differs between the root process and the others.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -386,6 +467,15 @@ def gather(
 
     """
 
+@overload
+def gather(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def gatherv(
     x: ArrayLike,
     counts: Counts,
@@ -401,8 +491,8 @@ def gatherv(
        The shape of the result differs between the root process and the others.
 
     Arguments:
-        x: Array input to send. First axis must have size ``counts[rank]``; the others, and
-            the dtype, must be the same on all processes.
+        x: Array input to send, or a tree of arrays. First axis must have size
+            ``counts[rank]``; the others, and the dtype, must be the same on all processes.
         counts (Sequence[int]): The size of the first axis on every process.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
@@ -419,6 +509,15 @@ def gatherv(
 
     """
 
+@overload
+def gatherv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
 @overload
 def iallgather(
     x: ArrayLike,
@@ -732,6 +831,7 @@ def isendrecv(
     comm: Comm = None,
     token: Token,
 ) -> tuple[Request[Array], Token]: ...
+@overload
 def neighbor_allgather(
     x: ArrayLike,
     *,
@@ -750,7 +850,7 @@ def neighbor_allgather(
        ``x`` must have the same shape and dtype on all processes.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         fill_value: The value of the blocks that no process sends, at a non-periodic
             edge of a grid: a number, or an array like ``x``. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
@@ -767,6 +867,15 @@ def neighbor_allgather(
 
     """
 
+@overload
+def neighbor_allgather(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def neighbor_allgatherv(
     x: ArrayLike,
     counts: Counts,
@@ -782,8 +891,8 @@ def neighbor_allgatherv(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send. All processes must have the same shape apart from the first
-            axis.
+        x: Array input to send, or a tree of arrays. All processes must have the same shape
+            apart from the first axis.
         counts (Sequence[int]): The size of the first axis on each neighbor that sends to
             this process. Where there is no process, as many rows are filled with
             ``fill_value``.
@@ -802,6 +911,16 @@ def neighbor_allgatherv(
 
     """
 
+@overload
+def neighbor_allgatherv(
+    x: T,
+    counts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def neighbor_alltoall(
     x: ArrayLike,
     *,
@@ -816,8 +935,9 @@ def neighbor_alltoall(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send: a slice for each neighbor that this process sends to, with
-            shape ``(outdegree, ...)``. All slices have the same shape, on all processes.
+        x: Array input to send, or a tree of arrays: a slice for each neighbor that this
+            process sends to, with shape ``(outdegree, ...)``. All slices have the same
+            shape, on all processes.
         fill_value: The value of the blocks that no process sends, at a non-periodic
             edge of a grid: a number, or an array like a slice. ``edge`` is its older name.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
@@ -834,6 +954,15 @@ def neighbor_alltoall(
 
     """
 
+@overload
+def neighbor_alltoall(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def neighbor_alltoallv(
     x: ArrayLike,
     sendcounts: Counts,
@@ -850,8 +979,8 @@ def neighbor_alltoallv(
     is a neighbor once for each edge.
 
     Arguments:
-        x: Array input to send: the parts for the neighbors that this process sends to, one
-            after the other, with shape ``(sum(sendcounts), ...)``.
+        x: Array input to send, or a tree of arrays: the parts for the neighbors that this
+            process sends to, one after the other, with shape ``(sum(sendcounts), ...)``.
         sendcounts (Sequence[int]): The size of the part for each of them, along the first
             axis.
         recvcounts (Sequence[int]): The size of the part that comes from each neighbor that
@@ -872,6 +1001,16 @@ def neighbor_alltoallv(
 
     """
 
+@overload
+def neighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
 @overload
 def overlap(
     communicate: Callable[[], T],
@@ -910,6 +1049,7 @@ def overlap(
     during: Callable[[], R],
     token: Token,
 ) -> tuple[tuple[T, R], Token]: ...
+@overload
 def recv(
     x: ArrayLike,
     source: Integer = ANY_SOURCE,
@@ -926,8 +1066,8 @@ def recv(
         Unlike mpi4py's recv, this returns a *new* array with the received data.
 
     Arguments:
-        x: Array or scalar input with the correct shape and dtype. This can contain
-           arbitrary data and will not be overwritten.
+        x: Array or scalar input with the correct shape and dtype, or a tree of them. This
+           can contain arbitrary data and will not be overwritten.
         source (int): Rank of the source MPI process.
         tag (int): Tag of this message.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
@@ -944,6 +1084,17 @@ def recv(
 
     """
 
+@overload
+def recv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def reduce(
     x: ArrayLike,
     op: Op,
@@ -955,7 +1106,7 @@ def reduce(
     """Reduce an array over all processes, with the result on one process.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
@@ -971,6 +1122,16 @@ def reduce(
 
     """
 
+@overload
+def reduce(
+    x: T,
+    op: Op,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def reduce_scatter(
     x: ArrayLike,
     op: Op,
@@ -981,7 +1142,7 @@ def reduce_scatter(
     """Reduce an array over all processes, with a slice of the result on each process.
 
     Arguments:
-        x: Array input. First axis must have size ``nproc``.
+        x: Array input, or a tree of arrays. First axis must have size ``nproc``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -996,6 +1157,15 @@ def reduce_scatter(
 
     """
 
+@overload
+def reduce_scatter(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def reduce_scatterv(
     x: ArrayLike,
     op: Op,
@@ -1007,8 +1177,8 @@ def reduce_scatterv(
     """Reduce an array over all processes, with some rows of the result on each process.
 
     Arguments:
-        x: Array input: the rows for all processes, one after the other in rank order, with
-            shape ``(sum(counts), ...)``.
+        x: Array input, or a tree of arrays: the rows for all processes, one after the other
+            in rank order, with shape ``(sum(counts), ...)``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         counts (Sequence[int]): The number of rows for each process. It must be the same on
             all processes.
@@ -1026,6 +1196,16 @@ def reduce_scatterv(
 
     """
 
+@overload
+def reduce_scatterv(
+    x: T,
+    op: Op,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def scan(
     x: ArrayLike,
     op: Op,
@@ -1036,7 +1216,7 @@ def scan(
     """Reduce an array over this process and those before it.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -1051,6 +1231,15 @@ def scan(
 
     """
 
+@overload
+def scan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def scatter(
     x: ArrayLike,
     root: Integer,
@@ -1070,8 +1259,9 @@ def scatter(
        the others.
 
     Arguments:
-        x: On root, the array to send, with shape ``(nproc, ...)``. Elsewhere, an array
-           with the shape and dtype of the result, whose data is not read.
+        x: On root, the array to send, with shape ``(nproc, ...)``, or a tree of arrays.
+           Elsewhere, an array with the shape and dtype of the result, or a tree of them,
+           whose data is not read.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
             :obj:`COMM_WORLD`).
@@ -1086,6 +1276,15 @@ def scatter(
 
     """
 
+@overload
+def scatter(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
+@overload
 def scatterv(
     x: ArrayLike,
     counts: Counts,
@@ -1104,7 +1303,7 @@ def scatterv(
     Arguments:
         x: On root, the parts for all processes, one after the other in rank order, with
            shape ``(sum(counts), ...)``. Elsewhere, an array with the shape and dtype of
-           the result, ``(counts[rank], ...)``, whose data is not read.
+           the result, ``(counts[rank], ...)``, whose data is not read. Or a tree of arrays.
         counts (Sequence[int]): The size of each process's part along the first axis.
         root (int): Rank of the root process.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
@@ -1120,8 +1319,17 @@ def scatterv(
 
     """
 
+@overload
+def scatterv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
 def send(
-    x: ArrayLike,
+    x: object,
     dest: Integer,
     *,
     tag: Integer = 0,
@@ -1131,7 +1339,7 @@ def send(
     """Send an array to another process.
 
     Arguments:
-        x: Array or scalar input to send.
+        x: Array or scalar input to send, or a tree of them.
         dest (int): Rank of the destination MPI process.
         tag (int): Tag of this message.
         comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
@@ -1144,8 +1352,9 @@ def send(
 
     """
 
+@overload
 def sendrecv(
-    sendbuf: ArrayLike,
+    sendbuf: object,
     recvbuf: ArrayLike,
     source: Integer,
     dest: Integer,
@@ -1163,9 +1372,9 @@ def sendrecv(
         Unlike mpi4py's sendrecv, this returns a *new* array with the received data.
 
     Arguments:
-        sendbuf: Array or scalar input to send.
-        recvbuf: Array or scalar input with the correct shape and dtype. This can
-           contain arbitrary data and will not be overwritten.
+        sendbuf: Array or scalar input to send, or a tree of them.
+        recvbuf: Array or scalar input with the correct shape and dtype, or a tree of them.
+           This can contain arbitrary data and will not be overwritten.
         source (int): Rank of the source MPI process.
         dest (int): Rank of the destination MPI process.
         sendtag (int): Tag of this message for sending.
@@ -1185,6 +1394,19 @@ def sendrecv(
 
     """
 
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+    token: Token | None = None,
+) -> tuple[T, Token]: ...
 @overload
 def wait(
     request: Request[T],

@@ -1,9 +1,31 @@
-"""The operations on trees, in their form with tokens."""
+"""Older names of operations, from the time when the others took no trees."""
 
-from ..._internal.forms.token import with_tokens as _with_tokens
-from ...notoken import tree as _notoken
+from . import (
+    allgather,
+    allreduce,
+    alltoall,
+    bcast,
+    gather,
+    recv,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+    send,
+    sendrecv,
+)
 
-__all__ = _notoken.__all__
-
-for _name in __all__:
-    globals()[_name] = _with_tokens(getattr(_notoken, _name))
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "bcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scan",
+    "scatter",
+    "send",
+    "sendrecv",
+]
