@@ -1,5 +1,5 @@
-"""Writes `mpi4jax/experimental/tokens/__init__.pyi`: the functions there are made at run time,
-where editors and type checkers do not see them.
+"""Writes `mpi4jax/experimental/tokens/__init__.pyi`: the functions there are made at run
+time, where editors and type checkers do not see them.
 
     python tools/stubs.py
 

@@ -21,6 +21,7 @@ from ._arguments import (
     source_rank,
 )
 from ._linear import LinearOperation, get_linear
+from ._trees import refuse_status_of_trees
 from .primitive import Operation
 
 T = TypeVar("T")
@@ -146,6 +147,7 @@ def with_linear_token(
     comm: Any = None,
     status: Any = None,
 ) -> tuple[Any, LinearToken]:
+    refuse_status_of_trees("recv", status, x)
     communicator = handles.communicator("recv", comm)
     result = linear_operation.call(
         token,

@@ -60,7 +60,7 @@ class Case:
         self.status = status
 
     def call(self, x: Any) -> Any:
-        """Call the operation, in a program or outside."""
+        """Call the operation with an array or a tree of arrays, in a program or outside."""
         raise NotImplementedError
 
     def shape(self, block: Shape) -> Shape:

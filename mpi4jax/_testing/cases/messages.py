@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from mpi4py import MPI
 
@@ -117,7 +118,7 @@ class Sendrecv(Case):
         return 0, MPI.ANY_TAG
 
     def buffer(self, x: Any) -> Any:
-        """An array of the received shape and type."""
+        """An array of the received shape and type, or a tree of them."""
         return x
 
     def call(self, x: Any) -> Any:
@@ -154,7 +155,7 @@ class SendrecvWithTags(Sendrecv):
         return self.rank + 5, self.left + 5
 
     def buffer(self, x: Any) -> Any:
-        return jnp.zeros_like(x)
+        return jax.tree.map(jnp.zeros_like, x)
 
 
 class SendrecvInLine(Sendrecv):
@@ -171,7 +172,7 @@ class SendrecvInLine(Sendrecv):
         return self.right if self.rank < self.size - 1 else MPI.PROC_NULL
 
     def buffer(self, x: Any) -> Any:
-        return 3 * x
+        return jax.tree.map(lambda array: 3 * array, x)
 
     def result(self, xs: Arrays) -> Array:
         return xs[self.left] if self.rank > 0 else 3 * xs[0]
@@ -186,4 +187,7 @@ class SendrecvOfUnequal(Sendrecv):
         return (self.rank + 1, *block)
 
     def buffer(self, x: Any) -> Any:
-        return jnp.zeros((self.left + 1, *x.shape[1:]), x.dtype)
+        def zeros(array: Any) -> Any:
+            return jnp.zeros((self.left + 1, *array.shape[1:]), array.dtype)
+
+        return jax.tree.map(zeros, x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,7 +21,8 @@ def split(x: Array, counts: Sequence[int]) -> list[Array]:
 
 def _first_rows(x: Any, counts: Any, rows: int) -> Any:
     """The first `rows` rows of a result with a capacity, zeroed if `counts` are wrong."""
-    return jnp.where(counts.sum() == rows, x[:rows], jnp.zeros((), x.dtype))
+    is_right = counts.sum() == rows
+    return jax.tree.map(lambda y: jnp.where(is_right, y[:rows], jnp.zeros((), y.dtype)), x)
 
 
 class Allgatherv(Case):

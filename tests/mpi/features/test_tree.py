@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every import calling, over
+from every import over
 from mpi4py import MPI
 
 import mpi4jax
@@ -17,12 +17,14 @@ from mpi4jax._internal.environment import settings
 from mpi4jax._internal.forms.token import EmptyToken
 from mpi4jax._internal.layout import packing
 from mpi4jax._testing.cases import CASES, OPERATORS
+from mpi4jax.experimental import tokens
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 RIGHT, LEFT = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 NULL = MPI.PROC_NULL
-NAMES = mpi.tree.__all__
+
+X = np.ones(2)
 
 #: Elements of float32 that are too many to be packed.
 MANY = packing.LARGEST_PACKED // 4 + 1
@@ -40,7 +42,7 @@ MESSAGES = 4
 
 @pytest.fixture
 def calls_of(calls_of):
-    """Removes the barrier by which MPI4JAX_CHECK compares trees."""
+    """The same but for the barrier by which MPI4JAX_CHECK compares trees."""
 
     def call(function, *args):
         result, calls = calls_of(function, *args)
@@ -51,12 +53,13 @@ def calls_of(calls_of):
     return call
 
 
-no_vectors = [
+#: `exchange` packs leaves of all types, and a barrier has none.
+on_trees = [
     case
     for case in CASES.values()
-    if set(case.operations) <= set(NAMES) and not case.variant and case.is_linear
+    if case.is_linear and not {*case.operations} & {"barrier", "exchange"}
 ]
-differentiable = [case for case in no_vectors if case.has_derivative]
+differentiable = [case for case in on_trees if case.has_derivative]
 
 
 def is_block(x):
@@ -78,28 +81,24 @@ def arrays_of(case):
     return leaves, structure
 
 
-def without_status(function):
-    """The operations on trees have none, as they receive several messages."""
-    return lambda *args, status=None, **kwargs: function(*args, **kwargs)
-
-
-def on_trees(case, module=mpi.tree):
-    """The call of a case, with the functions for trees."""
-    functions = {name: without_status(getattr(module, name)) for name in case.operations}
-
-    def call(tree):
-        with calling(case, functions):
-            return case.call(tree)
-
-    return call
+def calls_with(case, messages):
+    """The calls with a tree of so many messages. Counts are exchanged once."""
+    is_ragged = case.variant == "capacity"
+    return Counter(
+        {
+            name: count if is_ragged and not name.endswith("v") else messages * count
+            for name, count in case.calls.items()
+        }
+    )
 
 
 @pytest.mark.parametrize("mode", ["eager", "jit", "loop"])
-@over(no_vectors)
+@over(on_trees)
 def test_values(case, mode, calls_of):
     leaves, structure = arrays_of(case)
     mine = jax.tree.unflatten(structure, [xs[RANK] for xs in leaves])
-    call = on_trees(case)
+    call = case.call
+    jax.block_until_ready(call(mine))  # which may make a communicator
     repeats = 1
     if mode == "jit":
         call = jax.jit(call)
@@ -114,45 +113,48 @@ def test_values(case, mode, calls_of):
             return jax.lax.fori_loop(0, 2, step, call_shapes(case, tree))
 
     result, calls = calls_of(call, mine)
-    for leaf, xs in zip(jax.tree.leaves(result), leaves, strict=True):
-        np.testing.assert_array_equal(leaf, case.result(xs), strict=True)
+    for found, xs in zip(jax.tree.leaves(result), leaves, strict=True):
+        np.testing.assert_array_equal(found, case.result(xs), strict=True)
     assert jax.tree.structure(result) == structure
-    assert calls == Counter({n: repeats * MESSAGES * c for n, c in case.calls.items()})
+    expected = calls_with(case, MESSAGES)
+    assert calls == Counter({name: repeats * n for name, n in expected.items()})
 
 
 def call_shapes(case, tree):
     """Zeros of the shapes that a call gives."""
-    shapes = jax.eval_shape(on_trees(case), tree)
+    shapes = jax.eval_shape(case.call, tree)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_forms(name):
-    assert mpi4jax.experimental.notoken.tree is mpi.tree
+@pytest.mark.parametrize("name", mpi.tree.__all__)
+def test_older_names(name):
+    """`tree.allreduce` is `allreduce`, in each namespace."""
+    for namespace in (mpi4jax, mpi, tokens, mpi4jax.experimental.notoken):
+        assert getattr(namespace.tree, name) is getattr(namespace, name)
     with pytest.raises(RuntimeError, match=f"{name} got a token"):
-        getattr(mpi.tree, name)({}, token=None)
+        getattr(mpi, name)({}, token=None)
 
 
 def test_with_tokens():
     tree = {"a": jnp.ones(3), "b": (2.0, np.arange(2))}
-    token_before = EmptyToken()
-    result, token = mpi4jax.tree.allreduce(tree, MPI.SUM, token=token_before)
-    assert token is token_before
+    given = EmptyToken()
+    result, token = mpi4jax.allreduce(tree, MPI.SUM, token=given)
+    assert token is given
     expected = {"a": SIZE * np.ones(3), "b": (2.0 * SIZE, SIZE * np.arange(2))}
     jax.tree.map(np.testing.assert_array_equal, result, expected)
-    assert isinstance(mpi4jax.tree.send(tree, NULL), EmptyToken)
+    assert isinstance(mpi4jax.send(tree, NULL), EmptyToken)
 
     @jax.jit
     def chain(tree, token):
-        tree, token = mpi4jax.tree.bcast(tree, 0, token=token)
-        return mpi4jax.tree.allreduce(tree, op=MPI.MAX, token=token)
+        tree, token = mpi4jax.bcast(tree, 0, token=token)
+        return mpi4jax.allreduce(tree, op=MPI.MAX, token=token)
 
-    jax.tree.map(np.testing.assert_array_equal, chain(tree, token_before)[0], tree)
+    jax.tree.map(np.testing.assert_array_equal, chain(tree, given)[0], tree)
 
 
 def test_200_small_leaves_are_one_message(calls_of):
     tree = [jnp.full(256, float(n)) for n in range(200)]
-    call = functools.partial(mpi.tree.allreduce, op=MPI.SUM)
+    call = functools.partial(mpi.allreduce, op=MPI.SUM)
     for function in (call, jax.jit(call)):
         result, calls = calls_of(function, tree)
         assert calls == Counter(Allreduce=1)
@@ -161,9 +163,9 @@ def test_200_small_leaves_are_one_message(calls_of):
 
 
 def test_a_large_leaf_is_not_copied():
-    """A large leaf is an operation of its own, maybe in place; small ones are packed."""
+    """It is the operation itself, which may be in place; the small ones are packed."""
     tree = [jnp.ones(MANY), jnp.ones(MANY), jnp.ones(2), jnp.ones(3)]
-    program = jax.jit(lambda x: mpi.tree.allreduce([2 * y for y in x], op=MPI.SUM))
+    program = jax.jit(lambda x: mpi.allreduce([2 * y for y in x], op=MPI.SUM))
     text = program.lower(tree).as_text()
     assert text.count("stablehlo.concatenate") == 1
     assert text.count("mpi_allreduce_ffi") == 3
@@ -183,7 +185,7 @@ def test_an_eager_call_is_compiled_once():
     # With MPI4JAX_CHECK, another one compares the trees.
     programs = 2 if settings.check else 1
     for _ in range(2):
-        jax.block_until_ready(mpi.tree.allreduce(tree, MPI.SUM, comm=comm))
+        jax.block_until_ready(mpi.allreduce(tree, MPI.SUM, comm=comm))
         assert len(compiled) == programs
     comm.Free()
 
@@ -191,11 +193,11 @@ def test_an_eager_call_is_compiled_once():
 def test_trees_without_leaves(calls_of):
     for tree in ({}, [], None, {"a": (None, [])}):
         for transform in (lambda f: f, jax.jit):
-            call = transform(lambda t: mpi.tree.allreduce(t, op=MPI.SUM))
+            call = transform(lambda t: mpi.allreduce(t, op=MPI.SUM))
             assert calls_of(call, tree) == (tree, Counter())
-            call = transform(lambda t: mpi.tree.sendrecv(t, t, LEFT, RIGHT))
+            call = transform(lambda t: mpi.sendrecv(t, t, LEFT, RIGHT))
             assert calls_of(call, tree) == (tree, Counter())
-        assert mpi.tree.send(tree, RIGHT) is None
+        assert mpi.send(tree, RIGHT) is None
 
 
 @pytest.mark.parametrize("name", ["bcast", "gather", "reduce", "allreduce"])
@@ -207,7 +209,7 @@ def test_the_last_leaf_is_empty(name):
         "reduce": (MPI.SUM, 0),
         "allreduce": (MPI.SUM,),
     }
-    call = getattr(mpi.tree, name)
+    call = getattr(mpi, name)
     tree = [jnp.ones(5), jnp.ones(0)]
     full, empty = jax.jit(lambda tree: call(tree, *arguments[name]))(tree)
     assert full.size
@@ -216,12 +218,12 @@ def test_the_last_leaf_is_empty(name):
 
 def test_scalars_and_arrays_of_numpys():
     tree = [1, 2.0, np.float32(3), np.arange(3), True, 1j]
-    result = mpi.tree.bcast(tree, SIZE - 1)
+    result = mpi.bcast(tree, SIZE - 1)
     assert all(isinstance(leaf, jax.Array) for leaf in result)
-    for leaf_result, operand in zip(result, tree, strict=True):
-        single = mpi.bcast(operand, SIZE - 1)
-        np.testing.assert_array_equal(leaf_result, single, strict=True)
-        assert leaf_result.dtype == single.dtype
+    for found, given in zip(result, tree, strict=True):
+        single = mpi.bcast(given, SIZE - 1)
+        np.testing.assert_array_equal(found, single, strict=True)
+        assert found.dtype == single.dtype
 
 
 def every_type():
@@ -240,7 +242,7 @@ def test_types(mode, calls_of):
         name: (jnp.asarray([0, 1, 1], name), jnp.full((2, 1), RANK % 2).astype(name))
         for name in types
     }
-    call = functools.partial(mpi.tree.bcast, root=SIZE - 1)
+    call = functools.partial(mpi.bcast, root=SIZE - 1)
     result, calls = calls_of(call if mode == "eager" else jax.jit(call), tree)
     assert calls == Counter(Bcast=len(types))
     for name, (first, second) in result.items():
@@ -254,7 +256,7 @@ def test_types(mode, calls_of):
 def test_short_floats_do_not_mix(calls_of):
     """MPI has both as integers of 16 bits, but adds them by different rules."""
     tree = [jnp.full(2, 1.5, t) for t in (jnp.float16, jnp.bfloat16, jnp.float16)]
-    result, calls = calls_of(lambda: mpi.tree.allreduce(tree, op=MPI.SUM))
+    result, calls = calls_of(lambda: mpi.allreduce(tree, op=MPI.SUM))
     assert calls == Counter(Allreduce=2)
     for leaf in result:
         np.testing.assert_array_equal(leaf.astype(np.float32), [1.5 * SIZE] * 2)
@@ -270,25 +272,25 @@ def test_user_made_operators():
         commute=True,
     )
     tree = [jnp.float32(RANK), jnp.arange(3.0) - RANK]
-    first, second = jax.block_until_ready(mpi.tree.allreduce(tree, op))
+    first, second = jax.block_until_ready(mpi.allreduce(tree, op))
     assert first == SIZE - 1
     np.testing.assert_array_equal(second, np.arange(3.0))
     op.Free()
 
 
 def test_trees_that_are_unequal_on_both_sides(calls_of):
-    """The sent and the received tree take different numbers of messages."""
+    """What is sent and what is received take different numbers of messages."""
 
     def tree_of(rank):
         tree = {"x": np.full(3, rank, np.float32), "y": np.full(2, rank, np.int32)}
         return tree if rank % 2 else {"x": np.full((2, 2), rank, np.float32)}
 
     def ring(sent, like):
-        return mpi.tree.sendrecv(sent, like, LEFT, RIGHT, sendtag=3)
+        return mpi.sendrecv(sent, like, LEFT, RIGHT, sendtag=3)
 
     def line(sent, like):
         source, dest = LEFT if RANK else NULL, RIGHT if RANK < SIZE - 1 else NULL
-        return mpi.tree.sendrecv(sent, like, source, dest)
+        return mpi.sendrecv(sent, like, source, dest)
 
     zeros = jax.tree.map(np.zeros_like, tree_of(LEFT))
     for transform in (lambda f: f, jax.jit):
@@ -297,7 +299,7 @@ def test_trees_that_are_unequal_on_both_sides(calls_of):
         result = transform(line)(tree_of(RANK), zeros)
         expected = tree_of(LEFT) if RANK else zeros
         jax.tree.map(np.testing.assert_array_equal, result, expected)
-    assert calls_of(lambda: mpi.tree.sendrecv(tree_of(1), [], NULL, NULL))[0] == []
+    assert calls_of(lambda: mpi.sendrecv(tree_of(1), [], NULL, NULL))[0] == []
 
 
 @pytest.mark.ranks(2)
@@ -307,10 +309,10 @@ def test_send_and_recv(calls_of):
         return
     for transform in (lambda f: f, jax.jit):
         if RANK == 0:
-            call = transform(lambda t: (mpi.tree.send(t, 1, tag=7), t)[1])
+            call = transform(lambda t: (mpi.send(t, 1, tag=7), t)[1])
             assert calls_of(call, tree)[1] == Counter(Send=2)
         else:
-            call = transform(lambda t: mpi.tree.recv(t, 0, tag=7))
+            call = transform(lambda t: mpi.recv(t, 0, tag=7))
             result, calls = calls_of(call, jax.tree.map(jnp.zeros_like, tree))
             assert calls == Counter(Recv=2)
             jax.tree.map(np.testing.assert_array_equal, result, tree)
@@ -331,9 +333,9 @@ def one_by_one(case):
 SMALL = ((3,), (2, 2), ())
 
 
-def same_leaves(actual, expected):
-    for leaf, expected_leaf in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-12)
+def same_leaves(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("enable_x64")
@@ -343,7 +345,7 @@ def test_derivatives(case, monkeypatch):
     monkeypatch.setattr(packing, "LARGEST_PACKED", 24)
     shapes = [case.shape(block) for block in SMALL]
     x, t = floats(shapes, 1), floats(shapes, 2)
-    f, g = on_trees(case), one_by_one(case)
+    f, g = case.call, one_by_one(case)
     shape_of_result = [leaf.shape for leaf in jax.eval_shape(f, x)]
     cotangent = floats(shape_of_result, 3)
 
@@ -354,10 +356,10 @@ def test_derivatives(case, monkeypatch):
             for function in (f, g)
         ]
 
-    results, expected = derivatives(x, t, cotangent)
-    for tree, leaves in zip(results, expected, strict=True):
+    found, expected = derivatives(x, t, cotangent)
+    for tree, leaves in zip(found, expected, strict=True):
         same_leaves(tree, leaves)
-    pulled = results[2]
+    pulled = found[2]
     if case.is_linear and not case.is_shared:
 
         def dot(us, vs):
@@ -374,7 +376,7 @@ def test_derivatives(case, monkeypatch):
 def test_messages_of_a_gradient(case, calls_of):
     """There and back, each as one message."""
     x = floats([case.shape(block) for block in SMALL], 1)
-    f = on_trees(case)
+    f = case.call
 
     @jax.jit
     def of_tree(x):
@@ -402,23 +404,21 @@ def test_gradient_of_shared_parameters():
 
     @jax.jit
     def step(parameters):
-        return mpi.tree.allreduce(jax.grad(loss)(parameters, data), op=MPI.SUM)
+        return mpi.allreduce(jax.grad(loss)(parameters, data), op=MPI.SUM)
 
     everyones = jnp.concatenate(COMM.allgather(data))
-    result, expected = step(parameters), jax.grad(loss)(parameters, everyones)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-12), result, expected
-    )
+    found, expected = step(parameters), jax.grad(loss)(parameters, everyones)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), found, expected)
 
 
-@over(no_vectors)
+@over(on_trees)
 def test_vmap(case, calls_of):
     """A batch of trees travels as one tree does."""
     batch = 3
     shapes = [case.shape(block) for block in SMALL]
     generator = np.random.default_rng(RANK)
     xs = [generator.integers(1, 4, (batch, *s)).astype(np.float32) for s in shapes]
-    f = on_trees(case)
+    f = case.call
     result, calls = calls_of(jax.jit(jax.vmap(f)), xs)
     assert calls == case.calls
     for n in range(batch):
@@ -438,44 +438,111 @@ def test_vmap(case, calls_of):
 def test_errors_name_the_leaf(transform):
     key = jax.random.key(0)
     for leaf, text in (
-        (key, r"an array of type key<fry> for argument \"tree['a'][1]\": PRNG keys"),
-        (True, "an array of type bool for argument \"tree['a'][1]\" for op=MPI.SUM, which"),
+        (key, r"an array of type key<fry> for argument \"x['a'][1]\": PRNG keys"),
+        (True, "an array of type bool for argument \"x['a'][1]\" for op=MPI.SUM, which"),
     ):
         with pytest.raises(TypeError) as raised:
-            transform(lambda leaf: mpi.tree.allreduce({"a": [1.0, leaf]}, op=MPI.SUM))(leaf)
+            transform(lambda leaf: mpi.allreduce({"a": [1.0, leaf]}, op=MPI.SUM))(leaf)
         assert text.replace("\\", "") in str(raised.value)
 
 
 def test_what_is_no_array():
-    text = "allreduce got unexpected type for argument \"tree\\['a'\\]\\[1\\]\" "
+    text = "allreduce got unexpected type for argument \"x\\['a'\\]\\[1\\]\" "
     with pytest.raises(TypeError, match=text):
-        mpi.tree.allreduce({"a": [1.0, "x"]}, op=MPI.SUM)
-    with pytest.raises(TypeError, match='sendrecv got .* for argument "recvtree\\[0\\]" '):
-        mpi.tree.sendrecv([1.0], [object()], LEFT, RIGHT)
+        mpi.allreduce({"a": [1.0, "x"]}, op=MPI.SUM)
+    with pytest.raises(TypeError, match='sendrecv got .* for argument "recvbuf\\[0\\]" '):
+        mpi.sendrecv([1.0], [object()], LEFT, RIGHT)
     masked = np.ma.masked_array([1.0, 2.0], [0, 1])
-    with pytest.raises(
-        TypeError, match="got a masked array for argument \"tree\\['m'\\]\""
-    ):
-        mpi.tree.bcast({"m": masked}, 0)
+    with pytest.raises(TypeError, match="got a masked array for argument \"x\\['m'\\]\""):
+        mpi.bcast({"m": masked}, 0)
     with pytest.raises(TypeError, match='bcast got unexpected type for argument "root"'):
-        mpi.tree.bcast({}, "0")
+        mpi.bcast({}, "0")
 
 
 @pytest.mark.parametrize("name", ["alltoall", "reduce_scatter", "scatter"])
 def test_leaves_without_slices(name):
     arguments = {"scatter": (RANK,), "reduce_scatter": (MPI.SUM,)}.get(name, ())
     tree = {"a": np.ones((SIZE, 2)), "b": [np.ones(SIZE + 1)]}
-    text = r"input must have shape \(nproc, ...\), unlike tree\['b'\]\[0\]: "
+    text = r"input must have shape \(nproc, ...\), unlike x\['b'\]\[0\]: "
     text += rf"got shape \({SIZE + 1},\), and nproc is {SIZE}"
     with pytest.raises(ValueError, match=f"^{name.capitalize()} {text}"):
-        getattr(mpi.tree, name)(tree, *arguments)
+        getattr(mpi, name)(tree, *arguments)
+
+
+def test_leaves_with_other_rows():
+    counts = [2] * SIZE
+    tree = {"a": np.ones((2, 3)), "b": (np.ones(3),)}
+    text = r"got an array of shape \(3,\) for argument `x\['b'\]\[0\]`, expected \(2, ...\)"
+    with pytest.raises(ValueError, match=f"^allgatherv {text}"):
+        mpi.allgatherv(tree, counts)
+    with pytest.raises(ValueError, match=f"^gatherv {text}"):
+        mpi.gatherv(tree, counts, 0)
+    text = "^allgatherv got arrays with 2 and with 3 rows for argument `x`, expected the"
+    with pytest.raises(ValueError, match=text):
+        mpi.allgatherv(tree, 2, capacity=2 * SIZE)
+    text = "^alltoallv got an array without axes for argument `x\\[1\\]`, expected one with"
+    with pytest.raises(ValueError, match=text):
+        mpi.alltoallv([np.ones(2), 3.0], counts, capacity=2)
+
+
+def test_a_status_of_several_messages():
+    text = "got a tree and a status, expected an array with the status"
+    for call in (
+        lambda: mpi.recv([X], NULL, status=MPI.Status()),
+        lambda: mpi.sendrecv(X, [X], NULL, NULL, status=MPI.Status()),
+        lambda: tokens.recv([X], NULL, status=MPI.Status(), token=mpi4jax.create_token()),
+    ):
+        with pytest.raises(TypeError, match=text):
+            call()
+
+
+def test_fill_value():
+    """One value for all leaves, in the type of each."""
+    tree = {"a": np.ones((1, 2), np.float32), "b": [np.ones(1, np.int32)]}
+    result, counts = mpi.allgatherv(tree, 1, capacity=SIZE + 1, fill_value=7)
+    assert counts.tolist() == [1] * SIZE
+    assert result["a"].tolist() == [[1, 1]] * SIZE + [[7, 7]]
+    assert result["b"][0].tolist() == [1] * SIZE + [7]
+    grid = COMM.Create_cart([SIZE], [False])
+    result = mpi.neighbor_allgather({"x": 1.0, "y": (2,)}, fill_value=7, comm=grid)
+    ends = [7 if RANK == 0 else 1, 7 if RANK == SIZE - 1 else 1]
+    assert result["x"].tolist() == ends
+    assert result["y"][0].tolist() == [7 if end == 7 else 2 for end in ends]
+    with pytest.raises(TypeError, match="got float32 .* `fill_value`, expected .* int32"):
+        mpi.neighbor_allgather([1], fill_value=jnp.float32(0.5), comm=grid)
+    grid.Free()
+
+
+@pytest.mark.ranks(2)
+def test_gradient_through_tokens(calls_of):
+    """Fails if a leaf is left out of what a linear token carries."""
+    if RANK > 1:
+        return
+
+    def loss(tree):
+        token = mpi4jax.create_token(tree)
+        if RANK == 0:
+            token = tokens.send(tree, 1, token=token)
+            return mpi4jax.tie(jnp.float32(0), token)
+        tree, token = tokens.recv(tree, 0, token=token)
+        value = jnp.sum(tree["a"] ** 2) + 3 * tree["b"][0] + tree["b"][1].sum()
+        return mpi4jax.tie(value, token)
+
+    tree = {"a": jnp.arange(3.0), "b": [jnp.float32(2), jnp.ones(MANY)]}
+    for transform in (lambda f: f, jax.jit):
+        (gradient, calls) = calls_of(transform(jax.grad(loss)), tree)
+        assert calls == Counter(Send=2, Recv=2)
+        expected = {"a": 2 * tree["a"], "b": [3.0, jnp.ones(MANY)]}
+        if RANK == 1:
+            expected = jax.tree.map(jnp.zeros_like, expected)
+        jax.tree.map(np.testing.assert_array_equal, gradient, expected)
 
 
 def test_operators():
     tree = [jnp.asarray([1, 2 + RANK]), jnp.asarray(3)]
     everyones = COMM.allgather([np.asarray(x) for x in tree])
     for name, operator in OPERATORS.items():
-        result = mpi.tree.allreduce(tree, operator.op)
-        for n, leaf in enumerate(result):
+        found = mpi.allreduce(tree, operator.op)
+        for n, leaf in enumerate(found):
             expected = operator.reduce([xs[n] for xs in everyones])
             np.testing.assert_array_equal(leaf, expected, err_msg=name)
