@@ -57,7 +57,7 @@ reveal_type(tokens.recv(x, 0, token=linear))  # tuple[Array, Token]
 reveal_type(mpi4jax.tie(x, linear))  # Array
 reveal_type(tokens.ibcast(x, 0, token=linear)[0])  # Request[Array]
 
-mpi4jax.allreduce("text", op=MPI.SUM)  # error
+mpi4jax.alltoall()  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=None)  # error
 mpi4jax.gather(x, None)  # error
 spread(x, MPI.SUM, MPI.SUM)  # error

@@ -50,7 +50,10 @@ reveal_type(mpi4jax.unpack_hashable(mpi4jax.wrap_as_hashable(comm)))  # Intracom
 reveal_type(mpi4jax.scan(x, mpi4jax.wrap_as_hashable(MPI.MAX))[0])  # Array
 reveal_type(mpi4jax.notoken.scatter(x, root=0))  # Array
 reveal_type(mpi4jax.tree.allreduce({"a": x}, MPI.SUM)[0])  # dict[str, Array]
+reveal_type(mpi4jax.allreduce([x], MPI.SUM)[0])  # list[Array]
+reveal_type(mpi4jax.allgatherv((x,), 1, capacity=9)[0])  # tuple[tuple[Array], Array]
 reveal_type(mpi4jax.notoken.tree.bcast([x], 0))  # list[Array]
+reveal_type(mpi4jax.notoken.sendrecv(x, {"a": x}, 0, 0))  # dict[str, Array]
 linear = mpi4jax.create_token({"a": x})
 reveal_type(mpi4jax.send(x, 0, token=linear))  # Token
 reveal_type(mpi4jax.tie(x, linear))  # Array
@@ -62,7 +65,7 @@ reveal_type(mpi4jax.wait(request, token=token)[0])  # Array
 reveal_type(mpi4jax.overlap(lambda: 1, during=lambda: x))  # tuple[int, Array]
 reveal_type(mpi4jax.notoken.irecv(x, 0))  # Request[Array]
 
-mpi4jax.allreduce("text", op=MPI.SUM)  # error
+mpi4jax.alltoall()  # error
 mpi4jax.allreduce(x, op=sum)  # error
 mpi4jax.allreduce(x, op=MPI.SUM, token=3)  # error
 mpi4jax.bcast(x, "0")  # error
