@@ -28,7 +28,9 @@ LARGEST_PACKED = 1 << 15
 
 def is_tree(x: Any) -> bool:
     """Whether an operand is a tree of arrays, and not an array or a number."""
-    if type(x) in PLAIN_TYPES or isinstance(x, ARRAY_TYPES) or hasattr(x, "__jax_array__"):
+    if type(x) is np.ndarray or type(x) in PLAIN_TYPES:
+        return False
+    if isinstance(x, ARRAY_TYPES) or hasattr(x, "__jax_array__"):
         return False
     return type(x) is Tree or not jax.tree_util.all_leaves([x])
 
@@ -65,6 +67,10 @@ class Tree:
         text = f"{self.structure} {leaves}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
+
+    def checked(self, function: str) -> Any:
+        """The tree, with leaves of which each has to be an array."""
+        return jax.tree_util.tree_unflatten(self.structure, self.arrays(function))
 
     def named_arrays(self, function: str) -> Iterator[tuple[str, Any]]:
         """The leaves, each of which has to be an array, with their paths as names."""

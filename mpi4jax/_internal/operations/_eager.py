@@ -112,7 +112,8 @@ class EagerCalls(Declaration):
         self, communicator: Communicator, *operands: Any, status: Any, **params: Any
     ) -> Any:
         """Call MPI for a user, and have it fill `status` if this is not None."""
-        refuse_status_of_trees(self.name, status, *operands)
+        if status is not None:
+            refuse_status_of_trees(self.name, *operands)
         if status is None or not trace_state_clean():
             number = handles.status_number(self.name, status)
             return self(communicator, *operands, status_number=number, **params)

@@ -79,9 +79,9 @@ def result_tree(tree: Tree, results: Sequence[Any] | None) -> Any:
     return jax.tree_util.tree_unflatten(tree.structure, results or [])
 
 
-def refuse_status_of_trees(function: str, status: Any, *operands: Any) -> None:
-    """Raise TypeError for a status beside a tree, which may be several messages."""
-    if status is not None and any(map(is_tree, operands)):
+def refuse_status_of_trees(function: str, *operands: Any) -> None:
+    """Raise TypeError for a tree beside a status, as it may be several messages."""
+    if any(map(is_tree, operands)):
         raise TypeError(
             f"{function} got a tree and a status, expected an array with the status: the "
             "leaves of a tree may be several messages, each of which has one"

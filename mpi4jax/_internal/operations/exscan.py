@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 import jax
@@ -13,10 +12,9 @@ from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
-from ..layout.packing import is_tree
+from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ._arguments import arrays_of
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
 
@@ -86,8 +84,10 @@ operation = ExScan()
 
 # Compiled, as eager calls would spend most of their time on it.
 @functools.partial(jax.jit, static_argnums=1)
-def _neutral(arrays: Sequence[Array], op_number: int) -> list[Array]:
-    return [jnp.full_like(x, identity(op_number, x.dtype)) for x in arrays]
+def _neutral(tree: Any, op_number: int) -> Any:
+    return jax.tree_util.tree_map(
+        lambda x: jnp.full_like(x, identity(op_number, x.dtype)), tree
+    )
 
 
 @overload
@@ -119,8 +119,6 @@ def exscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     op_number = handles.operator_number("exscan", op)
     initial: Any = x
     if communicator.rank == 0:
-        arrays = [array("exscan", name, leaf) for name, leaf in arrays_of("exscan", "x", x)]
-        neutral = _neutral(arrays, op_number)
-        structure = jax.tree_util.tree_structure(x if is_tree(x) else 0)
-        initial = jax.tree_util.tree_unflatten(structure, neutral)
+        tree = Tree("x", x).checked("exscan") if is_tree(x) else array("exscan", "x", x)
+        initial = _neutral(tree, op_number)
     return operation(communicator, x, initial, op_number=op_number, reverse=False)

@@ -147,7 +147,8 @@ def with_linear_token(
     comm: Any = None,
     status: Any = None,
 ) -> tuple[Any, LinearToken]:
-    refuse_status_of_trees("recv", status, x)
+    if status is not None:
+        refuse_status_of_trees("recv", x)
     communicator = handles.communicator("recv", comm)
     result = linear_operation.call(
         token,
