@@ -1,4 +1,4 @@
-"""What an operation declares, and what follows from that alone."""
+"""The declaration of an operation, and the rules that follow from it alone."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_types(case, calls_of):
     assert calls_of(refused) == (None, Counter())
 
 
-@pytest.mark.parametrize("x", [[1.0, 2.0], "text", None, {"a": X}], ids=repr)
+@pytest.mark.parametrize("x", ["text", {1.0, 2.0}, range(2)], ids=repr)
 def test_what_is_no_array(x):
     for transform in (lambda f: f, lambda f: jax.jit(lambda _: f(x))):
         with pytest.raises(
