@@ -199,7 +199,7 @@ def messages_of(
             f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
-    checked = (side.check_rank(function, side.ranks, x, communicator) for x in leaves)
+    checked = [side.check_rank(function, side.ranks, x, communicator) for x in leaves]
     tag_leaves, structure_of_tags = tree.tree_flatten(tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
         tag_leaves *= len(leaves)
