@@ -45,6 +45,7 @@ TYPES = {
     "Counts": "collections.abc.Sequence",
     "Integer": "int",
     "Op": "mpi4py.MPI.Op",
+    "RankTree": "int",
     "Status": "mpi4py.MPI.Status",
 }
 autodoc_type_aliases = {name: name for name in TYPES}

@@ -13,12 +13,14 @@ _is_for_command = getattr(_sys, "argv", [])[:1] == ["-m"] and (
 if _typing.TYPE_CHECKING or not _is_for_command:
     # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
     from . import experimental as experimental
+    from . import halo as halo
     from . import notoken as notoken
+    from . import tree as tree
+    from ._default_api import *
     from ._internal import versions as _versions
     from ._internal.arguments.hashable import HashableMPIType as HashableMPIType
     from ._internal.arguments.hashable import unpack_hashable as unpack_hashable
     from ._internal.arguments.hashable import wrap_as_hashable as wrap_as_hashable
-    from ._internal.environment import settings as _settings
     from ._internal.forms.token import LinearToken as LinearToken
     from ._internal.forms.token import create_token as create_token
     from ._internal.forms.token import tie as tie
@@ -28,19 +30,6 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.nonblocking.requests import Request as Request
 
     __version__ = _versions.VERSION
-
-# Up to version 0.7 the operations take tokens, from 0.8 on there are none.
-if _typing.TYPE_CHECKING:
-    from ._default_api import *
-elif not _is_for_command:
-    if _settings.has_tokens:
-        from .experimental.tokens import *
-    else:
-        from .notoken import *
-    from . import tree as tree
-
-if _typing.TYPE_CHECKING or not _is_for_command:
-    from . import halo as halo
 
 if not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [name for name in dir() if not name.startswith("_")]

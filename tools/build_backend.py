@@ -44,7 +44,7 @@ Config = dict[str, Any] | None
 ROOT = Path(__file__).resolve().parent.parent
 
 #: The API without tokens for type checkers, in place of `mpi4jax/_default_api.pyi`.
-NOTOKEN_API = b"from .notoken import tree as tree\nfrom .notoken import *\n"
+NOTOKEN_API = b"from .notoken import *\n"
 
 
 def version_for(settings: Config) -> str:

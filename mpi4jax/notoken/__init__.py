@@ -39,7 +39,6 @@ from .._internal.nonblocking.functions import (
 )
 from .._internal.nonblocking.overlap import in_order, overlap
 from .._internal.nonblocking.requests import wait
-from . import tree as tree
 
 __all__ = [
     "allgather",
@@ -78,3 +77,6 @@ __all__ = [
     "sendrecv",
     "wait",
 ]
+
+# It takes its names from here.
+from . import tree as tree

@@ -1,31 +1,4 @@
-"""Older names of operations, from the time when the others took no trees."""
+"""The functions under older names, from the time when other ones took no trees."""
 
-from . import (
-    allgather,
-    allreduce,
-    alltoall,
-    bcast,
-    gather,
-    recv,
-    reduce,
-    reduce_scatter,
-    scan,
-    scatter,
-    send,
-    sendrecv,
-)
-
-__all__ = [
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "bcast",
-    "gather",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "scan",
-    "scatter",
-    "send",
-    "sendrecv",
-]
+from . import *
+from . import __all__ as __all__

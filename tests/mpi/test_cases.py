@@ -24,9 +24,7 @@ FILES = {
     "properties/test_logging": {},
     "test_operations": {},
     "properties/test_order": {},
-    "features/test_tree": dict.fromkeys(
-        set(NAMES) - set(mpi.tree.__all__), "has no form for trees"
-    ),
+    "features/test_tree": {},
     "properties/test_types": {"barrier": "moves nothing of any type"},
     "properties/test_vmap": {},
 }

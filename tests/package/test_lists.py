@@ -63,8 +63,10 @@ def test_every_namespace_has_every_name():
         assert not missing, namespace
         assert sorted(namespace.__all__) == namespace.__all__
         assert all(hasattr(namespace, name) for name in namespace.__all__)
-        for name in notoken.tree.__all__:
-            assert hasattr(importlib.import_module(f"{namespace.__name__}.tree"), name)
+        tree = importlib.import_module(f"{namespace.__name__}.tree")
+        assert tree.__all__ == notoken.__all__
+        for name in tree.__all__:
+            assert getattr(tree, name) is getattr(namespace, name)
     assert tokens.__all__ == experimental.notoken.__all__ == notoken.__all__
 
 
@@ -119,14 +121,6 @@ def test_the_form_with_an_optional_token(name):
     assert with_token.__module__ == plain.__module__
     assert "\n        token (Token): " in with_token.__doc__
     assert "With a token, a tuple of" in re.sub(r"\s+", " ", with_token.__doc__)
-
-
-def test_the_older_names_for_trees():
-    names = notoken.tree.__all__
-    assert sorted(names) == names
-    assert {*names} < {*OPERATIONS}
-    for module in (tokens.tree, importlib.import_module("mpi4jax.tree")):
-        assert module.__all__ == names
 
 
 def imports_of(path, package):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype
-from ..arguments.types import Comm
+from ..arguments.types import Comm, RankTree
 from ..forms.token import without_tokens
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -141,11 +141,11 @@ operation = Exchange()
 def exchange(
     sendbuf: object,
     recvbuf: T,
-    source: object,
-    dest: object,
+    source: RankTree,
+    dest: RankTree,
     *,
-    sendtag: object = 0,
-    recvtag: object = 0,
+    sendtag: RankTree = 0,
+    recvtag: RankTree = 0,
     comm: Comm = None,
 ) -> T:
     """Send and receive any number of messages at once.

@@ -1,4 +1,4 @@
-"""`mpi4jax.notoken.tree`, beside the older name of `mpi4jax.notoken`."""
+"""The functions under older names, from the time when other ones took no trees."""
 
-from ...notoken.tree import *  # noqa: F403
-from ...notoken.tree import __all__ as __all__
+from . import *
+from . import __all__ as __all__

@@ -21,4 +21,5 @@ for _name in __all__:
         else _token.with_optional_token(_form)
     )
 
-from . import tree as tree  # noqa: E402 (which has some of these names)
+# It takes its names from here.
+from . import tree as tree  # noqa: E402

@@ -9,6 +9,7 @@ from ..._internal.arguments.types import (
     Counts,
     Integer,
     Op,
+    RankTree,
     Status,
     Token,
 )
@@ -355,11 +356,11 @@ def bcast(
 def exchange(
     sendbuf: object,
     recvbuf: T,
-    source: object,
-    dest: object,
+    source: RankTree,
+    dest: RankTree,
     *,
-    sendtag: object = 0,
-    recvtag: object = 0,
+    sendtag: RankTree = 0,
+    recvtag: RankTree = 0,
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[T, Token]:

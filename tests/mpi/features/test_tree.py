@@ -16,7 +16,7 @@ from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax._internal.forms.token import EmptyToken
 from mpi4jax._internal.layout import packing
-from mpi4jax._testing.cases import CASES, OPERATORS
+from mpi4jax._testing.cases import CASES, NAMES, OPERATORS
 from mpi4jax.experimental import tokens
 
 COMM = MPI.COMM_WORLD
@@ -126,7 +126,7 @@ def call_shapes(case, tree):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-@pytest.mark.parametrize("name", mpi.tree.__all__)
+@pytest.mark.parametrize("name", NAMES)
 def test_older_names(name):
     """`tree.allreduce` is `allreduce`, in each namespace."""
     for namespace in (mpi4jax, mpi, tokens, mpi4jax.experimental.notoken):
