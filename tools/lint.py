@@ -27,7 +27,6 @@ WORDS = (
         for path in (
             "mpi4jax/_internal/mpi/handles.py",
             "mpi4jax/_internal/nonblocking",
-            "mpi4jax/_internal/operations",
             "rust/src/c_interface.rs",
             "rust/src/ops",
             "rust/src/recorder/operation.rs",

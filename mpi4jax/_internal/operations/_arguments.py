@@ -25,13 +25,13 @@ KINDS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 
 def bytes_of(aval: ShapedArray) -> int:
-    """How many bytes an array takes."""
+    """The size of an array in bytes."""
     size: int = aval.size * aval.dtype.itemsize
     return size
 
 
 def bytes_of_a_row(aval: ShapedArray) -> int:
-    """How many bytes each member of an array's first axis takes."""
+    """The size of each row of an array in bytes."""
     return bytes_of(like(aval, aval.shape[1:]))
 
 
@@ -43,32 +43,32 @@ def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
 def depend(value: Array, result: Any) -> Array:
     """The value, which depends on an operation's result for JAX, and on nothing for XLA.
 
-    What is computed from it can then be transposed, and the operation with it.
+    So JAX transposes the operation whenever it transposes a computation with the value.
     """
     return jnp.where(False, result, value)
 
 
 def zeros_after(result: Any) -> Array:
-    """Zeros like an operation's result, which depend on it in the same way."""
+    """Zeros like an operation's result, which depend on that result for JAX."""
     return depend(jnp.zeros_like(result), result)
 
 
 def root_rank(function: str, root: Any, communicator: Communicator) -> int:
-    """The root of a collective operation."""
+    """The rank of the root of a collective operation."""
     last = communicator.size - 1
     return _up_to(function, "root", root, last, _RANK, {})
 
 
 def dest_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
-    """The process that a message goes to."""
+    """The rank of the process that a message is sent to."""
     last = communicator.size - 1
-    return _up_to(function, argument, rank, last, _RANK, _NOBODY)
+    return _up_to(function, argument, rank, last, _RANK, _PROC_NULL)
 
 
 def source_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
-    """The process that a message comes from."""
+    """The rank of the process that sends a message."""
     last = communicator.size - 1
-    return _up_to(function, argument, rank, last, _RANK, _NOBODY_OR_ANY)
+    return _up_to(function, argument, rank, last, _RANK, _PROC_NULL_OR_ANY)
 
 
 def send_tag(function: str, argument: str, tag: Any, communicator: Communicator) -> int:
@@ -82,9 +82,9 @@ def recv_tag(function: str, argument: str, tag: Any, communicator: Communicator)
 
 
 _RANK, _TAG = "a rank of the communicator", "a tag"
-# What further stands for a rank or a tag, by its value.
-_NOBODY = {PROC_NULL: "MPI.PROC_NULL"}
-_NOBODY_OR_ANY = {**_NOBODY, ANY_SOURCE: "MPI.ANY_SOURCE"}
+# The names of the special ranks and tags.
+_PROC_NULL = {PROC_NULL: "MPI.PROC_NULL"}
+_PROC_NULL_OR_ANY = {**_PROC_NULL, ANY_SOURCE: "MPI.ANY_SOURCE"}
 _ANY = {ANY_TAG: "MPI.ANY_TAG"}
 
 
@@ -93,21 +93,21 @@ def _up_to(
     argument: str,
     value: Any,
     last: int,
-    what: str,
+    meaning: str,
     special: dict[int, str],
 ) -> int:
-    """An argument that has to be a number from 0 to `last`, or a special one."""
+    """An argument that has to be an integer from 0 to `last`, or a special one."""
     if type(value) is int and 0 <= value <= last:
         return value  # at once, as eager calls come here, too
-    number = integer(function, argument, value)
-    if not 0 <= number <= last and number not in special:
-        *others, expected = [f"{what} (0 to {last})", *special.values()]
+    value = integer(function, argument, value)
+    if not 0 <= value <= last and value not in special:
+        *others, expected = [f"{meaning} (0 to {last})", *special.values()]
         if others:
             expected = f"{', '.join(others)} or {expected}"
         raise ValueError(
-            f"{function} got {number} for argument `{argument}`, expected {expected}"
+            f"{function} got {value} for argument `{argument}`, expected {expected}"
         )
-    return number
+    return value
 
 
 def arrays_of(function: str, argument: str, x: Any) -> Iterator[tuple[str, Any]]:
@@ -130,33 +130,33 @@ def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
 def row_counts(
     function: str, argument: str, counts: Any, communicator: Communicator
 ) -> tuple[int, ...]:
-    """How many rows each process sends or receives."""
+    """The number of rows that each process sends or receives."""
     return _row_counts(function, argument, counts, communicator.size, "processes")
 
 
 def neighbor_row_counts(
-    function: str, argument: str, counts: Any, number: int
+    function: str, argument: str, counts: Any, size: int
 ) -> tuple[int, ...]:
-    """How many rows each of so many neighbors sends or receives."""
-    return _row_counts(function, argument, counts, number, "neighbors")
+    """The number of rows that each of `size` neighbors sends or receives."""
+    return _row_counts(function, argument, counts, size, "neighbors")
 
 
 def _row_counts(
-    function: str, argument: str, counts: Any, number: int, whom: str
+    function: str, argument: str, counts: Any, size: int, members: str
 ) -> tuple[int, ...]:
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, (Sequence, np.ndarray), counts)
     counts = tuple(integer(function, argument, count) for count in counts)
-    if len(counts) != number or min(counts, default=0) < 0:
+    if len(counts) != size or min(counts, default=0) < 0:
         raise ValueError(
             f"{function} got {list(counts)} for argument `{argument}`, expected a number "
-            f"of rows, not negative, for each of the {number} {whom}"
+            f"of rows, not negative, for each of the {size} {members}"
         )
     return counts
 
 
 def needs_capacity(function: str, argument: str, counts: Any) -> None:
-    """Refuse counts of which only the running program knows the values."""
+    """Raise TypeError for counts of which only the running program knows the values."""
     if isinstance(counts, jax.Array):
         raise TypeError(
             f"{function} got a JAX array for argument `{argument}`, expected a sequence of "
@@ -176,7 +176,7 @@ def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
 
 
 def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
-    """Where the rows of this process are among those of all."""
+    """The rows of this process among those of all processes."""
     start = sum(counts[: communicator.rank])
     return slice(start, start + counts[communicator.rank])
 

@@ -115,16 +115,16 @@ class EagerCalls(Declaration):
         if status is not None:
             refuse_status_of_trees(self.name, *operands)
         if status is None or not trace_state_clean():
-            number = handles.status_number(self.name, status)
-            return self(communicator, *operands, status_number=number, **params)
-        number = handles.borrow_status_number(self.name, status)
+            status_number = handles.status_number(self.name, status)
+            return self(communicator, *operands, status_number=status_number, **params)
+        status_number = handles.borrow_status_number(self.name, status)
         try:
             # The status is filled when the call has run, and its number is free then.
             return jax.block_until_ready(
-                self(communicator, *operands, status_number=number, **params)
+                self(communicator, *operands, status_number=status_number, **params)
             )
         finally:
-            handles.return_status_number(number)
+            handles.return_status_number(status_number)
 
     def evaluate(
         self, *operands: Any, communicator: Communicator, **params: Any

@@ -1,8 +1,8 @@
 """send and recv with a token that derivatives follow.
 
-A message links two processes, and JAX does not see how. A token that goes from call to
-call, and a loss that depends on it, tell JAX on each of them that there is something to
-come back to. With x and y for arrays and t for tokens, both calls are linear:
+A message links two processes, and JAX sees one of them. A token that is passed from call
+to call, and a loss that depends on it, make JAX transpose the calls on both. With x and y
+for arrays and t for tokens, both calls are linear:
 
     send: x, t -> t'        transposed, recv: t' -> x, t
     recv: t -> y, t'        transposed, send: y, t' -> t
@@ -32,17 +32,18 @@ _linear_operations: dict[str, LinearOperation] = {}
 
 
 def get_linear(name: str) -> LinearOperation:
-    """The form of an operation that has a token: each of the two refers to the other."""
+    """The linear form of `send` or `recv`, each of which refers to the other one."""
     return _linear_operations[name]
 
 
 class LinearOperation(Operation):
-    """An operation on an array, with a token beside it, which comes out as it went in.
+    """A message with an array, and a token that is returned unchanged.
 
-    The third operand is the token of the call itself, when the others are tangents or
-    cotangents. It depends on the call's array, and so is mapped over and differentiated
-    where that is. A tangent or a cotangent need not be: that of a sum is a constant, say.
-    The process on the other side would still wait for a batch, or for its derivative.
+    The third operand, `origin`, is the token of the primal call where `x` and `token` are
+    its tangents or cotangents. It depends on the primal array, so it is mapped over and
+    differentiated whenever that is. Tangents and cotangents need not depend on it: those of
+    a sum are constants. Without `origin`, JAX would then neither batch nor differentiate
+    this side of the message, while the process on the other side does.
     """
 
     operands = ("x", "token", "origin")

@@ -54,6 +54,8 @@ def reduce_scatter(x: T, op: Op, *, comm: Comm = None) -> T: ...
 def reduce_scatter(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
     """Reduce an array over all processes, with a slice of the result on each process.
 
+    This is ``MPI_Reduce_scatter_block``: all slices have one shape.
+
     Arguments:
         x: Array input, or a tree of arrays. First axis must have size ``nproc``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).

@@ -74,6 +74,8 @@ def reduce_scatterv(
 ) -> Array | T:
     """Reduce an array over all processes, with some rows of the result on each process.
 
+    This is ``MPI_Reduce_scatter``: the number of rows may differ from process to process.
+
     Arguments:
         x: Array input, or a tree of arrays: the rows for all processes, one after the other
             in rank order, with shape ``(sum(counts), ...)``.

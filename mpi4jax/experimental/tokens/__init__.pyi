@@ -1142,6 +1142,8 @@ def reduce_scatter(
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with a slice of the result on each process.
 
+    This is ``MPI_Reduce_scatter_block``: all slices have one shape.
+
     Arguments:
         x: Array input, or a tree of arrays. First axis must have size ``nproc``.
         op (mpi4py.MPI.Op): The reduction operator (e.g. :obj:`mpi4py.MPI.SUM`).
@@ -1176,6 +1178,8 @@ def reduce_scatterv(
     token: Token | None = None,
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with some rows of the result on each process.
+
+    This is ``MPI_Reduce_scatter``: the number of rows may differ from process to process.
 
     Arguments:
         x: Array input, or a tree of arrays: the rows for all processes, one after the other
