@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._internal.nonblocking.requests import Request, start_call, wait
+from mpi4jax._internal.operations._eager import starting
 from mpi4jax.experimental import auto_tokenize
 
 Function = Callable[[Any], Any]
@@ -46,10 +48,26 @@ def tokenized(function: Function) -> Function:
     return jax.jit(auto_tokenize(function))
 
 
+def nonblocking(function: Function) -> Function:
+    """Start each operation, and wait for it at once."""
+
+    def call(x: Any) -> Any:
+        with starting(lambda *args, **params: wait_for(start_call(*args, **params))):
+            return function(x)
+
+    return jax.jit(call)
+
+
+def wait_for(result: Any) -> Any:
+    """The result of an operation that has been started, or of one that was called."""
+    return wait(result) if isinstance(result, Request) else result
+
+
 MODES: dict[str, Callable[[Function], Function]] = {
     "eager": eager,
     "jit": jax.jit,
     "loop": in_loop,
     "cond": in_cond,
     "auto_tokenize": tokenized,
+    "nonblocking": nonblocking,
 }

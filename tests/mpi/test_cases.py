@@ -19,6 +19,7 @@ FILES = {
         "recv": "has no derivative, which is tested there",
     },
     "features/test_check": {},
+    "features/test_nonblocking": {},
     "properties/test_counts": {},
     "properties/test_growth": {},
     "properties/test_logging": {},

@@ -57,6 +57,7 @@ def test_every_list_has_every_operation(root):
 
 
 def test_every_namespace_has_every_name():
+    assert {*NONBLOCKING} == {f"i{name}" for name in OPERATIONS}
     assert {*NONBLOCKING, "overlap", "wait"} <= {*OTHERS}
     for namespace in NAMESPACES:
         missing = {*notoken.__all__} - {*namespace.__all__}

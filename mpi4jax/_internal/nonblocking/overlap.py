@@ -1,14 +1,13 @@
 """Computing while messages are in flight.
 
-XLA runs what does not depend on each other in any order. So what is to be computed between
-the start of a message and the wait for it has to depend on the one, and the other on it.
-:func:`in_order` makes it so: a call without effect, in order with all calls of MPI, whose
-results are its operands.
+XLA runs computations that do not depend on each other in any order. So a computation
+between the start of a message and the wait for it has to depend on the start, and the wait
+on the computation. :func:`ordering_barrier` makes these dependencies: a call without
+effect, in order with all calls of MPI, whose results are its operands.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, TypeVar
@@ -18,13 +17,9 @@ import jax.numpy as jnp
 
 from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
-from ..mpi import handles
-from ..mpi.handles import Communicator
-from ..operations._declaration import get_operation
+from ..operations._declaration import operation_of
 from ..operations._eager import on_own_devices
 from ..operations._lowering import lower_everywhere
-from ..operations._messages import NO_MESSAGES, Messages
-from ..operations.sendrecv import tangents_operation
 from ..xla.call_sites import Frame
 from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
@@ -41,14 +36,16 @@ from ..xla.jax_compat import (
     trace_state_clean,
     traceback_of_equation,
 )
-from .requests import Flight, Types, collective_flight, exchange_flight, prepare, set_line
+from .flights import flight_of
+from .requests import prepare, set_line
+from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-in_order_p = Primitive("in_order_mpi")
-in_order_p.multiple_results = True
-def_eager(in_order_p)
+ordering_barrier_p = Primitive("ordering_barrier_mpi")
+ordering_barrier_p.multiple_results = True
+def_eager(ordering_barrier_p)
 
 
 def _lower(ctx: Any, *operands: Any) -> list[Any]:
@@ -57,30 +54,32 @@ def _lower(ctx: Any, *operands: Any) -> list[Any]:
     return lower_in_order(ctx, target, operands, {}, aliases=aliases, takes_slices=False)
 
 
-def _of_some(values: Sequence[Any]) -> list[Any]:
-    """The tangents or cotangents of some arrays, in order: of those that are not zero."""
-    given = [x for x in values if type(x) is not ad.Zero]
-    found = iter(in_order_p.bind(*given) if given else ())
-    return [x if type(x) is ad.Zero else next(found) for x in values]
+def _bind_nonzero(values: Sequence[Any]) -> list[Any]:
+    """A barrier for those tangents or cotangents that are not symbolic zeros."""
+    nonzero = [x for x in values if type(x) is not ad.Zero]
+    results = iter(ordering_barrier_p.bind(*nonzero) if nonzero else ())
+    return [x if type(x) is ad.Zero else next(results) for x in values]
 
 
-in_order_p.def_effectful_abstract_eval(
+ordering_barrier_p.def_effectful_abstract_eval(
     # All else of a type stays: what it varies over inside of a `shard_map`.
     lambda *avals: ([x.update(weak_type=False) for x in avals], {ordered_effect})
 )
-ad.primitive_jvps[in_order_p] = lambda primals, tangents: (
-    in_order_p.bind(*primals),
-    _of_some(tangents),
+ad.primitive_jvps[ordering_barrier_p] = lambda primals, tangents: (
+    ordering_barrier_p.bind(*primals),
+    _bind_nonzero(tangents),
 )
-ad.primitive_transposes[in_order_p] = lambda cotangents, *_: _of_some(cotangents)
-batching.primitive_batchers[in_order_p] = lambda operands, axes: (
-    in_order_p.bind(*operands),
+ad.primitive_transposes[ordering_barrier_p] = lambda cotangents, *_: _bind_nonzero(
+    cotangents
+)
+batching.primitive_batchers[ordering_barrier_p] = lambda operands, axes: (
+    ordering_barrier_p.bind(*operands),
     axes,
 )
-lower_everywhere(in_order_p, _lower)
+lower_everywhere(ordering_barrier_p, _lower)
 
 
-def in_order(tree: T) -> T:
+def ordering_barrier(tree: T) -> T:
     """Put a computation in order with the calls of MPI.
 
     What depends on the result is computed after all earlier calls of MPI, and what
@@ -97,13 +96,26 @@ def in_order(tree: T) -> T:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if trace_state_clean() or not leaves:
         return tree  # Eager calls are made one after the other anyway.
-    result: T = jax.tree_util.tree_unflatten(structure, _in_order(leaves))
+    result: T = jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
     return result
 
 
-def _in_order(leaves: Sequence[Any]) -> list[Any]:
-    found: list[Any] = in_order_p.bind(*map(jnp.asarray, leaves))
-    return found
+def _bind_barrier(leaves: Sequence[Any]) -> list[Any]:
+    results: list[Any] = ordering_barrier_p.bind(*map(jnp.asarray, leaves))
+    return results
+
+
+def in_order(tree: T) -> T:
+    """Put a computation in order with the calls of MPI: :func:`ordering_barrier`.
+
+    Arguments:
+        tree: A tree of arrays.
+
+    Returns:
+        The tree, unchanged.
+
+    """
+    return ordering_barrier(tree)
 
 
 def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:
@@ -135,21 +147,21 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         result = during()
         return first.finish(), jax.block_until_ready(result)
     computed = _Traced(during)
-    places = [
+    indices = [
         n
         for n, x in enumerate(computed.consts)
-        # JAX keeps what is read from a ref and written to it in order by itself.
+        # JAX keeps reads and writes of a ref in order by itself.
         if isinstance(x, Tracer) and not is_ref(x.aval)
     ]
-    if places:
-        # What `communicate` goes on with is this, too: XLA copies nothing then.
-        given = [computed.consts[n] for n in places]
-        for n, old, new in zip(places, given, _in_order(given), strict=True):
+    if indices:
+        # `communicate` goes on with the results, too: XLA copies nothing then.
+        arrays = [computed.consts[n] for n in indices]
+        for n, old, new in zip(indices, arrays, _bind_barrier(arrays), strict=True):
             computed.consts[n] = new
             first.replace(old, new)
     results = computed()
     if results:
-        results = _in_order(results)
+        results = _bind_barrier(results)
     return first.finish(), computed.tree(results)
 
 
@@ -220,19 +232,20 @@ class _Split(_Traced):
                 continue
             operands = _read(equation.invars, self._env)
             with source_info_of(equation):
-                ticket = flight.start(operands)
+                prepare()
+                ticket = bind_start(flight, operands)
             if trace_state_clean():
                 # Its program may be that of another line. Nobody waits if `during` fails.
                 set_line(ticket, starmap(Frame, traceback_of_equation(equation)))
-            kept = flight.those_kept(operands[len(flight.sent) :])
-            self._started.append((equation, flight, ticket, kept))
+            forwarded = forwarded_operands(flight, operands)
+            self._started.append((equation, flight, ticket, forwarded))
             self._missing.update(equation.outvars)
 
     @on_own_devices
     def finish(self) -> Any:
-        for equation, flight, ticket, kept in self._started:
+        for equation, flight, ticket, forwarded in self._started:
             with source_info_of(equation):
-                results = flight.wait(ticket, kept, may_be_zero=False)
+                results = bind_wait(flight, ticket, forwarded, may_be_zero=False)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
             _eval(equation, self._env)
@@ -246,84 +259,10 @@ def _started(communicate: Callable[[], Any]) -> _Split:
     return split
 
 
-# The nonblocking forms of operations.
-
-
 def _flight_of(equation: Any) -> Flight | None:
-    """What starts an operation, if it has such a form."""
-    form: Any = _FORMS.get(equation.primitive)
-    if form is None or equation.params.get("status_number", handles.NO_STATUS) >= 0:
+    """What is in flight when the operation of an equation is started, if it can be."""
+    operation = operation_of(equation.primitive)
+    if operation is None:
         return None
-    prepare()
     avals = avals_of(x.aval for x in equation.invars)
-    flight: Flight = form(tuple(avals), **equation.params)
-    return flight
-
-
-def _collective(name: str) -> Callable[..., Flight]:
-    def form(avals: Types, *, communicator: Communicator, **params: Any) -> Flight:
-        (x,) = avals
-        return collective_flight(f"i{name}", x, communicator, **params)
-
-    return form
-
-
-def _exchange(
-    avals: Types,
-    *,
-    sent: Messages,
-    received: Messages,
-    communicator: Communicator,
-    function: str = "exchange",
-    is_marked: bool = False,
-) -> Flight:
-    number = sum(sent.leaf_counts)
-    types = avals[:number], avals[number : number + sum(received.leaf_counts)]
-    return exchange_flight(
-        function, communicator, *types, sent, received, is_marked=is_marked
-    )
-
-
-def _sendrecv(
-    avals: Types,
-    *,
-    source: int,
-    dest: int,
-    sendtag: int,
-    recvtag: int,
-    status_number: int,
-    **params: Any,
-) -> Flight:
-    sent, received = Messages.single(dest, sendtag), Messages.single(source, recvtag)
-    return _exchange(avals, sent=sent, received=received, function="sendrecv", **params)
-
-
-def _send(avals: Types, *, dest: int, tag: int, **params: Any) -> Flight:
-    sent = Messages.single(dest, tag)
-    return _exchange(avals, sent=sent, received=NO_MESSAGES, function="send", **params)
-
-
-def _recv(
-    avals: Types, *, source: int, tag: int, status_number: int, **params: Any
-) -> Flight:
-    received = Messages.single(source, tag)
-    return _exchange(avals, sent=NO_MESSAGES, received=received, function="recv", **params)
-
-
-#: By primitive, as a name may be that of several: with a token, or for tangents.
-_FORMS = {
-    **{
-        get_operation(name).primitive: form
-        for name, form in {
-            "allgather": _collective("allgather"),
-            "allreduce": _collective("allreduce"),
-            "alltoall": _collective("alltoall"),
-            "bcast": _collective("bcast"),
-            "exchange": _exchange,
-            "recv": _recv,
-            "send": _send,
-            "sendrecv": _sendrecv,
-        }.items()
-    },
-    tangents_operation.primitive: functools.partial(_sendrecv, is_marked=True),
-}
+    return flight_of(operation, avals, equation.params, "")

@@ -13,8 +13,10 @@ from ..xla import call_sites
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad
 from ._arguments import like
+from ._messages import Messages
 
 _operations: dict[str, Declaration] = {}
+_by_primitive: dict[VaryingPrimitive, Declaration] = {}
 
 
 def get_operation(name: str) -> Declaration:
@@ -24,6 +26,11 @@ def get_operation(name: str) -> Declaration:
     file of an operation imports another.
     """
     return _operations[name]
+
+
+def operation_of(primitive: Any) -> Declaration | None:
+    """The operation with a primitive."""
+    return _by_primitive.get(primitive)
 
 
 class Declaration:
@@ -59,6 +66,8 @@ class Declaration:
     def __init__(self) -> None:
         # Forms of an operation that derivatives or tokens need share its name.
         _operations.setdefault(self.name, self)
+        self.primitive = VaryingPrimitive(f"{self.name}_mpi")
+        _by_primitive[self.primitive] = self
 
     # The methods to override.
 
@@ -97,6 +106,14 @@ class Declaration:
 
     def envelopes(self, *avals: Any, **params: Any) -> call_sites.Envelopes | None:
         """The messages of a call, where its attributes do not say which these are."""
+        return None
+
+    def messages(self, **params: Any) -> tuple[Messages, Messages] | None:
+        """The messages that are sent and received, if the operation is no other thing.
+
+        The operands are the arrays that are sent, then those for what is received, in the
+        order of the messages.
+        """
         return None
 
     def check_batch(self, axes: Sequence[int | None], **params: Any) -> None:
@@ -163,7 +180,14 @@ class Declaration:
 
         """
         results = self.primitive.bind(*operands, **params)
-        return results[0] if results else None
+        if not results:
+            return None
+        counts = operands[len(operands) - self.count_operands :]
+        return self.complete(results[0], *counts)
+
+    def complete(self, result: Any, *counts: Any) -> Any:
+        """The result of a call, from what its primitive gives and from numbers of rows."""
+        return result
 
     def apply_packed(self, *operands: Any, **params: Any) -> Any:
         """Call MPI for a packed group of leaves for each operand.

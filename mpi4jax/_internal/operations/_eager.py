@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -65,12 +67,53 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
         cls._run = wrapper(cls._run)
 
 
+class _Mode(threading.local):
+    """What a thread's calls of operations do instead, if not None."""
+
+    start: Callable[..., Any] | None = None
+
+
+_mode = _Mode()
+
+
+@contextlib.contextmanager
+def starting(start: Callable[..., Any] | None) -> Iterator[None]:
+    """Have calls start operations.
+
+    Arguments:
+        start: Gets the operation, and what it is called with. None has calls made again.
+
+    """
+    before, _mode.start = _mode.start, start
+    try:
+        yield
+    finally:
+        _mode.start = before
+
+
+def on_result(function: Callable[..., T]) -> Callable[..., T]:
+    """Have a function of an operation's result wait for it, if it is a request.
+
+    Further positional arguments are arrays, and the others are hashable.
+    """
+
+    @functools.wraps(function)
+    def call(result: Any, *arrays: Any, **params: Any) -> Any:
+        if hasattr(result, "then"):
+            return result.then(function, *arrays, **params)
+        return function(result, *arrays, **params)
+
+    return call
+
+
 @makes_eager_calls
 class EagerCalls(Declaration):
     """The calls of an operation by a user, traced ones included."""
 
     def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
         """Call MPI for a user, whose arrays are still to be checked."""
+        if _mode.start is not None:
+            return _mode.start(self, communicator, *operands, **params)
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
                 if any(map(is_tree, operands)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
 from ..xla.call_sites import Envelope, Envelopes
 from ._arguments import fill_leaves
+from ._eager import on_result
 from ._lowering import fill
 
 
@@ -72,7 +72,14 @@ def fill_blocks(
     """The result with the padding of each array in the parts that no process sends."""
     if not parts:
         return result
-    return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)
+    return _fill_leaves(result, padding, parts=parts)
 
 
 _fill = functools.partial(jax.jit, static_argnums=2)(fill)
+
+
+@on_result
+def _fill_leaves(
+    result: Any, padding: Sequence[Any], *, parts: tuple[tuple[int, int], ...]
+) -> Any:
+    return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)

@@ -34,4 +34,4 @@ def barrier(*, comm: Comm = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    operation(handles.communicator("barrier", comm), structure=NO_STRUCTURE)
+    return operation(handles.communicator("barrier", comm), structure=NO_STRUCTURE)

@@ -45,6 +45,11 @@ class Exchange(Operation):
     operands = ("sendbuf", "recvbuf")
     is_collective = False
 
+    def messages(
+        self, *, sent: Messages, received: Messages, **_: Any
+    ) -> tuple[Messages, Messages]:
+        return sent, received
+
     def apply(self, *operands: Any, **params: Any) -> list[Any]:
         results: list[Any] = self.primitive.bind(*operands, **params)
         return results

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..xla.jax_compat import VaryingPrimitive, ad, batching
+from ..xla.jax_compat import ad, batching
 from ._batching import batch
 from ._eager import EagerCalls
 from ._lowering import lower, lower_everywhere
@@ -22,7 +22,6 @@ class Operation(EagerCalls):
 
     def __init__(self) -> None:
         super().__init__()
-        self.primitive = VaryingPrimitive(f"{self.name}_mpi")
         self.primitive.multiple_results = True
         self.primitive.def_impl(self.evaluate)
         self.primitive.def_effectful_abstract_eval(self.abstract_eval)

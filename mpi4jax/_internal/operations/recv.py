@@ -21,6 +21,7 @@ from ._arguments import (
     source_rank,
 )
 from ._linear import LinearOperation, get_linear
+from ._messages import NO_MESSAGES, Messages
 from ._trees import refuse_status_of_trees
 from .primitive import Operation
 
@@ -30,6 +31,9 @@ T = TypeVar("T")
 class Recv(Operation):
     name = "recv"
     is_collective = False
+
+    def messages(self, *, source: int, tag: int, **_: Any) -> tuple[Messages, Messages]:
+        return NO_MESSAGES, Messages.single(source, tag)
 
     def read_operands(self, **_: Any) -> int:
         return 0

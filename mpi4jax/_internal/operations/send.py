@@ -13,12 +13,16 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._arguments import dest_rank, refuse_derivative, send_tag
 from ._linear import LinearOperation, get_linear
+from ._messages import NO_MESSAGES, Messages
 from .primitive import Operation
 
 
 class Send(Operation):
     name = "send"
     is_collective = False
+
+    def messages(self, *, dest: int, tag: int, **_: Any) -> tuple[Messages, Messages]:
+        return Messages.single(dest, tag), NO_MESSAGES
 
     def written_aval(self, *_: Any, **__: Any) -> None:
         return None
@@ -66,7 +70,7 @@ def send(x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> No
 
     """
     communicator = handles.communicator("send", comm)
-    operation(communicator, x, **_params(dest, tag, communicator))
+    return operation(communicator, x, **_params(dest, tag, communicator))
 
 
 def _params(dest: Any, tag: Any, communicator: Communicator) -> dict[str, int]:

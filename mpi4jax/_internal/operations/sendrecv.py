@@ -30,6 +30,7 @@ from ._arguments import (
     send_tag,
     source_rank,
 )
+from ._messages import Messages
 from .primitive import Operation
 
 T = TypeVar("T")
@@ -39,6 +40,11 @@ class SendRecv(Operation):
     name = "sendrecv"
     operands: ClassVar[tuple[str, ...]] = ("sendbuf", "recvbuf")
     is_collective = False
+
+    def messages(
+        self, *, source: int, dest: int, sendtag: int, recvtag: int, **_: Any
+    ) -> tuple[Messages, Messages]:
+        return Messages.single(dest, sendtag), Messages.single(source, recvtag)
 
     def written_aval(
         self, sendbuf: ShapedArray, recvbuf: ShapedArray, *_: Any, **__: Any

@@ -1,6 +1,7 @@
 """Operations in two halves, and what is computed in between."""
 
 import functools
+import inspect
 import random
 import re
 import types
@@ -9,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from every import arguments_of, every_case, every_operation
 from jax.experimental import io_callback
 from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.nonblocking import requests
 from mpi4jax._internal.xla.flush import flush
+from mpi4jax._testing.modes import nonblocking
 from mpi4jax.experimental import tokens
 
 comm = MPI.COMM_WORLD
@@ -332,6 +334,49 @@ def test_second_derivatives(form):
 
     x = jnp.array([1.0, 0.5, -2.0]) * (1 + 0.1 * RANK)
     assert_close(loss(in_two_halves(start))(x), loss(blocking)(x), rtol=1e-12)
+
+
+def in_every_way(case, mode):
+    """What a call gives, and its derivatives and those of a batch."""
+    x = jnp.sin(jnp.arange(float(np.prod(case.shape((3,))))) + RANK)
+    x = x.reshape(case.shape((3,)))
+    batch = jnp.stack([x, 2 * x, x + 1])
+    call = mode(case.call)
+    yield call(x)
+    yield mode(jax.vmap(case.call))(batch)
+    if case.has_derivative:
+        yield mode(lambda x: jax.jvp(case.call, (x,), (x + 1,)))(x)
+        for function, point in ((case.call, x), (jax.vmap(case.call), batch)):
+
+            def pull(x, function=function):
+                y, pullback = jax.vjp(function, x)
+                return pullback(_weights(y))
+
+            yield mode(pull)(point)
+
+
+@every_case
+def test_every_case(case):
+    """Its result, derivatives and batches are those of the blocking form."""
+    if case.size < case.least_size:
+        pytest.skip("needs more processes")
+    ways = zip(in_every_way(case, nonblocking), in_every_way(case, jax.jit), strict=True)
+    for found, expected in ways:
+        assert_close(found, expected, rtol=1e-12)
+
+
+@every_operation
+def test_the_function_of_every_operation(case):
+    x = jnp.arange(float(np.prod(case.shape((3,))))).reshape(case.shape((3,))) + RANK
+    for name, arguments in arguments_of(case, x).items():
+        function = getattr(mpi, f"i{name}")
+        taken = inspect.signature(function).parameters
+        given = {key: arguments[key] for key in arguments if key in taken}
+        if name in ("send", "recv"):
+            assert taken.keys() >= {"x", "tag", "comm"}
+            continue
+        expected = getattr(mpi, name)(**given)
+        assert_close(mpi4jax.wait(function(**given)), expected)
 
 
 def overlapped(blocking):
@@ -691,11 +736,13 @@ def test_overlap(transform):
 
 
 def test_overlap_keeps_the_order_of_calls():
+    status = MPI.Status()
+
     @jax.jit
     def call(x):
         def communicate():
             a = mpi.allreduce(x, MPI.SUM)
-            b = mpi.scan(x, MPI.SUM)  # has no such form
+            b = mpi.sendrecv(x, x, LEFT, RIGHT, status=status)  # has no such form
             c = mpi.allgather(x)
             return a, b, c, mpi.allreduce(a, MPI.SUM)
 
@@ -703,7 +750,7 @@ def test_overlap_keeps_the_order_of_calls():
 
     assert handlers_in(call, jnp.arange(3.0)) == [
         "iallreduce",
-        "scan",
+        "sendrecv",
         "iallgather",
         "in_order",
         "in_order",
@@ -929,10 +976,10 @@ def test_a_request_is_waited_for_once():
 
 def test_requests_of_others():
     request = _shift(jnp.ones(3))
-    (ticket, kept), what = request.tree_flatten()
+    (ticket,), structure = jax.tree.flatten(request)
     for other in (ticket.at[1].add(1), ticket * 0):
         with pytest.raises(Exception, match="wait got a request of another process"):
-            jax.block_until_ready(mpi4jax.wait(requests.Request(other, kept, what)))
+            jax.block_until_ready(mpi4jax.wait(jax.tree.unflatten(structure, [other])))
     mpi4jax.wait(request)
 
 
@@ -1092,4 +1139,4 @@ def test_collective_operations_that_differ():
 @pytest.mark.usefixtures("checked")
 def test_any_source_with_checks():
     with pytest.raises(Exception, match="receive from MPI.ANY_SOURCE is not possible"):
-        jax.block_until_ready(mpi4jax.irecv(jnp.ones(3), MPI.ANY_SOURCE)._ticket)
+        jax.block_until_ready(mpi4jax.irecv(jnp.ones(3), MPI.ANY_SOURCE))

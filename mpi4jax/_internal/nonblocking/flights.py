@@ -1,0 +1,454 @@
+"""What can be in flight: messages, collective operations, and results that are held."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from mpi4jax import _core
+
+from ..arguments.dtypes import SUM, carrier_aval, check_dtype
+from ..mpi.handles import NO_STATUS, Communicator
+from ..operations._arguments import (
+    ANY_SOURCE,
+    ANY_TAG,
+    dest_rank,
+    refuse_derivative,
+    refuse_unknown_source,
+)
+from ..operations._batching import batch_at
+from ..operations._declaration import Declaration
+from ..operations._lowering import fill
+from ..operations._messages import (
+    Messages,
+    message_attributes,
+    message_avals,
+    pack_messages,
+    unpack_messages,
+)
+from ..operations._transposes import inexact_tangents, is_inexact
+from ..operations.sendrecv import check_batch_of_tangents, mark_p
+from ..xla.call_sites import Envelopes
+from ..xla.jax_compat import ShapedArray, ad, batching, convert, lower_with
+from .start_and_wait import Avals, Flight, bind_start, merge
+
+
+def _with_batch(avals: Avals, axis: int, size: int) -> Avals:
+    return tuple(
+        ShapedArray((*x.shape[:axis], size, *x.shape[axis:]), x.dtype) for x in avals
+    )
+
+
+def _batch_as_one(
+    flight: Flight, operands: Sequence[Any], axes: Sequence[Any], size: int, **options: bool
+) -> Any:
+    """Start a batch as one operation."""
+    axis, _ = flight.batch_axes
+    moved = [batch_at(axis, size, x, n) for x, n in zip(operands, axes, strict=True)]
+    return bind_start(flight.batched(size), moved, **options)
+
+
+class Params(dict[str, Any]):
+    """The parameters of an operation, which don't change from here on."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+#: The functions of which each call has one message each way, and a tangent has, too.
+_PAIRED = ("isendrecv", "sendrecv")
+#: Those that are one end of a message, of whose other end JAX knows nothing.
+_ONE_SIDED = ("irecv", "isend", "recv", "send")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Any number of messages (MPI-4.1 §3.7), and nothing that their blocking form refuses.
+
+    The operands are what is sent, and then what stands for what is received: nobody reads
+    that, but it is differentiated and mapped over, as that of the blocking operation is.
+    A cotangent has none of the latter.
+    """
+
+    communicator: Communicator
+    function: str
+    sent: Messages
+    received: Messages
+    send_avals: Avals
+    recv_avals: Avals
+    #: Whether these are tangents, of which the last operand is the arrays' mark.
+    is_marked: bool = False
+
+    handler = "iexchange"
+    batch_axes = (0, 0)
+
+    @property
+    def operands(self) -> Avals:
+        return self.send_avals + self.recv_avals
+
+    @property
+    def results(self) -> Avals:
+        return self.recv_avals
+
+    @functools.cached_property
+    def forwarded(self) -> tuple[int | None, ...]:
+        first = len(self.send_avals)
+        return tuple(
+            first + index if is_forwarded else None
+            for index, is_forwarded in enumerate(self.received.are_forwarded())
+        )
+
+    def check(self) -> None:
+        for aval in self.operands:
+            check_dtype(self.function, "x", aval.dtype)
+        for rank in self.sent.ranks:  # `send` leaves some of the ranks to MPI
+            dest_rank(self.function, "dest", rank, self.communicator)
+
+    def lower_operands(
+        self, ctx: Any, operands: Sequence[Any]
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        return pack_messages(ctx, self.sent, operands[: len(self.send_avals)])
+
+    def attributes(self) -> dict[str, Any]:
+        return message_attributes(self.communicator, self.sent, self.received)
+
+    def envelopes(self) -> Envelopes:
+        return Envelopes(
+            self.sent.envelopes(self.send_avals), self.received.envelopes(self.recv_avals)
+        )
+
+    def arrivals(self) -> list[ShapedArray]:
+        return message_avals(self.received, self.recv_avals)
+
+    def lower_results(
+        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
+    ) -> list[Any]:
+        merged = merge(self, forwarded, [None] * len(self.recv_avals))
+        return unpack_messages(ctx, self.received, arrived, merged)
+
+    def batched(self, size: int) -> Exchange:
+        return dataclasses.replace(
+            self,
+            send_avals=_with_batch(self.send_avals, 0, size),
+            recv_avals=_with_batch(self.recv_avals, 0, size),
+        )
+
+    def start_batch(
+        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
+    ) -> Any:
+        if self.is_marked:
+            check_batch_of_tangents(self.function, axes[-1])
+        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
+
+    def for_tangents(self) -> Exchange:
+        return dataclasses.replace(
+            self,
+            sent=self.sent.select(list(map(is_inexact, self.send_avals))),
+            received=self.received.select(list(map(is_inexact, self.recv_avals))),
+            send_avals=tuple(filter(is_inexact, self.send_avals)),
+            recv_avals=tuple(filter(is_inexact, self.recv_avals)),
+            is_marked=self.function in _PAIRED,
+        )
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if self.function in _ONE_SIDED:
+            refuse_derivative(self.function)
+        pushed = inexact_tangents(primals, tangents)
+        if self.function in _PAIRED:
+            pushed.append(primals[-1] if self.is_marked else mark_p.bind(*primals))
+        return bind_start(self, primals), bind_start(self.for_tangents(), pushed)
+
+    def for_cotangents(self) -> Exchange:
+        if self.function in _ONE_SIDED:
+            refuse_derivative(self.function)
+        sent, received = self.sent, self.received
+        if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
+            # As sendrecv does: which tag it comes with, its sender alone knows.
+            sent, received = (
+                sent._replace(tags=(ANY_TAG,)),
+                received._replace(tags=sent.tags),
+            )
+        if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
+            refuse_unknown_source(
+                "a nonblocking receive with MPI.ANY_SOURCE or MPI.ANY_TAG",
+                "where the message came from",
+            )
+        return dataclasses.replace(
+            self,
+            sent=received,
+            received=sent,
+            send_avals=self.recv_avals,
+            recv_avals=self.send_avals,
+            is_marked=False,
+        )
+
+    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        # What stands for what is received has no part in it: wait takes what is forwarded.
+        others = operands[len(cotangents) :]
+        avals = [x.aval if ad.is_undefined_primal(x) else x for x in others]
+        return [*cotangents, *(jnp.zeros(x.shape, x.dtype) for x in avals)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective operation (MPI-4.1 §6.12): all else follows from its declaration."""
+
+    operation: Declaration
+    operands: Avals
+    #: Those of the blocking operation.
+    params: Params
+
+    @property
+    def communicator(self) -> Communicator:
+        communicator: Communicator = self.params["communicator"]
+        return communicator
+
+    @property
+    def handler(self) -> str:
+        return f"i{self.operation.name}"
+
+    @property
+    def function(self) -> str:
+        return self.handler
+
+    @functools.cached_property
+    def _forwarded(self) -> int | None:
+        return self.operation.forwarded_operand(**self.params)
+
+    @functools.cached_property
+    def _written(self) -> list[ShapedArray]:
+        """What MPI writes on this process."""
+        aval = self.operation.written_aval(*self.operands, **self.params)
+        return [] if aval is None else [aval]
+
+    @functools.cached_property
+    def results(self) -> Avals:
+        return tuple(self.operation.result_avals(*self.operands, **self.params))
+
+    @functools.cached_property
+    def forwarded(self) -> tuple[int | None, ...]:
+        return (self._forwarded,) * len(self.results)
+
+    @functools.cached_property
+    def batch_axes(self) -> tuple[int, int]:
+        return self.operation.batch_axes(**self.params)
+
+    def check(self) -> None:
+        self.operation.check_avals(*self.operands, **self.params)
+
+    @property
+    def _read(self) -> list[ShapedArray]:
+        """The operands that the handler gets."""
+        return list(
+            map(carrier_aval, self.operands[: self.operation.read_operands(**self.params)])
+        )
+
+    def lower_operands(
+        self, ctx: Any, operands: Sequence[Any]
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        avals = self._read
+        return list(map(convert, operands, avals)), avals
+
+    def attributes(self) -> dict[str, Any]:
+        return self.operation.attributes(**self.params)
+
+    def envelopes(self) -> Envelopes | None:
+        return self.operation.envelopes(*self._read, **self.params)
+
+    def arrivals(self) -> list[ShapedArray]:
+        if self.operation.name == "bcast":
+            return list(map(carrier_aval, self.operands))
+        return list(map(carrier_aval, self._written))
+
+    def lower_results(
+        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
+    ) -> list[Any]:
+        if self._forwarded is not None:
+            return list(forwarded)
+        parts = self.operation.unwritten_rows(**self.params)
+        if parts:
+            clear = functools.partial(fill, value=0, parts=parts)
+            arrived = lower_with(ctx, lambda x: [clear(x)], arrived, self.arrivals())
+        return list(map(convert, arrived, self.results))
+
+    @property
+    def _linear_operands(self) -> int:
+        """How many of the operands have derivatives, and a batch: not so the counts."""
+        return len(self.operands) - self.operation.count_operands
+
+    def batched(self, size: int) -> Collective:
+        count = self._linear_operands
+        linear, constants = self.operands[:count], self.operands[count:]
+        batched = _with_batch(linear, self.batch_axes[0], size)
+        return dataclasses.replace(self, operands=batched + constants)
+
+    def start_batch(
+        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
+    ) -> Any:
+        count = self._linear_operands
+        if all(axis is None for axis in axes[count:]):
+            axis, _ = self.batch_axes
+            pairs = zip(operands[:count], axes[:count], strict=True)
+            moved = [batch_at(axis, size, x, n) for x, n in pairs]
+            batched = self.batched(size)
+            return bind_start(batched, [*moved, *operands[count:]], may_be_lost=may_be_lost)
+        # Each member has counts of its own, and so a message.
+        batchers: Any = batching.primitive_batchers
+        rule = batchers[self.operation.primitive]
+        results, result_axes = rule(operands, axes, **self.params)
+        _, axis = self.batch_axes
+        pairs = zip(results, result_axes, strict=True)
+        moved = [batch_at(axis, size, x, n) for x, n in pairs]
+        return bind_start(Held(self.batched(size)), moved, may_be_lost=may_be_lost)
+
+    @property
+    def _is_linear(self) -> bool:
+        return bool(self.params.get("op_number", SUM) == SUM)
+
+    def for_tangents(self) -> Flight:
+        return self if self._is_linear else Held(self)
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if self._is_linear:
+            count = self._linear_operands
+            pushed = map(ad.instantiate_zeros, tangents[:count])
+            return bind_start(self, primals), bind_start(self, [*pushed, *primals[count:]])
+        rule = ad.primitive_jvps[self.operation.primitive]
+        results, pushed = rule(primals, tangents, **self.params)
+        held = Held(self)
+        return bind_start(held, results), bind_start(
+            held, list(map(ad.instantiate_zeros, pushed))
+        )
+
+    def for_cotangents(self) -> Held:
+        return Held(self)
+
+    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        rule = ad.primitive_transposes[self.operation.primitive]
+        pulled: Sequence[Any] = rule(cotangents, *operands, **self.params)
+        return pulled
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """The results of a collective operation, or their cotangents, which the core holds.
+
+    It is the identity, and so its own tangent and transpose.
+    """
+
+    of: Collective
+
+    handler = "hold"
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.of.communicator
+
+    @property
+    def function(self) -> str:
+        return self.of.function
+
+    @property
+    def operands(self) -> Avals:
+        return self.of.results
+
+    @property
+    def results(self) -> Avals:
+        return self.of.results
+
+    @property
+    def forwarded(self) -> tuple[int | None, ...]:
+        return tuple(
+            None if operand is None else index
+            for index, operand in enumerate(self.of.forwarded)
+        )
+
+    @property
+    def batch_axes(self) -> tuple[int, int]:
+        _, axis = self.of.batch_axes
+        return axis, axis
+
+    def check(self) -> None:
+        """Nothing to check: MPI has given them."""
+
+    def lower_operands(
+        self, ctx: Any, operands: Sequence[Any]
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        avals = self.arrivals()
+        return list(map(convert, operands if avals else [], avals)), avals
+
+    def attributes(self) -> dict[str, Any]:
+        return {}
+
+    def envelopes(self) -> None:
+        return None
+
+    def arrivals(self) -> list[ShapedArray]:
+        # Those of the operation, whose wait may have the ticket of a result that is held.
+        return self.of.arrivals()
+
+    def lower_results(
+        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
+    ) -> list[Any]:
+        return list(forwarded) or list(map(convert, arrived, self.results))
+
+    def batched(self, size: int) -> Held:
+        return Held(self.of.batched(size))
+
+    def start_batch(
+        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
+    ) -> Any:
+        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
+
+    def for_tangents(self) -> Held:
+        return self
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        pushed = list(map(ad.instantiate_zeros, tangents))
+        return bind_start(self, primals), bind_start(self, pushed)
+
+    def for_cotangents(self) -> Held:
+        return self
+
+    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        return cotangents
+
+
+def flight_of(
+    operation: Declaration,
+    avals: Sequence[ShapedArray],
+    params: dict[str, Any],
+    prefix: str,
+) -> Flight | None:
+    """What is in flight when an operation is started, or None if it has no such form.
+
+    Arguments:
+        operation: The operation.
+        avals: The types of its operands.
+        params: Its parameters.
+        prefix: What the name of the user's function begins with.
+
+    """
+    if params.get("status_number", NO_STATUS) != NO_STATUS:
+        return None  # MPI fills a status when it completes a receive.
+    messages = operation.messages(**params)
+    if messages is not None:
+        sent, received = messages
+        first = sum(sent.leaf_counts)
+        last = first + sum(received.leaf_counts)
+        return Exchange(
+            params["communicator"],
+            f"{prefix}{operation.name}",
+            sent,
+            received,
+            tuple(avals[:first]),
+            tuple(avals[first:last]),
+            is_marked=len(avals) > last,
+        )
+    if f"i{operation.name}" in _core.NONBLOCKING:
+        return Collective(operation, tuple(avals), Params(params))
+    return None

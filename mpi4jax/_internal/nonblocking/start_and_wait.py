@@ -1,0 +1,399 @@
+"""The two primitives of nonblocking operations: one starts, and one waits.
+
+What is in flight belongs to the core: XLA may reuse a program's memory as soon as a handler
+has returned. A program holds a *ticket*, two floats by which the core finds it, and knows
+all else when it is compiled, as a :class:`Flight`. Tickets are floats so that JAX
+differentiates them like any array.
+
+Why both are linear, and each the other's transpose. Let a blocking operation compute
+y = A x, with x and y for the arrays of all processes together. Think of a ticket t as an
+element of the space of results, which is what it stands for:
+
+    start: x -> t = A x                 wait: t -> y = t
+
+Both are linear if A is, so tangents of x have a ticket of their own, and are waited for
+where the result is. Transposed, the composition has to compute A^T from a cotangent of y:
+
+    wait^T:  y' -> t'                   start^T: t' -> x' = A^T t'
+
+wait^T comes first in a reversed program, and gives a ticket; start^T takes it, and gives
+an array. So wait^T is a start, and start^T is a wait, and what is between the two in a
+program is between the two in its derivative, where it is computed while messages are in
+flight. There are two ways to share the work of A^T:
+
+- Messages (:class:`~.flights.Exchange`): A is a permutation of arrays among processes, and
+  A^T its inverse. wait^T starts the messages back, and start^T waits for them.
+- Collective operations (:class:`~.flights.Collective`): A^T is whatever the transposition
+  of the blocking operation says: several operations, none, or arithmetic. wait^T only
+  *holds* the cotangent (:class:`~.flights.Held`, an identity), and start^T applies A^T to
+  what was held. The ticket is in between, as JAX wants a cotangent like t there.
+
+Where a process has its result from an operand and not from MPI (root of a broadcast; a
+receive from MPI.PROC_NULL), that array is *forwarded*: a further operand k of wait. There
+y = k + 0 t, so wait^T gives y' to k, and zeros to the ticket.
+
+JAX may add zeros to a ticket that is a cotangent, which changes nothing: a ticket is added
+to nothing but zeros, as a request is waited for once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mpi4jax import _core
+
+from ..arguments.dtypes import DATATYPES
+from ..mpi.handles import Communicator
+from ..operations._batching import batch_at
+from ..operations._eager import makes_eager_calls
+from ..operations._lowering import call_in_program, lower_everywhere
+from ..operations._transposes import is_inexact, tangents_of
+from ..xla.call_sites import Envelopes
+from ..xla.effects import ordered_effect
+from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad, batching
+
+#: The type of a ticket: its index in the core's table, and a mark of the process.
+TICKET = ShapedArray((2,), np.dtype(np.float32))
+
+Avals = tuple[ShapedArray, ...]
+
+
+class Flight(Protocol):
+    """An operation in flight, as far as it is known when a program is compiled.
+
+    This is what the rules of start and wait ask. Instances are parameters of primitives:
+    they compare and hash by their content.
+    """
+
+    @property
+    def communicator(self) -> Communicator: ...
+
+    @property
+    def handler(self) -> str:
+        """The handler that starts it: one of `_core.NONBLOCKING`."""
+
+    @property
+    def function(self) -> str:
+        """The function of the user's that started it, for errors."""
+
+    @property
+    def operands(self) -> Avals:
+        """The operands of start. Some may only lend their shape, as in a receive."""
+
+    @property
+    def results(self) -> Avals:
+        """The results of wait."""
+
+    @property
+    def forwarded(self) -> tuple[int | None, ...]:
+        """For each result, the operand that this process keeps as such, if there is one."""
+
+    @property
+    def batch_axes(self) -> tuple[int, int]:
+        """The axes of operands and results at which a batch travels."""
+
+    def check(self) -> None:
+        """Raise TypeError if MPI does not take arrays of these types."""
+
+    # In a compiled program.
+
+    def lower_operands(
+        self, ctx: Any, operands: Sequence[Any]
+    ) -> tuple[list[Any], list[ShapedArray]]:
+        """What the handler that starts is given, and its types."""
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the handler that starts."""
+
+    def envelopes(self) -> Envelopes | None:
+        """The messages that are sent and received, if it has several."""
+
+    def arrivals(self) -> list[ShapedArray]:
+        """The types of what the core has when all is done."""
+
+    def lower_results(
+        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
+    ) -> list[Any]:
+        """The results of wait, from what the core has and the arrays that are forwarded."""
+
+    # In JAX's transformations.
+
+    def batched(self, size: int) -> Flight:
+        """A batch of so many, as one operation."""
+
+    def start_batch(
+        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
+    ) -> Any:
+        """Start it for a batch, such that what `batched` describes is in flight."""
+
+    def for_tangents(self) -> Flight:
+        """What is in flight for the tangents. Integers have none."""
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Start it for arrays and for their tangents: two tickets."""
+
+    def for_cotangents(self) -> Flight:
+        """What is in flight for the cotangents, from wait^T to start^T."""
+
+    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """The cotangents of the operands, from what start^T has waited for."""
+
+
+def bind_start(
+    flight: Flight, operands: Sequence[Any], *, may_be_lost: bool = False
+) -> Any:
+    """The ticket of an operation with these operands.
+
+    A cotangent `may_be_lost`: nobody waits for it where what has started the primal
+    operation was not differentiated.
+    """
+    return start_p.bind(*operands, flight=flight, may_be_lost=may_be_lost)
+
+
+def bind_wait(
+    flight: Flight, ticket: Any, forwarded: Sequence[Any], *, may_be_zero: bool
+) -> list[Any]:
+    """The results for a ticket: zeros if it `may_be_zero`, and is.
+
+    A tangent or cotangent of what was not differentiated is.
+    """
+    results: list[Any] = wait_p.bind(
+        ticket, *forwarded, flight=flight, may_be_zero=may_be_zero
+    )
+    return results
+
+
+def is_forwarded(flight: Flight) -> list[bool]:
+    """Which of the results are arrays that wait is given."""
+    return [operand is not None for operand in flight.forwarded]
+
+
+def forwarded_operands(flight: Flight, operands: Sequence[Any]) -> list[Any]:
+    """Those of start's operands that wait takes."""
+    return [operands[index] for index in flight.forwarded if index is not None]
+
+
+def forwarded_results(flight: Flight, results: Sequence[Any]) -> list[Any]:
+    """Those of wait's results that it was given."""
+    return list(itertools.compress(results, is_forwarded(flight)))
+
+
+def merge(flight: Flight, forwarded: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """For each result the next of `forwarded` if it is forwarded, else that of `others`."""
+    remaining = iter(forwarded)
+    pairs = zip(others, is_forwarded(flight), strict=True)
+    return [next(remaining) if is_one else other for other, is_one in pairs]
+
+
+@makes_eager_calls
+class _EagerCalls:
+    """Runs one of the primitives outside of any program: in one that has nothing else."""
+
+    def __init__(self, primitive: VaryingPrimitive) -> None:
+        self.name = primitive.name.removesuffix("_mpi")
+        self._primitive = primitive
+        primitive.def_impl(self._evaluate)
+
+    def _evaluate(self, *operands: Any, **params: Any) -> Any:
+        # Also under jax.disable_jit: an operation can only run compiled.
+        with jax.disable_jit(False):
+            return self._run(*operands, **params)
+
+    def _run(self, *operands: Any, flight: Flight, **params: Any) -> Any:
+        programs = flight.communicator.programs
+        key = self, flight, *params.values()
+        program = programs.get(key)
+        if program is None:
+
+            def run(*operands: Any) -> Any:
+                return self._primitive.bind(*operands, flight=flight, **params)
+
+            run.__name__ = self.name
+            program = programs[key] = jax.jit(run)
+        return program(*operands)
+
+
+start_p = VaryingPrimitive("start_mpi")
+wait_p = VaryingPrimitive("wait_mpi")
+wait_p.multiple_results = True
+
+
+def _start_type(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
+    flight.check()
+    return TICKET, {ordered_effect}
+
+
+def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) -> list[Any]:
+    values, avals = flight.lower_operands(ctx, operands)
+    attributes = {
+        **flight.attributes(),
+        "arrays": np.array(list(map(_type_and_size, flight.arrivals())), np.int64).ravel(),
+        "comm_number": np.int64(flight.communicator.number),
+        "may_be_lost": np.int64(may_be_lost),
+    }
+    envelopes = flight.envelopes()
+    # A message belongs to the call that waits for it, if there is a choice.
+    sent = envelopes._replace(received=()) if envelopes and envelopes.received else None
+    return call_in_program(
+        ctx,
+        flight.handler,
+        values,
+        attributes,
+        sent,
+        avals_in=avals,
+        avals_out=[TICKET],
+    )
+
+
+def _type_and_size(aval: ShapedArray) -> tuple[int, int]:
+    """An array as the core knows it, of which no operand of start tells the type."""
+    code, _ = DATATYPES[str(aval.dtype)]
+    return code, aval.size
+
+
+def _push_start(primals: Any, tangents: Any, *, flight: Flight, may_be_lost: bool) -> Any:
+    if not any(map(is_inexact, flight.operands + flight.results)):
+        return bind_start(flight, primals), ad.Zero(TICKET)
+    return flight.push(primals, tangents)
+
+
+def _transpose_start(
+    cotangent: Any, *operands: Any, flight: Flight, may_be_lost: bool
+) -> list[Any]:
+    returning = flight.for_cotangents()
+    forwarded = [
+        jnp.zeros(x.shape, x.dtype) for x in forwarded_results(returning, returning.results)
+    ]
+    arrived = bind_wait(
+        returning, ad.instantiate_zeros(cotangent), forwarded, may_be_zero=True
+    )
+    pairs = zip(operands, flight.pull(arrived, operands), strict=True)
+    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
+
+
+def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool) -> Any:
+    sizes = (
+        x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None
+    )
+    size = next(sizes)
+    ticket = flight.start_batch(operands, axes, size, may_be_lost)
+    return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
+
+
+_EagerCalls(start_p)
+start_p.def_effectful_abstract_eval(_start_type)
+ad.primitive_jvps[start_p] = _push_start
+ad.primitive_transposes[start_p] = _transpose_start
+batching.primitive_batchers[start_p] = _batch_start
+lower_everywhere(start_p, _lower_start)
+
+
+def _wait_type(*avals: Any, flight: Flight, may_be_zero: bool) -> Any:
+    return list(flight.results), {ordered_effect}
+
+
+def _lower_wait(
+    ctx: Any, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
+) -> list[Any]:
+    attributes = {
+        "comm_number": np.int64(flight.communicator.number),
+        "may_be_zero": np.int64(may_be_zero),
+        "started": np.int64(_core.NONBLOCKING.index(flight.handler)),
+    }
+    envelopes = flight.envelopes()
+    received = envelopes and (
+        envelopes._replace(sent=()) if envelopes.received else envelopes
+    )
+    arrived = call_in_program(
+        ctx,
+        "wait",
+        [ticket],
+        attributes,
+        received,
+        envelopes,
+        avals_in=ctx.avals_in[:1],
+        avals_out=flight.arrivals(),
+    )
+    return flight.lower_results(ctx, arrived, forwarded)
+
+
+def _push_wait(
+    primals: Any, tangents: Any, *, flight: Flight, may_be_zero: bool
+) -> tuple[Any, Any]:
+    ticket, *forwarded = primals
+    results = bind_wait(flight, ticket, forwarded, may_be_zero=may_be_zero)
+    if not any(map(is_inexact, results)):
+        return results, tangents_of(results, ())
+    ticket_tangent, *forwarded_tangents = tangents
+    pushed = flight.for_tangents()
+    pairs = zip(forwarded_tangents, forwarded, strict=True)
+    forwarded_tangents = [tangent for tangent, x in pairs if is_inexact(x)]
+    if type(ticket_tangent) is ad.Zero:
+        arrived = merge(pushed, forwarded_tangents, list(map(ad.Zero, pushed.results)))
+    else:
+        forwarded_tangents = list(map(ad.instantiate_zeros, forwarded_tangents))
+        arrived = bind_wait(pushed, ticket_tangent, forwarded_tangents, may_be_zero=True)
+    return results, tangents_of(results, arrived)
+
+
+def _transpose_wait(
+    cotangents: Any, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
+) -> list[Any]:
+    cotangents = list(map(ad.instantiate_zeros, cotangents))
+    ticket_cotangent = None
+    if ad.is_undefined_primal(ticket):
+        pairs = zip(cotangents, is_forwarded(flight), strict=True)
+        parts = [jnp.zeros_like(ct) if is_there else ct for ct, is_there in pairs]
+        started = bind_start(flight.for_cotangents(), parts, may_be_lost=True)
+        ticket_cotangent = _with_zeros(started, ticket.aval.shape)
+    pairs = zip(forwarded, forwarded_results(flight, cotangents), strict=True)
+    forwarded_cotangents = (ct if ad.is_undefined_primal(x) else None for x, ct in pairs)
+    return [ticket_cotangent, *forwarded_cotangents]
+
+
+def _with_zeros(ticket: Any, shape: tuple[int, ...]) -> Any:
+    """The cotangent of a ticket that all members of a batch have.
+
+    JAX adds up the cotangents of the members: one has the ticket, and all others zeros.
+    """
+    *batch, size = shape
+    ticket = jnp.reshape(ticket, (*(1 for _ in batch), size))
+    config = [(0, members - 1, 0) for members in batch]
+    return jax.lax.pad(ticket, np.float32(0), [*config, (0, 0, 0)])
+
+
+def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) -> Any:
+    ticket, *forwarded = operands
+    ticket_axis, *forwarded_axes = axes
+    if ticket_axis is None:
+        # One message for all members, of which only what is forwarded differs.
+        members = [
+            x if axis is None else jax.lax.index_in_dim(x, 0, axis, keepdims=False)
+            for x, axis in zip(forwarded, forwarded_axes, strict=True)
+        ]
+        results = bind_wait(flight, ticket, members, may_be_zero=may_be_zero)
+        return merge(flight, forwarded, results), merge(
+            flight, forwarded_axes, [None] * len(results)
+        )
+    size = ticket.shape[ticket_axis]
+    _, axis = flight.batch_axes
+    forwarded = [
+        batch_at(axis, size, x, n) for x, n in zip(forwarded, forwarded_axes, strict=True)
+    ]
+    ticket = jnp.moveaxis(ticket, ticket_axis, 0)
+    results = bind_wait(flight.batched(size), ticket, forwarded, may_be_zero=may_be_zero)
+    return results, [axis] * len(results)
+
+
+_EagerCalls(wait_p)
+wait_p.def_effectful_abstract_eval(_wait_type)
+ad.primitive_jvps[wait_p] = _push_wait
+ad.primitive_transposes[wait_p] = _transpose_wait
+batching.primitive_batchers[wait_p] = _batch_wait
+lower_everywhere(wait_p, _lower_wait)
