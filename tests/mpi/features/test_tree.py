@@ -59,7 +59,11 @@ on_trees = [
     for case in CASES.values()
     if case.is_linear and not {*case.operations} & {"barrier", "exchange"}
 ]
-differentiable = [case for case in on_trees if case.has_derivative]
+#: Where trees are unequal, a call may only receive. JAX differentiates that only if its
+#: buffer depends on what is differentiated (docs/autodiff.md), as here it does not.
+differentiable = [
+    case for case in on_trees if case.has_derivative and case.variant != "unequal"
+]
 
 
 def is_block(x):
