@@ -21,12 +21,14 @@ from mpi4jax import _core
 from ..arguments.checks import array, reject
 from ..arguments.dtypes import avals_of
 from ..environment import settings
-from ..layout.packing import Tree
+from ..layout.packing import Tree, group, is_tree, pack, unpack
 from ..mpi.handles import Communicator
 from ..operations._eager import EagerCalls, starting
+from ..operations._trees import compare_trees
+from ..operations.exchange import Exchange
 from ..xla import call_sites
 from ..xla.flush import flush
-from ..xla.jax_compat import trace_state_clean
+from ..xla.jax_compat import ShapedArray, trace_state_clean
 from .flights import Params, flight_of
 from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
 
@@ -120,7 +122,9 @@ def start_call(
 
     The latter is for a call that only prepares another one, as an exchange of counts does.
     """
-    if any(type(operand) is Tree for operand in operands):
+    if type(operation) is not Exchange and any(map(is_tree, operands)):
+        return _start_trees(operation, communicator, operands, params)
+    if type(operation) is Exchange:
         arrays = [x for tree in operands for x in tree.arrays(operation.name)]
         complete: Any = _Unflatten(operands[-1].structure)
     else:
@@ -138,6 +142,62 @@ def start_call(
     if operation.count_operands:
         return request.then(operation.complete, *arrays[-operation.count_operands :])
     return request
+
+
+def _start_trees(
+    operation: EagerCalls,
+    communicator: Communicator,
+    operands: Sequence[Any],
+    params: dict[str, Any],
+) -> Any:
+    """Start an operation for packed groups of the leaves of a tree for each operand."""
+    params = {**params, "communicator": communicator}
+    pairs = zip(operation.operands, operands, strict=False)
+    trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
+    leaves = [list(map(jnp.asarray, tree.arrays(operation.name))) for tree in trees]
+    if settings.check and operation.is_collective:
+        compare_trees(operation, communicator, trees[0], params)
+    axis, result_axis = operation.batch_axes(**params)
+    grouped = [group(arrays, axis) for arrays in leaves]
+    if len({len(groups) for groups in grouped}) > 1:
+        raise NotImplementedError(
+            f"i{operation.name} got trees that take different numbers of messages"
+        )
+    flights: list[tuple[Flight, Sequence[Any]]] = []
+    groups = []
+    for indices in zip(*grouped, strict=True):
+        members = [
+            [arrays[n] for n in positions]
+            for arrays, positions in zip(leaves, indices, strict=True)
+        ]
+        packed = [pack(arrays, axis) for arrays in members]
+        flight = flight_of(operation, avals_of(packed), params, "i")
+        assert flight is not None
+        flights.append((flight, packed))
+        groups.append((tuple(indices[-1]), tuple(avals_of(members[-1]))))
+    unpack_results: Any = _Unpack(trees[-1].structure, tuple(groups), axis, result_axis)
+    return start(flights).then(unpack_results)
+
+
+class _Unpack(NamedTuple):
+    """Gives the tree of the results for packed groups of leaves."""
+
+    structure: Any
+    #: The indices of the leaves of each group, and their types.
+    groups: tuple[tuple[tuple[int, ...], tuple[ShapedArray, ...]], ...]
+    axis: int
+    result_axis: int
+
+    def __call__(self, results: Sequence[Sequence[Any]]) -> Any:
+        leaves: dict[int, Any] = {}
+        for (indices, avals), group_results in zip(self.groups, results, strict=True):
+            for result in group_results:
+                unpacked = unpack(result, avals, self.axis, self.result_axis)
+                leaves.update(zip(indices, unpacked, strict=True))
+        if self.groups and not leaves:
+            return None
+        sorted_leaves = [leaves[index] for index in sorted(leaves)]
+        return jax.tree_util.tree_unflatten(self.structure, sorted_leaves)
 
 
 def _single_result(results: Sequence[Sequence[Any]]) -> Any:

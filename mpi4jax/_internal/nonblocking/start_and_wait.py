@@ -50,6 +50,7 @@ from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
 from ..mpi.handles import Communicator
+from ..operations._arguments import zeros_after
 from ..operations._batching import batch_at
 from ..operations._eager import makes_eager_calls
 from ..operations._lowering import call_in_program, lower_everywhere
@@ -349,7 +350,8 @@ def _transpose_wait(
     ticket_cotangent = None
     if ad.is_undefined_primal(ticket):
         pairs = zip(cotangents, is_forwarded(flight), strict=True)
-        parts = [jnp.zeros_like(ct) if is_there else ct for ct, is_there in pairs]
+        # These zeros depend on the cotangents: JAX has to transpose this start, too.
+        parts = [zeros_after(ct) if is_there else ct for ct, is_there in pairs]
         started = bind_start(flight.for_cotangents(), parts, may_be_lost=True)
         ticket_cotangent = _with_zeros(started, ticket.aval.shape)
     pairs = zip(forwarded, forwarded_results(flight, cotangents), strict=True)

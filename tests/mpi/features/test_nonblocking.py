@@ -1052,13 +1052,30 @@ def test_conditions_that_are_mapped_over(function, text, lost, nothing_left, che
         assert_close(jax.vmap(derivative(in_the_branch))(x), expected)
 
 
+@compiled
+def test_trees(transform):
+    tree = {"a": jnp.arange(3.0) + RANK, "b": [jnp.ones((2, 2)), jnp.arange(2) * RANK]}
+    rows = jax.tree.map(lambda x: jnp.stack([x * n for n in range(SIZE)]), tree)
+    for start, blocking, x in (
+        (mpi4jax.iallreduce, mpi.allreduce, tree),
+        (mpi4jax.ireduce_scatter, mpi.reduce_scatter, rows),
+    ):
+        call = transform(lambda x, f=start: mpi4jax.wait(f(x, MPI.SUM)))
+        assert_close(call(x), blocking(x, MPI.SUM))
+    assert_close(
+        transform(in_two_halves(_shift))(tree), jax.tree.map(_shift_blocking, tree)
+    )
+    request = mpi4jax.igather(tree, 0)
+    assert_close(mpi4jax.wait(request), mpi.gather(tree, 0))
+
+
 def test_wrong_arguments():
     with pytest.raises(TypeError, match=r'wait got unexpected type for argument "request"'):
         mpi4jax.wait(jnp.ones(3))
     with pytest.raises(TypeError, match=r'irecv got unexpected type for argument "source"'):
         mpi4jax.irecv(jnp.ones(3), 1.5)
     with pytest.raises(TypeError, match=r'isend got unexpected type for argument "x"'):
-        mpi4jax.isend([jnp.ones(3)], 0)
+        mpi4jax.isend("a", 0)
     with pytest.raises(ValueError, match="iexchange got .* for argument `dest`"):
         mpi4jax.iexchange([jnp.ones(3)], [], [], [0, 1])
     with pytest.raises(ValueError, match=f"isend got {SIZE} for argument `dest`, expected"):
