@@ -117,8 +117,8 @@ def test_values(case, mode, calls_of):
             return jax.lax.fori_loop(0, 2, step, call_shapes(case, tree))
 
     result, calls = calls_of(call, mine)
-    for found, xs in zip(jax.tree.leaves(result), leaves, strict=True):
-        np.testing.assert_array_equal(found, case.result(xs), strict=True)
+    for leaf, xs in zip(jax.tree.leaves(result), leaves, strict=True):
+        np.testing.assert_array_equal(leaf, case.result(xs), strict=True)
     assert jax.tree.structure(result) == structure
     expected = calls_with(case, MESSAGES)
     assert calls == Counter({name: repeats * n for name, n in expected.items()})
@@ -141,9 +141,9 @@ def test_older_names(name):
 
 def test_with_tokens():
     tree = {"a": jnp.ones(3), "b": (2.0, np.arange(2))}
-    given = EmptyToken()
-    result, token = mpi4jax.allreduce(tree, MPI.SUM, token=given)
-    assert token is given
+    passed = EmptyToken()
+    result, token = mpi4jax.allreduce(tree, MPI.SUM, token=passed)
+    assert token is passed
     expected = {"a": SIZE * np.ones(3), "b": (2.0 * SIZE, SIZE * np.arange(2))}
     jax.tree.map(np.testing.assert_array_equal, result, expected)
     assert isinstance(mpi4jax.send(tree, NULL), EmptyToken)
@@ -153,7 +153,7 @@ def test_with_tokens():
         tree, token = mpi4jax.bcast(tree, 0, token=token)
         return mpi4jax.allreduce(tree, op=MPI.MAX, token=token)
 
-    jax.tree.map(np.testing.assert_array_equal, chain(tree, given)[0], tree)
+    jax.tree.map(np.testing.assert_array_equal, chain(tree, passed)[0], tree)
 
 
 def test_200_small_leaves_are_one_message(calls_of):
@@ -224,10 +224,10 @@ def test_scalars_and_arrays_of_numpys():
     tree = [1, 2.0, np.float32(3), np.arange(3), True, 1j]
     result = mpi.bcast(tree, SIZE - 1)
     assert all(isinstance(leaf, jax.Array) for leaf in result)
-    for found, given in zip(result, tree, strict=True):
-        single = mpi.bcast(given, SIZE - 1)
-        np.testing.assert_array_equal(found, single, strict=True)
-        assert found.dtype == single.dtype
+    for leaf, x in zip(result, tree, strict=True):
+        single = mpi.bcast(x, SIZE - 1)
+        np.testing.assert_array_equal(leaf, single, strict=True)
+        assert leaf.dtype == single.dtype
 
 
 def every_type():
@@ -337,9 +337,9 @@ def one_by_one(case):
 SMALL = ((3,), (2, 2), ())
 
 
-def same_leaves(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+def same_leaves(leaves, expected):
+    for leaf, other in zip(leaves, expected, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("enable_x64")
@@ -360,10 +360,10 @@ def test_derivatives(case, monkeypatch):
             for function in (f, g)
         ]
 
-    found, expected = derivatives(x, t, cotangent)
-    for tree, leaves in zip(found, expected, strict=True):
+    results, expected = derivatives(x, t, cotangent)
+    for tree, leaves in zip(results, expected, strict=True):
         same_leaves(tree, leaves)
-    pulled = found[2]
+    pulled = results[2]
     if case.is_linear and not case.is_shared:
 
         def dot(us, vs):
@@ -411,8 +411,10 @@ def test_gradient_of_shared_parameters():
         return mpi.allreduce(jax.grad(loss)(parameters, data), op=MPI.SUM)
 
     everyones = jnp.concatenate(COMM.allgather(data))
-    found, expected = step(parameters), jax.grad(loss)(parameters, everyones)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), found, expected)
+    gradient, expected = step(parameters), jax.grad(loss)(parameters, everyones)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-12), gradient, expected
+    )
 
 
 @over(on_trees)
@@ -546,7 +548,7 @@ def test_operators():
     tree = [jnp.asarray([1, 2 + RANK]), jnp.asarray(3)]
     everyones = COMM.allgather([np.asarray(x) for x in tree])
     for name, operator in OPERATORS.items():
-        found = mpi.allreduce(tree, operator.op)
-        for n, leaf in enumerate(found):
+        result = mpi.allreduce(tree, operator.op)
+        for n, leaf in enumerate(result):
             expected = operator.reduce([xs[n] for xs in everyones])
             np.testing.assert_array_equal(leaf, expected, err_msg=name)
