@@ -54,6 +54,8 @@ class Declaration:
     #: Whether the result takes the memory of the first operand, if XLA has no further use
     #: for that.
     in_place: ClassVar[bool] = False
+    #: Whether the function returns anything.
+    has_result: ClassVar[bool] = True
     #: Whether all processes of the communicator take part. Else two do: the sender of a
     #: message and its receiver.
     is_collective: ClassVar[bool] = True

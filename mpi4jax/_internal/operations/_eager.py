@@ -145,7 +145,7 @@ class EagerCalls(Declaration):
                 results = self.apply_to_leaves(*operands, **params)
         except TypeError as error:
             raise (wrong_leaf(self, trees, params) or error) from None
-        return result_tree(trees[-1], results)
+        return result_tree(trees[-1], results) if self.has_result else None
 
     def apply_to_leaves(self, *operands: Any, **params: Any) -> Any:
         """Call MPI for a list of leaves in place of each operand that is an array."""

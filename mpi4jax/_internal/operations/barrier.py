@@ -17,6 +17,7 @@ NO_STRUCTURE = 0
 class Barrier(Operation):
     name = "barrier"
     operands = ()
+    has_result = False
 
     def written_aval(self, *_: Any, **__: Any) -> None:
         return None

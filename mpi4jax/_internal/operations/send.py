@@ -19,6 +19,7 @@ from .primitive import Operation
 
 class Send(Operation):
     name = "send"
+    has_result = False
     is_collective = False
 
     def messages(self, *, dest: int, tag: int, **_: Any) -> tuple[Messages, Messages]:

@@ -42,7 +42,7 @@ MESSAGES = 4
 
 @pytest.fixture
 def calls_of(calls_of):
-    """The same but for the barrier by which MPI4JAX_CHECK compares trees."""
+    """Counts calls, without the barrier by which MPI4JAX_CHECK compares trees."""
 
     def call(function, *args):
         result, calls = calls_of(function, *args)
