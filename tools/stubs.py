@@ -1,5 +1,5 @@
-"""Writes `mpi4jax/experimental/tokens/__init__.pyi`: the functions there are made at run
-time, where editors and type checkers do not see them.
+"""Writes stubs for the functions that are made at run time, where editors and type checkers
+do not see them: the forms with tokens, and the nonblocking ones.
 
     python tools/stubs.py
 
@@ -10,32 +10,35 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mpi4jax import notoken
 from mpi4jax._internal.forms.token import add_token, is_operation, signature_with_token
+from mpi4jax._internal.nonblocking import functions
 from mpi4jax.experimental import tokens
 
-FOLDER = Path(__file__).resolve().parent.parent / "mpi4jax" / "experimental" / "tokens"
+PACKAGE = Path(__file__).resolve().parent.parent / "mpi4jax"
 
-HEAD = "# Written by `make stubs` (tools/stubs.py) from the forms without tokens."
+HEAD = "# Written by `make stubs` (tools/stubs.py) from the functions themselves."
 
 LINE_LENGTH = 92
 
-#: The names in signatures, by the modules that they are imported from.
+#: The names in signatures, by the modules that they are imported from: of the standard
+#: library, or of `_internal`.
 IMPORTS = {
     "collections.abc": ("Callable",),
     "typing": ("TypeVar", "overload"),
-    "..._internal.arguments.types": (
+    "arguments.types": (
         *("Array", "ArrayLike", "Comm", "Counts", "Integer", "Op"),
         *("RankTree", "Status", "Token"),
     ),
-    "..._internal.nonblocking.requests": ("Request",),
-    "..._internal.operations._arguments": ("ANY_SOURCE", "ANY_TAG"),
+    "nonblocking.requests": ("Request",),
+    "operations._arguments": ("ANY_SOURCE", "ANY_TAG"),
 }
 
 #: The defaults of parameters that differ from MPI to MPI, if they are negative.
@@ -52,29 +55,42 @@ class Name:
         return self.name
 
 
-def stub(plain: ModuleType, with_tokens: ModuleType) -> str:
-    """The text of a stub for the functions of a module, each with those without tokens."""
-    names = with_tokens.__all__
+def stub(
+    module: ModuleType,
+    internal: str,
+    signatures: Callable[[str], Iterable[inspect.Signature]],
+) -> str:
+    """The text of a stub.
+
+    Arguments:
+        module: The module, which lists its functions.
+        internal: The package `_internal`, as seen from the stub.
+        signatures: Gives the signatures of a function: of its overloads, if it has some.
+
+    """
+    names = module.__all__
     body = "".join(
         text
         for name in names
-        for text in declarations(getattr(plain, name), getattr(with_tokens, name))
+        for text in declarations(getattr(module, name), [*signatures(name)])
     )
     variables = [name for name in ("T", "R") if re.search(rf"\b{name}\b", body)]
     if variables:
         made = "".join(f'{name} = TypeVar("{name}")\n' for name in variables)
         body = f"{made}\n{body}"
-    imports = imports_for(body)
-    imports += ["from . import tree as tree"] if hasattr(with_tokens, "tree") else []
+    imports = imports_for(body, internal)
+    imports += ["from . import tree as tree"] if hasattr(module, "tree") else []
     listed = "".join(f'    "{name}",\n' for name in names)
     return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body.rstrip(), ""])
 
 
-def imports_for(body: str) -> list[str]:
+def imports_for(body: str, internal: str) -> list[str]:
     """The lines that import what a text uses, as ruff formats them."""
     lines = []
     for module, imported in IMPORTS.items():
         used = [name for name in imported if re.search(rf"\b{name}\b", body)]
+        is_ours = module not in sys.stdlib_module_names and module != "collections.abc"
+        module = f"{internal}.{module}" if is_ours else module
         line = f"from {module} import {', '.join(used)}"
         if len(line) > LINE_LENGTH:
             names = "".join(f"    {name},\n" for name in used)
@@ -84,13 +100,10 @@ def imports_for(body: str) -> list[str]:
     return lines
 
 
-def declarations(plain: Callable[..., Any], function: Callable[..., Any]) -> Iterator[str]:
+def declarations(
+    function: Callable[..., Any], signatures: Sequence[inspect.Signature]
+) -> Iterator[str]:
     """A function's declaration, or its overloads, of which the first has the docstring."""
-    signatures = [
-        with_token
-        for signature in signatures_of(plain)
-        for with_token in signatures_with_token(plain, signature)
-    ]
     prefix = "@overload\n" if len(signatures) > 1 else ""
     doc = f'\n    """{function.__doc__}"""\n\n'
     for signature in signatures:
@@ -100,33 +113,43 @@ def declarations(plain: Callable[..., Any], function: Callable[..., Any]) -> Ite
 
 def signatures_of(plain: Callable[..., Any]) -> list[inspect.Signature]:
     """The signatures of a function without tokens: of its overloads, if it has some."""
-    function = inspect.unwrap(plain)
-    overloads = [inspect.signature(overload) for overload in typing.get_overloads(function)]
-    if is_operation(plain):
-        return overloads or [inspect.signature(function)]
     signature = inspect.signature(plain)
-    requests = [of_request(overload, {*signature.parameters}) for overload in overloads]
+    if is_operation(plain):
+        signature = inspect.signature(inspect.unwrap(plain))
+        return overloads_of(plain) or [signature]
+    blocking = getattr(notoken, plain.__name__.removeprefix("i"), plain)
+    requests = [
+        of_request(overload, signature)
+        for overload in overloads_of(blocking)
+        if all(
+            name in signature.parameters or parameter.default is not parameter.empty
+            for name, parameter in overload.parameters.items()
+        )
+    ]
     return [*dict.fromkeys(requests)] or [signature]
 
 
-def of_request(signature: inspect.Signature, names: set[str]) -> inspect.Signature:
-    """The signature of an operation's nonblocking form, which may lack some parameters."""
-    parameters = [p for name, p in signature.parameters.items() if name in names]
-    returned = f"Request[{signature.return_annotation}]"
-    return signature.replace(parameters=parameters, return_annotation=returned)
+def overloads_of(function: Callable[..., Any]) -> list[inspect.Signature]:
+    return [*map(inspect.signature, typing.get_overloads(inspect.unwrap(function)))]
 
 
-def signatures_with_token(
-    plain: Callable[..., Any], signature: inspect.Signature
-) -> Iterator[inspect.Signature]:
+def of_request(overload: inspect.Signature, form: inspect.Signature) -> inspect.Signature:
+    """The overload of a nonblocking form, which may lack some of the parameters."""
+    parameters = [p for name, p in overload.parameters.items() if name in form.parameters]
+    returned = f"Request[{overload.return_annotation}]"
+    return overload.replace(parameters=parameters, return_annotation=returned)
+
+
+def signatures_with_token(plain: Callable[..., Any]) -> Iterator[inspect.Signature]:
     """The signatures of a form with tokens, from the one without."""
-    if is_operation(plain):
-        yield signature_with_token(signature)
-    else:
-        yield add_token(signature, default=None, annotation="None")
-        pair = f"tuple[{signature.return_annotation}, Token]"
-        signature = signature.replace(return_annotation=pair)
-        yield add_token(signature, annotation="Token")
+    for signature in signatures_of(plain):
+        if is_operation(plain):
+            yield signature_with_token(signature)
+        else:
+            yield add_token(signature, default=None, annotation="None")
+            pair = f"tuple[{signature.return_annotation}, Token]"
+            signature = signature.replace(return_annotation=pair)
+            yield add_token(signature, annotation="Token")
 
 
 def declaration(name: str, signature: inspect.Signature) -> str:
@@ -146,7 +169,16 @@ def declaration(name: str, signature: inspect.Signature) -> str:
 
 def stubs() -> dict[Path, str]:
     """The texts of all stubs."""
-    return {FOLDER / "__init__.pyi": stub(notoken, tokens)}
+    return {
+        PACKAGE / "experimental/tokens/__init__.pyi": stub(
+            tokens,
+            "..._internal",
+            lambda name: signatures_with_token(getattr(notoken, name)),
+        ),
+        PACKAGE / "_internal/nonblocking/functions.pyi": stub(
+            functions, ".", lambda name: signatures_of(getattr(functions, name))
+        ),
+    }
 
 
 if __name__ == "__main__":

@@ -59,6 +59,18 @@ class Params(dict[str, Any]):
         return hash(frozenset(self.items()))
 
 
+class _HashedOnce:
+    """Hashes a frozen dataclass by its fields, once: each eager call looks it up."""
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        instance: Any = self
+        return hash(tuple(getattr(self, x.name) for x in dataclasses.fields(instance)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 #: The functions of which each call has one message each way, and a tangent has, too.
 _PAIRED = ("isendrecv", "sendrecv")
 #: Those that are one end of a message, of whose other end JAX knows nothing.
@@ -66,7 +78,7 @@ _ONE_SIDED = ("irecv", "isend", "recv", "send")
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class Exchange(_HashedOnce):
     """Any number of messages (MPI-4.1 §3.7), and nothing that their blocking form refuses.
 
     The operands are what is sent, and then what stands for what is received: nobody reads
@@ -85,6 +97,7 @@ class Exchange:
 
     handler = "iexchange"
     batch_axes = (0, 0)
+    __hash__ = _HashedOnce.__hash__
 
     @property
     def operands(self) -> Avals:
@@ -194,13 +207,15 @@ class Exchange:
 
 
 @dataclasses.dataclass(frozen=True)
-class Collective:
+class Collective(_HashedOnce):
     """A collective operation (MPI-4.1 §6.12): all else follows from its declaration."""
 
     operation: Declaration
     operands: Avals
     #: Those of the blocking operation.
     params: Params
+
+    __hash__ = _HashedOnce.__hash__
 
     @property
     def communicator(self) -> Communicator:
@@ -334,7 +349,7 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class Held(_HashedOnce):
     """The results of a collective operation, or their cotangents, which the core holds.
 
     It is the identity, and so its own tangent and transpose.
@@ -343,6 +358,7 @@ class Held:
     of: Collective
 
     handler = "hold"
+    __hash__ = _HashedOnce.__hash__
 
     @property
     def communicator(self) -> Communicator:

@@ -92,6 +92,7 @@ def nonblocking(function: Callable[P, R]) -> Callable[P, Request[R]]:
             if str(text).startswith(f"{blocking.__name__} "):
                 error.args = (f"i{text}", *others)
             raise
+        assert isinstance(request, Request), f"the core can't start {blocking.__name__}"
         return request
 
     del start.__wrapped__  # it has another signature
@@ -107,10 +108,11 @@ def _signature(blocking: Any) -> inspect.Signature:
     parameters = dict(signature.parameters)
     # MPI fills a status when it completes a receive, which is another call.
     parameters.pop("status", None)
+    result = signature.return_annotation
     # With a capacity, counts have to be exchanged before rows are.
     if parameters.pop("capacity", None):
         del parameters["fill_value"]
-    result = signature.return_annotation.removesuffix(" | tuple[Array, Array]")
+        result = result.partition(" | tuple[")[0]
     return signature.replace(
         parameters=list(parameters.values()), return_annotation=f"Request[{result}]"
     )

@@ -24,7 +24,7 @@ from ..environment import settings
 from ..layout.packing import Tree, group, is_tree, pack, unpack
 from ..mpi.handles import Communicator
 from ..operations._eager import EagerCalls, starting
-from ..operations._trees import compare_trees
+from ..operations._trees import compare_trees, wrong_leaf
 from ..operations.exchange import Exchange
 from ..xla import call_sites
 from ..xla.flush import flush
@@ -107,7 +107,6 @@ def start(flights: Sequence[tuple[Flight, Sequence[Any]]]) -> Request[list[list[
     prepare()
     arrays = []
     for flight, operands in flights:
-        flight.check()
         ticket = bind_start(flight, operands)
         if trace_state_clean():
             set_line(ticket, call_sites.frames_of(sys._getframe()))
@@ -132,9 +131,7 @@ def start_call(
         arrays = [array(operation.name, name, x) for name, x in pairs]
         complete = _single_result
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
-    flight = flight_of(
-        operation, avals_of(arrays), {**params, "communicator": communicator}, "i"
-    )
+    flight = _checked_flight(operation, communicator, arrays, params)
     if flight is None:
         with starting(None):
             return operation(communicator, *operands, **params)
@@ -144,6 +141,26 @@ def start_call(
     return request
 
 
+def _checked_flight(
+    operation: EagerCalls,
+    communicator: Communicator,
+    arrays: Sequence[Any],
+    params: dict[str, Any],
+) -> Flight | None:
+    """What is in flight when an operation on such arrays is started, if it can be."""
+    types = tuple((x.shape, x.dtype) for x in arrays)
+    # Calls that are alike share it, as it takes longer to make than to start.
+    key = _checked_flight, operation, types, frozenset(params.items())
+    flight: Flight | None = communicator.programs.get(key)
+    if flight is None:
+        params = {**params, "communicator": communicator}
+        flight = flight_of(operation, avals_of(arrays), params, "i")
+        if flight is not None:
+            flight.check()
+            communicator.programs[key] = flight
+    return flight
+
+
 def _start_trees(
     operation: EagerCalls,
     communicator: Communicator,
@@ -151,13 +168,24 @@ def _start_trees(
     params: dict[str, Any],
 ) -> Any:
     """Start an operation for packed groups of the leaves of a tree for each operand."""
-    params = {**params, "communicator": communicator}
     pairs = zip(operation.operands, operands, strict=False)
     trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
+    try:
+        return _start_leaves(operation, communicator, trees, params)
+    except TypeError as error:
+        raise (wrong_leaf(operation, trees, params) or error) from None
+
+
+def _start_leaves(
+    operation: EagerCalls,
+    communicator: Communicator,
+    trees: Sequence[Tree],
+    params: dict[str, Any],
+) -> Request[Any]:
     leaves = [list(map(jnp.asarray, tree.arrays(operation.name))) for tree in trees]
     if settings.check and operation.is_collective:
         compare_trees(operation, communicator, trees[0], params)
-    axis, result_axis = operation.batch_axes(**params)
+    axis, result_axis = operation.batch_axes(**params, communicator=communicator)
     grouped = [group(arrays, axis) for arrays in leaves]
     if len({len(groups) for groups in grouped}) > 1:
         raise NotImplementedError(
@@ -171,7 +199,7 @@ def _start_trees(
             for arrays, positions in zip(leaves, indices, strict=True)
         ]
         packed = [pack(arrays, axis) for arrays in members]
-        flight = flight_of(operation, avals_of(packed), params, "i")
+        flight = _checked_flight(operation, communicator, packed, params)
         assert flight is not None
         flights.append((flight, packed))
         groups.append((tuple(indices[-1]), tuple(avals_of(members[-1]))))

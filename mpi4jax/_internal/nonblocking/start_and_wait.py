@@ -57,7 +57,7 @@ from ..operations._lowering import call_in_program, lower_everywhere
 from ..operations._transposes import is_inexact, tangents_of
 from ..xla.call_sites import Envelopes
 from ..xla.effects import ordered_effect
-from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad, batching
+from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad, batching, trace_state_clean
 
 #: The type of a ticket: its index in the core's table, and a mark of the process.
 TICKET = ShapedArray((2,), np.dtype(np.float32))
@@ -154,7 +154,8 @@ def bind_start(
     A cotangent `may_be_lost`: nobody waits for it where what has started the primal
     operation was not differentiated.
     """
-    return start_p.bind(*operands, flight=flight, may_be_lost=may_be_lost)
+    bind = _run_start if trace_state_clean() else start_p.bind
+    return bind(*operands, flight=flight, may_be_lost=may_be_lost)
 
 
 def bind_wait(
@@ -164,9 +165,8 @@ def bind_wait(
 
     A tangent or cotangent of what was not differentiated is.
     """
-    results: list[Any] = wait_p.bind(
-        ticket, *forwarded, flight=flight, may_be_zero=may_be_zero
-    )
+    bind = _run_wait if trace_state_clean() else wait_p.bind
+    results: list[Any] = bind(ticket, *forwarded, flight=flight, may_be_zero=may_be_zero)
     return results
 
 
@@ -205,6 +205,10 @@ class _EagerCalls:
         # Also under jax.disable_jit: an operation can only run compiled.
         with jax.disable_jit(False):
             return self._run(*operands, **params)
+
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        """Run the primitive where nothing is traced, without the detour by JAX's `bind`."""
+        return self._run(*operands, **params)
 
     def _run(self, *operands: Any, flight: Flight, **params: Any) -> Any:
         programs = flight.communicator.programs
@@ -287,7 +291,7 @@ def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
 
-_EagerCalls(start_p)
+_run_start = _EagerCalls(start_p)
 start_p.def_effectful_abstract_eval(_start_type)
 ad.primitive_jvps[start_p] = _push_start
 ad.primitive_transposes[start_p] = _transpose_start
@@ -393,7 +397,7 @@ def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) 
     return results, [axis] * len(results)
 
 
-_EagerCalls(wait_p)
+_run_wait = _EagerCalls(wait_p)
 wait_p.def_effectful_abstract_eval(_wait_type)
 ad.primitive_jvps[wait_p] = _push_wait
 ad.primitive_transposes[wait_p] = _transpose_wait

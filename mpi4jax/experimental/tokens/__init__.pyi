@@ -1,4 +1,4 @@
-# Written by `make stubs` (tools/stubs.py) from the forms without tokens.
+# Written by `make stubs` (tools/stubs.py) from the functions themselves.
 from collections.abc import Callable
 from typing import TypeVar, overload
 
@@ -538,11 +538,11 @@ def gatherv(
 ) -> tuple[T, Token]: ...
 @overload
 def iallgather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`allgather`, which :func:`wait` completes.
 
     Collect an array from every process, on every process.
@@ -566,19 +566,33 @@ def iallgather(
 
 @overload
 def iallgather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
 @overload
-def iallgatherv(
-    x: ArrayLike | T,
-    counts: Counts | ArrayLike,
+def iallgather(
+    x: T,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T | tuple[Array | T, Array]]:
+) -> Request[T]: ...
+@overload
+def iallgather(
+    x: T,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
+@overload
+def iallgatherv(
+    x: ArrayLike,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
     """Start :func:`allgatherv`, which :func:`wait` completes.
 
     Collect arrays of unequal length from all processes, on every process.
@@ -602,20 +616,36 @@ def iallgatherv(
 
 @overload
 def iallgatherv(
-    x: ArrayLike | T,
-    counts: Counts | ArrayLike,
+    x: ArrayLike,
+    counts: Counts,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T | tuple[Array | T, Array]], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def iallgatherv(
+    x: T,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def iallgatherv(
+    x: T,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def iallreduce(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`allreduce`, which :func:`wait` completes.
 
     Reduce an array over all processes, with the result on every process.
@@ -641,19 +671,35 @@ def iallreduce(
 
 @overload
 def iallreduce(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
 @overload
-def ialltoall(
-    x: ArrayLike | T,
+def iallreduce(
+    x: T,
+    op: Op,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[T]: ...
+@overload
+def iallreduce(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
+@overload
+def ialltoall(
+    x: ArrayLike,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
     """Start :func:`alltoall`, which :func:`wait` completes.
 
     Send a slice of an array to every process, and receive one from each.
@@ -673,20 +719,34 @@ def ialltoall(
 
 @overload
 def ialltoall(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
 @overload
-def ialltoallv(
-    x: ArrayLike | T,
-    sendcounts: Counts | Array,
-    recvcounts: Counts | None = None,
+def ialltoall(
+    x: T,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T | tuple[Array | T, Array]]:
+) -> Request[T]: ...
+@overload
+def ialltoall(
+    x: T,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
+@overload
+def ialltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
     """Start :func:`alltoallv`, which :func:`wait` completes.
 
     Send a part of an array to every process, and receive one from each.
@@ -713,13 +773,31 @@ def ialltoallv(
 
 @overload
 def ialltoallv(
-    x: ArrayLike | T,
-    sendcounts: Counts | Array,
-    recvcounts: Counts | None = None,
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T | tuple[Array | T, Array]], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ialltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ialltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ibarrier(
     *,
@@ -750,12 +828,12 @@ def ibarrier(
 ) -> tuple[Request[None], Token]: ...
 @overload
 def ibcast(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`bcast`, which :func:`wait` completes.
 
     Send an array from one process to all others.
@@ -781,12 +859,28 @@ def ibcast(
 
 @overload
 def ibcast(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ibcast(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ibcast(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def iexchange(
     sendbuf: object,
@@ -844,12 +938,12 @@ def iexchange(
 ) -> tuple[Request[T], Token]: ...
 @overload
 def iexscan(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`exscan`, which :func:`wait` completes.
 
     Reduce an array over the processes before this one.
@@ -870,20 +964,36 @@ def iexscan(
 
 @overload
 def iexscan(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def iexscan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def iexscan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def igather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`gather`, which :func:`wait` completes.
 
     Collect an array from every process, on one process.
@@ -912,21 +1022,37 @@ def igather(
 
 @overload
 def igather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def igather(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def igather(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def igatherv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`gatherv`, which :func:`wait` completes.
 
     Collect arrays of unequal length from all processes, on one process.
@@ -953,13 +1079,31 @@ def igatherv(
 
 @overload
 def igatherv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def igatherv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def igatherv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def in_order(
     tree: T,
@@ -986,12 +1130,12 @@ def in_order(
 ) -> tuple[T, Token]: ...
 @overload
 def ineighbor_allgather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`neighbor_allgather`, which :func:`wait` completes.
 
     Send an array to every neighbor, and receive those of the neighbors.
@@ -1021,21 +1165,37 @@ def ineighbor_allgather(
 
 @overload
 def ineighbor_allgather(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ineighbor_allgather(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ineighbor_allgather(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ineighbor_allgatherv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`neighbor_allgatherv`, which :func:`wait` completes.
 
     Send an array to every neighbor, and receive theirs, which may differ in size.
@@ -1065,21 +1225,39 @@ def ineighbor_allgatherv(
 
 @overload
 def ineighbor_allgatherv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
 @overload
-def ineighbor_alltoall(
-    x: ArrayLike | T,
+def ineighbor_allgatherv(
+    x: T,
+    counts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[T]: ...
+@overload
+def ineighbor_allgatherv(
+    x: T,
+    counts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
+@overload
+def ineighbor_alltoall(
+    x: ArrayLike,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[Array]:
     """Start :func:`neighbor_alltoall`, which :func:`wait` completes.
 
     Send a slice of an array to every neighbor, and receive one from each.
@@ -1107,22 +1285,38 @@ def ineighbor_alltoall(
 
 @overload
 def ineighbor_alltoall(
-    x: ArrayLike | T,
+    x: ArrayLike,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ineighbor_alltoall(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ineighbor_alltoall(
+    x: T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ineighbor_alltoallv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     sendcounts: Counts,
     recvcounts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`neighbor_alltoallv`, which :func:`wait` completes.
 
     Send a part of an array to every neighbor, and receive one from each.
@@ -1154,23 +1348,43 @@ def ineighbor_alltoallv(
 
 @overload
 def ineighbor_alltoallv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     sendcounts: Counts,
     recvcounts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ineighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ineighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def irecv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     source: Integer = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`recv`, which :func:`wait` completes.
 
     Receive an array from another process.
@@ -1197,22 +1411,40 @@ def irecv(
 
 @overload
 def irecv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     source: Integer = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def irecv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def irecv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`reduce`, which :func:`wait` completes.
 
     Reduce an array over all processes, with the result on one process.
@@ -1234,21 +1466,39 @@ def ireduce(
 
 @overload
 def ireduce(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ireduce(
+    x: T,
+    op: Op,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ireduce(
+    x: T,
+    op: Op,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce_scatter(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`reduce_scatter`, which :func:`wait` completes.
 
     Reduce an array over all processes, with a slice of the result on each process.
@@ -1271,21 +1521,37 @@ def ireduce_scatter(
 
 @overload
 def ireduce_scatter(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ireduce_scatter(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ireduce_scatter(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce_scatterv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     counts: Counts,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`reduce_scatterv`, which :func:`wait` completes.
 
     Reduce an array over all processes, with some rows of the result on each process.
@@ -1311,21 +1577,39 @@ def ireduce_scatterv(
 
 @overload
 def ireduce_scatterv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     counts: Counts,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def ireduce_scatterv(
+    x: T,
+    op: Op,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def ireduce_scatterv(
+    x: T,
+    op: Op,
+    counts: Counts,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def iscan(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`scan`, which :func:`wait` completes.
 
     Reduce an array over this process and those before it.
@@ -1346,20 +1630,36 @@ def iscan(
 
 @overload
 def iscan(
-    x: ArrayLike | T,
+    x: ArrayLike,
     op: Op,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def iscan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def iscan(
+    x: T,
+    op: Op,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def iscatter(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`scatter`, which :func:`wait` completes.
 
     Send each process its slice of an array of one process.
@@ -1391,21 +1691,37 @@ def iscatter(
 
 @overload
 def iscatter(
-    x: ArrayLike | T,
+    x: ArrayLike,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def iscatter(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def iscatter(
+    x: T,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def iscatterv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     root: Integer,
     *,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`scatterv`, which :func:`wait` completes.
 
     Send each process its part of an array of one process.
@@ -1434,13 +1750,31 @@ def iscatterv(
 
 @overload
 def iscatterv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: Counts,
     root: Integer,
     *,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def iscatterv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def iscatterv(
+    x: T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def isend(
     x: object,
@@ -1481,7 +1815,7 @@ def isend(
 @overload
 def isendrecv(
     sendbuf: object,
-    recvbuf: ArrayLike | T,
+    recvbuf: ArrayLike,
     source: Integer,
     dest: Integer,
     *,
@@ -1489,7 +1823,7 @@ def isendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
     token: None = None,
-) -> Request[Array | T]:
+) -> Request[Array]:
     """Start :func:`sendrecv`, which :func:`wait` completes.
 
     Send an array to one process while receiving another from a process.
@@ -1520,7 +1854,7 @@ def isendrecv(
 @overload
 def isendrecv(
     sendbuf: object,
-    recvbuf: ArrayLike | T,
+    recvbuf: ArrayLike,
     source: Integer,
     dest: Integer,
     *,
@@ -1528,7 +1862,31 @@ def isendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
     token: Token,
-) -> tuple[Request[Array | T], Token]: ...
+) -> tuple[Request[Array], Token]: ...
+@overload
+def isendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: None = None,
+) -> Request[T]: ...
+@overload
+def isendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    token: Token,
+) -> tuple[Request[T], Token]: ...
 @overload
 def neighbor_allgather(
     x: ArrayLike,
