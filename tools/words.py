@@ -80,6 +80,8 @@ BINDINGS = re.compile(
     r"|[(,]\s*(?:mut\s+)?(?P<parameter>[a-z_]\w*)\s*:(?!:)"
 )
 RUST_QUESTION = re.compile(r"\bfn\s+_*(?:is|has|are)_\w+[^{;]*?(?:->\s*([^{;]+?))?\s*[{;]")
+#: A string, a character, or a comment.
+RUST_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)\'|//[^\n]*', re.DOTALL)
 #: Names that patterns mention without binding them.
 NO_BINDINGS = frozenset("mut ref box self dyn as usize".split())
 
@@ -87,8 +89,7 @@ NO_BINDINGS = frozenset("mut ref box self dyn as usize".split())
 def of_rust(source: str) -> Iterator[Word]:
     """The words of a file in Rust, as far as regular expressions see them."""
     # Without strings and comments, but in the same lines.
-    code = re.sub(r"//[^\n]*", "", source)
-    code = re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', code)
+    code = RUST_TEXT.sub(lambda text: "\n" * text[0].count("\n"), source)
 
     def line_of(start: int) -> int:
         return code.count("\n", 0, start) + 1

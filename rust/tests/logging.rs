@@ -96,10 +96,13 @@ fn each_call_has_two_lines_in_the_log() {
     let _alone = alone();
     let expected = lines_of_each();
     assert_eq!(a_call_of_each().len(), expected.len());
-    for ((operation, call), (who, what)) in a_call_of_each().into_iter().zip(expected) {
+    for ((operation, call), (prefix, text)) in a_call_of_each().into_iter().zip(expected) {
         assert_eq!(
             logged(operation, call),
-            [format!("{who}{what}"), format!("{who} done with code 0")]
+            [
+                format!("{prefix}{text}"),
+                format!("{prefix} done with code 0")
+            ]
         );
     }
 }

@@ -134,7 +134,7 @@ fn receives_are_posted_before_sends() {
     let calls = arrays.start("iexchange", call.operand(arrays.operand(&[4])));
     let counts: Vec<_> = calls
         .iter()
-        .map(|(name, given)| (*name, given[1]))
+        .map(|(name, arguments)| (*name, arguments[1]))
         .collect();
     assert_eq!(
         counts,
@@ -160,7 +160,7 @@ fn messages_travel_in_pieces() {
     let calls = arrays.start("iexchange", call.operand(arrays.operand(&[4])));
     let counts: Vec<_> = calls
         .iter()
-        .map(|(name, given)| (*name, given[1]))
+        .map(|(name, arguments)| (*name, arguments[1]))
         .collect();
     assert_eq!(
         counts,

@@ -14,7 +14,7 @@ fn records_of(body: impl FnOnce()) -> Vec<Record> {
     let before = recorder::recorded().end;
     body();
     (before..recorder::recorded().end)
-        .map(|number| recorder::record(number).unwrap())
+        .map(|id| recorder::record(id).unwrap())
         .collect()
 }
 
@@ -193,11 +193,11 @@ fn the_last_calls_are_kept() {
     for tag in 0..KEPT as i64 + 10 {
         drop(run("send", tagged(tag).operand(floats(IN, &[1]))));
     }
-    let numbers = recorder::recorded();
-    assert_eq!(numbers, before + 10..before + 10 + KEPT);
-    for (number, tag) in numbers.zip(10..) {
-        let record = recorder::record(number).unwrap();
-        assert_eq!(record.id, number);
+    let ids = recorder::recorded();
+    assert_eq!(ids, before + 10..before + 10 + KEPT);
+    for (id, tag) in ids.zip(10..) {
+        let record = recorder::record(id).unwrap();
+        assert_eq!(record.id, id);
         assert_eq!(record.attribute("tag"), Some(tag));
     }
     assert!(recorder::record(before + 9).is_none());
@@ -236,19 +236,19 @@ fn a_call_in_progress_keeps_its_record() {
     const OTHERS: u64 = 5000;
     let _alone = alone();
     let see = || {
-        let number = recorder::in_progress()[0];
+        let id = recorder::in_progress()[0];
         let in_another_thread = || {
             for _ in 0..OTHERS {
                 drop(run("send", send()));
             }
         };
         std::thread::scope(|scope| drop(scope.spawn(in_another_thread).join()));
-        assert_eq!(recorder::in_progress(), [number]);
-        let record = recorder::record(number).unwrap();
+        assert_eq!(recorder::in_progress(), [id]);
+        let record = recorder::record(id).unwrap();
         assert_eq!((record.operation.name, record.end), ("barrier", None));
         assert_eq!(record.thread, recorder::os_thread::current());
         let recent = recorder::recent();
-        assert_eq!(recent[0].id, number);
+        assert_eq!(recent[0].id, id);
         assert_ne!(recent[1].thread, record.thread);
     };
     let before = recorder::recorded().end;

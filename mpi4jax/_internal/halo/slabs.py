@@ -220,7 +220,7 @@ class Layout:
     def travel(
         self, messages: Sequence[Any], travel: Travel, *, backwards: bool = False
     ) -> list[Any]:
-        """What is received where messages are sent."""
+        """Exchange the messages of all bundles, and give those received."""
         directions = [bundle[0] for bundle in self.bundles]
         if backwards:
             directions = [direction.reverse() for direction in directions]

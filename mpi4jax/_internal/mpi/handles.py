@@ -51,13 +51,13 @@ class Communicator:
 
     def __init__(
         self,
-        number: int,
+        comm_number: int,
         rank: int,
         size: int,
         last_tag: int,
         neighbors: Neighbors | None,
     ) -> None:
-        self.number = number
+        self.number = comm_number
         self.rank = rank
         self.size = size
         #: The largest tag that messages can have.
@@ -127,17 +127,19 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
     _by_handle.pop(_handleof(comm), None)
 
 
-def _register(comm: MPI.Intracomm, number: int) -> Communicator:
+def _register(comm: MPI.Intracomm, comm_number: int) -> Communicator:
     rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
-    communicator = Communicator(number, rank, size, _last_tag(comm), neighbors)
+    communicator = Communicator(comm_number, rank, size, _last_tag(comm), neighbors)
     _by_handle[_handleof(comm)] = communicator
-    chunk = device.chunk_of(comm, is_private=number == _DEFAULT)
-    _core.set_communicator(number, handle(comm), rank, size, chunk)
+    chunk = device.chunk_of(comm, is_private=comm_number == _DEFAULT)
+    _core.set_communicator(comm_number, handle(comm), rank, size, chunk)
     if neighbors is not None:
-        _core.set_neighbors(number, neighbors.sources, neighbors.destinations)
+        _core.set_neighbors(comm_number, neighbors.sources, neighbors.destinations)
     members = members_of(comm)
     startup.start()
-    _core.describe_communicator(number, handle(comm), _name_of(comm, number), members)
+    _core.describe_communicator(
+        comm_number, handle(comm), _name_of(comm, comm_number), members
+    )
     comm.Set_attr(_keyval(), communicator)
     return communicator
 
@@ -150,13 +152,15 @@ def _last_tag(comm: MPI.Intracomm) -> int:
     return int(last_tag)
 
 
-def _name_of(comm: MPI.Intracomm, number: int) -> str:
+def _name_of(comm: MPI.Intracomm, comm_number: int) -> str:
     """The name of a communicator in reports: the user's, if it has one."""
     predefined = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
     # Some MPIs name the copies that they make after the original.
     name = comm.Get_name()
     is_users = bool(name) and not name.startswith("MPI")
-    return predefined.get(number) or (name if is_users else f"communicator {number}")
+    return predefined.get(comm_number) or (
+        name if is_users else f"communicator {comm_number}"
+    )
 
 
 def members_of(comm: MPI.Intracomm) -> list[int]:

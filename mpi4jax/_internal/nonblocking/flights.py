@@ -1,4 +1,4 @@
-"""What can be in flight: messages, collective operations, and results that are held."""
+"""Flights: messages, collective operations, and results that are held by the core."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class Collective(_HashedOnce):
 
     @functools.cached_property
     def _written(self) -> list[ShapedArray]:
-        """What MPI writes on this process."""
+        """The arrays that MPI writes on this process."""
         aval = self.operation.written_aval(*self.operands, **self.params)
         return [] if aval is None else [aval]
 
@@ -440,7 +440,7 @@ def flight_of(
     params: dict[str, Any],
     prefix: str,
 ) -> Flight | None:
-    """What is in flight when an operation is started, or None if it has no such form.
+    """The flight of an operation that is started, or None if it has no nonblocking form.
 
     Arguments:
         operation: The operation.

@@ -87,10 +87,11 @@ def nonblocking(function: Callable[P, R]) -> Callable[P, Request[R]]:
             with starting(start_call):
                 request: Request[R] = blocking(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            # Say what the user has called.
+            # Name the function that the user has called, with a capital if there is one.
             text, *others = error.args or ("",)
-            if str(text).startswith(f"{blocking.__name__} "):
-                error.args = (f"i{text}", *others)
+            if str(text).lower().startswith(f"{blocking.__name__} "):
+                called = name if text[0].islower() else name.capitalize()
+                error.args = (called + text[len(blocking.__name__) :], *others)
             raise
         assert isinstance(request, Request), f"the core can't start {blocking.__name__}"
         return request

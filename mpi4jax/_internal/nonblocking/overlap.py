@@ -260,7 +260,7 @@ def _started(communicate: Callable[[], Any]) -> _Split:
 
 
 def _flight_of(equation: Any) -> Flight | None:
-    """What is in flight when the operation of an equation is started, if it can be."""
+    """The flight of an equation's operation, or None if that can't be started."""
     operation = operation_of(equation.primitive)
     if operation is None:
         return None

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class _Step(NamedTuple):
-    """What is done with the result once it is there."""
+    """A function of the result, to be called once it is there."""
 
     function: Callable[..., Any]
     params: Params
@@ -147,7 +147,7 @@ def _checked_flight(
     arrays: Sequence[Any],
     params: dict[str, Any],
 ) -> Flight | None:
-    """What is in flight when an operation on such arrays is started, if it can be."""
+    """The flight of an operation on these arrays, or None if it can't be started."""
     types = tuple((x.shape, x.dtype) for x in arrays)
     # Calls that are alike share it, as it takes longer to make than to start.
     key = _checked_flight, operation, types, frozenset(params.items())

@@ -107,7 +107,7 @@ class Flight(Protocol):
     def lower_operands(
         self, ctx: Any, operands: Sequence[Any]
     ) -> tuple[list[Any], list[ShapedArray]]:
-        """What the handler that starts is given, and its types."""
+        """The operands of the handler that starts, and their types."""
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the handler that starts."""
@@ -134,13 +134,13 @@ class Flight(Protocol):
         """Start it for a batch, such that what `batched` describes is in flight."""
 
     def for_tangents(self) -> Flight:
-        """What is in flight for the tangents. Integers have none."""
+        """The flight of the tangents. Integers have none."""
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Start it for arrays and for their tangents: two tickets."""
 
     def for_cotangents(self) -> Flight:
-        """What is in flight for the cotangents, from wait^T to start^T."""
+        """The flight of the cotangents, from wait^T to start^T."""
 
     def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         """The cotangents of the operands, from what start^T has waited for."""

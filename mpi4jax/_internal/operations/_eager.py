@@ -68,7 +68,7 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
 
 
 class _Mode(threading.local):
-    """What a thread's calls of operations do instead, if not None."""
+    """A function that a thread calls in place of all operations, if it is not None."""
 
     start: Callable[..., Any] | None = None
 

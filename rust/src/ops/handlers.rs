@@ -244,10 +244,10 @@ handlers! {
 
         allgatherv / iallgatherv = rows: All, agrees_on_type(Sent);
         allgatherv_rows = rows: All, agrees_on_type(Sent);
-        alltoallv / ialltoallv = rows: All, agrees_on_type(Sent), has_counts_of_pairs;
+        alltoallv / ialltoallv = rows: All, agrees_on_type(Sent), with_counts_of_pairs;
         alltoallv_rows = rows: All, agrees_on_type(Sent);
         gatherv / igatherv = rows: All, agrees_on_type(Sent);
-        reduce_scatterv / ireduce_scatterv = rows: All, agrees_on_type(Sent), has_all_rows;
+        reduce_scatterv / ireduce_scatterv = rows: All, agrees_on_type(Sent), with_all_rows;
         scatterv / iscatterv = rows: All, agrees_on_type(Received);
 
         allgatherv_counts = row_counts: All;

@@ -1,4 +1,4 @@
-//! What an operation is, as far as its records, their comparison and their diagnosis have to know.
+//! The declaration of an operation for its records, their comparison, and their diagnosis.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -27,7 +27,7 @@ pub enum Side {
 pub enum Shown {
     /// The first one that there is.
     First,
-    /// What is received.
+    /// The arrays that are received.
     Received,
     /// Both, or one if they are alike.
     Both,
@@ -55,7 +55,7 @@ pub struct Operation {
     pub has_all_rows: bool,
     /// Whether each rank says how much it sends to each, and how much it expects.
     pub has_counts_of_pairs: bool,
-    /// What its records show.
+    /// The arrays or messages that its records show.
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
@@ -117,13 +117,13 @@ impl Operation {
     }
 
     /// Declares that the array that is agreed about has the rows of all ranks.
-    pub const fn has_all_rows(mut self) -> Self {
+    pub const fn with_all_rows(mut self) -> Self {
         self.has_all_rows = true;
         self
     }
 
     /// Declares that each rank says how much it sends to each, and how much it expects.
-    pub const fn has_counts_of_pairs(mut self) -> Self {
+    pub const fn with_counts_of_pairs(mut self) -> Self {
         self.has_counts_of_pairs = true;
         self
     }

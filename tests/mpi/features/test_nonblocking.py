@@ -121,9 +121,9 @@ every_form = pytest.mark.parametrize("form", FORMS)
 LINEAR = [name for name in FORMS if name not in ("iallreduce-max", "iallreduce-prod")]
 
 
-def assert_close(found, expected, rtol=1e-14):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_close(actual, expected, rtol=1e-14):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert x.dtype == y.dtype
         if x.dtype == jax.dtypes.float0:
             continue
@@ -147,8 +147,8 @@ def test_values(form, transform, dtype):
 def test_types(transform, dtype):
     x = jnp.array([RANK, 1, 0, 3]).astype(dtype)
     assert_close(transform(in_two_halves(_shift))(x), _shift_blocking(x))
-    found = transform(in_two_halves(mpi4jax.iallgather))(x)
-    assert_close(found, mpi.allgather(x))
+    gathered = transform(in_two_halves(mpi4jax.iallgather))(x)
+    assert_close(gathered, mpi.allgather(x))
 
 
 @compiled
@@ -244,7 +244,7 @@ def test_branches_and_while_loops():
         return x, mpi4jax.wait(request)
 
     def simulated(n):
-        """What all processes have."""
+        """The arrays of all processes."""
         x = (1 if n else -1) * np.roll(np.arange(1.0, SIZE + 1), 1)
         flying = np.roll(x, 1)
         for _ in range(n):
@@ -260,8 +260,8 @@ def test_a_batch_is_one_message(form):
     start, blocking = FORMS[form]
     x = jnp.arange(12.0).reshape(3, 4) + RANK
     for axis in (0, 1):
-        found = jax.vmap(in_two_halves(start), in_axes=axis)(x)
-        assert_close(found, jax.vmap(blocking, in_axes=axis)(x))
+        mapped = jax.vmap(in_two_halves(start), in_axes=axis)(x)
+        assert_close(mapped, jax.vmap(blocking, in_axes=axis)(x))
     twice = jax.vmap(jax.vmap(in_two_halves(start)))(x[:, None])
     assert_close(twice, jax.vmap(jax.vmap(blocking))(x[:, None]))
     names = calls_of(jax.jit(jax.vmap(in_two_halves(start))), x)
@@ -337,7 +337,7 @@ def test_second_derivatives(form):
 
 
 def in_every_way(case, mode):
-    """What a call gives, and its derivatives and those of a batch."""
+    """The result of a call, its derivatives, and those of a batch."""
     x = jnp.sin(jnp.arange(float(np.prod(case.shape((3,))))) + RANK)
     x = x.reshape(case.shape((3,)))
     batch = jnp.stack([x, 2 * x, x + 1])
@@ -361,8 +361,8 @@ def test_every_case(case):
     if case.size < case.least_size:
         pytest.skip("needs more processes")
     ways = zip(in_every_way(case, nonblocking), in_every_way(case, jax.jit), strict=True)
-    for found, expected in ways:
-        assert_close(found, expected, rtol=1e-12)
+    for actual, expected in ways:
+        assert_close(actual, expected, rtol=1e-12)
 
 
 @every_operation
@@ -371,12 +371,12 @@ def test_the_function_of_every_operation(case):
     for name, arguments in arguments_of(case, x).items():
         function = getattr(mpi, f"i{name}")
         taken = inspect.signature(function).parameters
-        given = {key: arguments[key] for key in arguments if key in taken}
+        taken_arguments = {key: arguments[key] for key in arguments if key in taken}
         if name in ("send", "recv"):
             assert taken.keys() >= {"x", "tag", "comm"}
             continue
-        expected = getattr(mpi, name)(**given)
-        assert_close(mpi4jax.wait(function(**given)), expected)
+        expected = getattr(mpi, name)(**taken_arguments)
+        assert_close(mpi4jax.wait(function(**taken_arguments)), expected)
 
 
 def overlapped(blocking):
@@ -449,7 +449,7 @@ def test_what_stands_for_a_message_is_mapped_and_differentiated():
 
         return call
 
-    pair = half(mpi.sendrecv), half(lambda *given: mpi4jax.wait(mpi4jax.isendrecv(*given)))
+    pair = half(mpi.sendrecv), half(lambda *args: mpi4jax.wait(mpi4jax.isendrecv(*args)))
     for transform in (
         jax.vmap,
         lambda f: lambda x: jax.jvp(f, (x[0],), (x[1],)),
@@ -458,8 +458,8 @@ def test_what_stands_for_a_message_is_mapped_and_differentiated():
         # The tangents alone have no batch.
         lambda f: jax.vmap(lambda x: jax.jvp(f, (x,), (jnp.ones(2),))),
     ):
-        expected, found = (jax.jit(transform(f))(x) for f in pair)
-        assert_close(found, expected)
+        expected, actual = (jax.jit(transform(f))(x) for f in pair)
+        assert_close(actual, expected)
 
 
 @pytest.mark.ranks(2)
@@ -593,8 +593,8 @@ def test_the_programs_arrays_may_be_overwritten():
         return mpi4jax.wait(request), y
 
     x = jnp.arange(100_000.0) + RANK
-    came, y = in_one_program(x)
-    np.testing.assert_array_equal(came, np.arange(100_000.0) + LEFT)
+    received, y = in_one_program(x)
+    np.testing.assert_array_equal(received, np.arange(100_000.0) + LEFT)
     np.testing.assert_array_equal(y, 2 * (np.arange(100_000.0) + RANK))
 
 
@@ -634,21 +634,21 @@ def test_random_programs():
                 "sum": lambda x: mpi4jax.iallreduce(x, MPI.SUM),
                 "gather": mpi4jax.iallgather,
             }
-            for what, kind, pick in zip(plan, kinds, picks, strict=True):
+            for action, kind, pick in zip(plan, kinds, picks, strict=True):
                 x = values[int(pick * len(values))]
-                if what == "start":
+                if action == "start":
                     started.append(starts[kind](x))
-                elif what == "wait" and started:
+                elif action == "wait" and started:
                     y = mpi4jax.wait(started.pop(int(pick * len(started))))
                     values.append(y[-1] if y.ndim else y)
-                elif what == "block":
+                elif action == "block":
                     values.append(mpi.allreduce(_shift_blocking(x), MPI.MAX) / SIZE)
                 else:
                     values.append(jnp.sin(x) + RANK)
             return values, [mpi4jax.wait(request) for request in started]
 
         def simulated(plan=plan, kinds=kinds, picks=picks):
-            """The same for all processes at once, without MPI."""
+            """The values of all processes at once, without MPI."""
             everyone = np.arange(SIZE)
             started, values = [], [np.arange(SIZE) + 0.5]
 
@@ -661,14 +661,14 @@ def test_random_programs():
                     return np.full(SIZE, x.sum())
                 return np.broadcast_to(x, (SIZE, SIZE))
 
-            for what, kind, pick in zip(plan, kinds, picks, strict=True):
+            for action, kind, pick in zip(plan, kinds, picks, strict=True):
                 x = values[int(pick * len(values))]
-                if what == "start":
+                if action == "start":
                     started.append(moved(x, kind))
-                elif what == "wait" and started:
+                elif action == "wait" and started:
                     y = started.pop(int(pick * len(started)))
                     values.append(y[:, -1] if y.ndim == 2 else y)
-                elif what == "block":
+                elif action == "block":
                     values.append(np.full(SIZE, x.max()) / SIZE)
                 else:
                     values.append(np.sin(x) + everyone)
@@ -677,8 +677,8 @@ def test_random_programs():
         x = jnp.float64(RANK + 0.5)
         expected = simulated()
         for function in (program, jax.jit(program)):
-            for found, wanted in zip(function(x), expected, strict=True):
-                for y, z in zip(found, wanted, strict=True):
+            for values, expected_values in zip(function(x), expected, strict=True):
+                for y, z in zip(values, expected_values, strict=True):
                     np.testing.assert_allclose(y, z, rtol=1e-12)
 
 
@@ -726,13 +726,13 @@ def test_overlap(transform):
 
     x = jnp.arange(4.0) + RANK
     before = _core.in_flight()
-    (first, largest), (number, tripled) = transform(call)(x)
+    (first, largest), (flight_count, tripled) = transform(call)(x)
     expected = x - RANK + LEFT + 2 * (SIZE * (x - RANK) + SIZE * (SIZE - 1) / 2)
     np.testing.assert_allclose(first, expected)
     np.testing.assert_array_equal(largest, x - RANK + SIZE - 1)
     np.testing.assert_array_equal(tripled, 3 * x)
     # The first one. The second needs what it brings, and the third one is called later.
-    assert number - before == 1
+    assert flight_count - before == 1
 
 
 def test_overlap_keeps_the_order_of_calls():
@@ -779,9 +779,9 @@ def written_by_another_function(x, ref):
 
 
 def read_then_written(x, ref):
-    found = ref[mpi.allreduce(x, MPI.SUM)[0].astype(int) - SIZE]
+    element = ref[mpi.allreduce(x, MPI.SUM)[0].astype(int) - SIZE]
     ref[...] = jnp.full(3, 9.0)
-    return found + SIZE - 1
+    return element + SIZE - 1
 
 
 @pytest.mark.parametrize(
@@ -806,11 +806,11 @@ def test_overlap_beside_a_ref():
             ref[...] *= 3
             return ref[...] + x
 
-        total, found = mpi4jax.overlap(lambda: mpi.allreduce(x, MPI.SUM), during=during)
-        return total, found, ref[...]
+        total, computed = mpi4jax.overlap(lambda: mpi.allreduce(x, MPI.SUM), during=during)
+        return total, computed, ref[...]
 
-    total, found, left = jax.jit(function)(jnp.ones(3))
-    assert (total[0], found[0], left[0]) == (SIZE, 4, 3)
+    total, computed, left = jax.jit(function)(jnp.ones(3))
+    assert (total[0], computed[0], left[0]) == (SIZE, 4, 3)
 
 
 def test_overlap_keeps_the_order_of_callbacks():
@@ -819,8 +819,8 @@ def test_overlap_keeps_the_order_of_callbacks():
     def function(x):
         def communicate():
             y = mpi.allreduce(x, MPI.SUM)
-            for number, value in enumerate((y, x)):
-                note = functools.partial(lambda number, _: calls.append(number), number)
+            for index, value in enumerate((y, x)):
+                note = functools.partial(lambda index, _: calls.append(index), index)
                 io_callback(note, None, value, ordered=True)
             return y
 
@@ -836,8 +836,8 @@ def test_overlap_of_every_form(form):
     _, blocking = FORMS[form]
     call = jax.jit(lambda x: mpi4jax.overlap(lambda: blocking(x), during=lambda: x + 1))
     x = jnp.arange(3.0) + RANK
-    found, computed = call(x)
-    assert_close(found, blocking(x))
+    received, computed = call(x)
+    assert_close(received, blocking(x))
     assert_close(computed, x + 1)
     assert handlers_in(call, x) == [handler(form), "in_order", "in_order", "wait"]
     assert calls_of(call, x) == [handler(form), "wait"]
@@ -845,10 +845,10 @@ def test_overlap_of_every_form(form):
 
 def test_derivatives_overlap_as_well():
     def loss(x):
-        came, y = mpi4jax.overlap(
+        received, y = mpi4jax.overlap(
             lambda: mpi.sendrecv(x, x, LEFT, RIGHT), during=lambda: jnp.sin(x)
         )
-        return (came * y).sum()
+        return (received * y).sum()
 
     def blocking(x):
         return (_shift_blocking(x) * jnp.sin(x)).sum()
@@ -856,14 +856,14 @@ def test_derivatives_overlap_as_well():
     x = jnp.arange(1.0, 4) + RANK
     assert_close(jax.grad(loss)(x), jax.grad(blocking)(x))
     half = ["iexchange", "in_order", "in_order", "wait"]
-    for derivative, given in (
+    for derivative, arguments in (
         (jax.grad(loss), (x,)),
         (lambda x, t: jax.jvp(loss, (x,), (t,)), (x, x)),
     ):
-        names = handlers_in(jax.jit(derivative), *given)
+        names = handlers_in(jax.jit(derivative), *arguments)
         assert sorted(names) == sorted(half + half)
         # JAX 0.6 puts the calls of cotangents into another order, the same everywhere.
-        if jax.__version_info__ >= (0, 7) and len(given) == 1:
+        if jax.__version_info__ >= (0, 7) and len(arguments) == 1:
             assert names == half + half
 
 
@@ -908,7 +908,7 @@ def test_a_token_that_carries_derivatives(transform):
 
 
 def test_nothing_is_copied():
-    """What is handed through takes its operand's memory."""
+    """An array that is handed through takes its operand's memory."""
 
     @lambda f: jax.jit(f, donate_argnums=0)
     def call(x):
@@ -1090,8 +1090,8 @@ def test_wrong_arguments():
 
 def test_any_source_has_no_way_back():
     def loss(x):
-        came = mpi4jax.isendrecv(x, x, MPI.ANY_SOURCE, RIGHT)
-        return mpi4jax.wait(came).sum()
+        request = mpi4jax.isendrecv(x, x, MPI.ANY_SOURCE, RIGHT)
+        return mpi4jax.wait(request).sum()
 
     assert loss(jnp.float64(RANK)) == LEFT
     with pytest.raises(NotImplementedError, match="ANY_SOURCE or MPI.ANY_TAG can't be"):

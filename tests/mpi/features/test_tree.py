@@ -283,7 +283,7 @@ def test_user_made_operators():
 
 
 def test_trees_that_are_unequal_on_both_sides(calls_of):
-    """What is sent and what is received take different numbers of messages."""
+    """The tree sent and the one received take different numbers of messages."""
 
     def tree_of(rank):
         tree = {"x": np.full(3, rank, np.float32), "y": np.full(2, rank, np.int32)}

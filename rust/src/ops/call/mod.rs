@@ -157,12 +157,12 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     ) -> Result<()> {
         let form = self.counting.form(largest);
         let mut request = A::Request::from_raw(0);
-        let (function, place) = match self.departure {
+        let (function, slot) = match self.departure {
             None => (blocking, None),
             Some(_) => (nonblocking, Some(&raw mut request)),
         };
         self.mpi_with(access, function, details, |_, comm| {
-            let request = place;
+            let request = slot;
             body(Collective { form, request }, comm)
         })?;
         if let Some(departure) = &self.departure {

@@ -158,9 +158,9 @@ impl<'c, A: Abi> Requests<'c, A> {
     pub fn wait(self) -> c_int {
         let mut first = 0;
         let requests = self.receives.into_iter().chain(self.sends);
-        for (place, mut request) in requests.enumerate() {
+        for (index, mut request) in requests.enumerate() {
             if let Some(progress) = &self.progress {
-                progress.set_awaited_message(place);
+                progress.set_awaited_message(index);
             }
             let ignore = A::STATUS_IGNORE as *mut A::Status;
             // SAFETY: MPI gave the request, and gets it back once.

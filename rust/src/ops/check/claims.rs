@@ -283,7 +283,8 @@ fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
         .unwrap_or(0);
     let snapshot = Snapshot::new(notes, size, &[]);
     let collectives = snapshot.collectives();
-    let disagreements = collectives.filter_map(|(one, _)| disagreement_in_words(&snapshot, one));
+    let disagreements =
+        collectives.filter_map(|(collective, _)| disagreement_in_words(&snapshot, collective));
     let mut findings: Vec<String> = disagreements.collect();
     let complaints = statements.iter().map(|statement| &statement.complaints);
     findings.extend(complaints.flatten().cloned());

@@ -67,8 +67,8 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
     let words = words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]) as u32);
     let words: Vec<u32> = words.collect();
     match words.chunks_exact(2).next() {
-        Some(&[number, mark]) if words.chunks_exact(2).all(|t| t == [number, mark]) => {
-            Ok((number, mark))
+        Some(&[flight_id, mark]) if words.chunks_exact(2).all(|t| t == [flight_id, mark]) => {
+            Ok((flight_id, mark))
         }
         _ => Err(Error::invalid(format!(
             "wait got several requests in one array: it waits for one after the other, as in \
@@ -271,15 +271,15 @@ pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [ticket] = call.operands()?;
     let results = call.all_results()?;
-    let (number, mark) = read_ticket(call, &ticket)?;
-    if number == 0 && call.int("may_be_zero")? != 0 {
+    let (flight_id, mark) = read_ticket(call, &ticket)?;
+    if flight_id == 0 && call.int("may_be_zero")? != 0 {
         // The derivative of what was started from a constant.
         return results.iter().try_for_each(|result| {
             let zeros = vec![0; measure(result)?.1];
             call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
-    let mut flight = table::take(number, mark).map_err(|text| {
+    let mut flight = table::take(flight_id, mark).map_err(|text| {
         let is_batch = ticket.dims.len() > 1;
         Error::invalid(if is_batch {
             format!("{text}. {MAPPED_CONDITION}")
@@ -287,7 +287,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             text
         })
     })?;
-    call.set_flight(number, Some(flight.sequence));
+    call.set_flight(flight_id, Some(flight.sequence));
     let expected = results.iter().map(Array::from);
     // Who wants no result waits for the end of the operation.
     if !results.is_empty() && !expected.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {

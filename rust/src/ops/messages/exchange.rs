@@ -124,8 +124,8 @@ fn one_after_another<A: Abi, M: Memory>(
         begin_to_send(call, &mut requests, message, label.as_ref())?;
     }
     let mut outcome = Ok(());
-    for (place, (message, array)) in incoming.iter_mut().enumerate() {
-        call.progress().set_awaited_message(place);
+    for (index, (message, array)) in incoming.iter_mut().enumerate() {
+        call.progress().set_awaited_message(index);
         let label = call.receive_label(message.source, message.tag, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }

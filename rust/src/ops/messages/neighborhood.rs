@@ -174,16 +174,16 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         let mut array = vec![0; bytes(self.operand.count)];
         call.in_memory(|memory| memory.load(&self.operand, &mut array))?;
         let mut sent = Vec::new();
-        for place in places(self.edges.destinations) {
-            sent.extend_from_slice(&array[place * stride..][..block]);
+        for block_index in places(self.edges.destinations) {
+            sent.extend_from_slice(&array[block_index * stride..][..block]);
         }
         let mut received = vec![0; bytes(self.result.count)];
         let send = self.in_bundles(self.edges.destinations, &mut sent, datatype)?;
         let recv = self.in_bundles(self.edges.sources, &mut received, datatype)?;
         run_messages(call, functions, || items(self.count), &send, &recv)?;
         let mut array = vec![0; bytes(self.result.count)];
-        for (place, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
-            array[place * block..][..block].copy_from_slice(bytes);
+        for (block_index, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
+            array[block_index * block..][..block].copy_from_slice(bytes);
         }
         call.in_memory(|memory| memory.store(&self.result, &array))
     }
