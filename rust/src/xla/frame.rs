@@ -69,6 +69,7 @@ unsafe fn slice<'a, T>(pointer: *const T, len: i64, name: &str) -> Result<&'a [T
 
 impl<'a> Frame<'a> {
     /// Wraps the frame of a call that XLA wants executed.
+    #[inline(always)]
     pub fn new(raw: &'a XLA_FFI_CallFrame) -> Result<Self> {
         check_size::<XLA_FFI_CallFrame>(raw.struct_size, "XLA_FFI_CallFrame")?;
         check_size::<XLA_FFI_Args>(raw.args.struct_size, "XLA_FFI_Args")?;
