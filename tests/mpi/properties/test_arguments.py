@@ -247,8 +247,10 @@ def test_null_communicator():
 
 def test_communicator_of_the_base_class():
     text = r"got: <class 'mpi4py.*Comm'>\). Pass MPI.Intracomm\(comm\)"
+    comm = MPI.COMM_WORLD.Dup()  # one that is not known by its handle
     with pytest.raises(TypeError, match=text):
-        mpi.barrier(comm=MPI.Comm(MPI.COMM_WORLD))
+        mpi.barrier(comm=MPI.Comm(comm))
+    comm.Free()
 
 
 def test_null_operator():

@@ -56,13 +56,13 @@ def test_eager_calls_do_not_grow(case, size):
 
     call(1000)
     programs = handles.communicator("test", MPI.COMM_WORLD).programs
-    tables = [programs, handles._by_handle, handles._operators]
-    sizes = list(map(len, tables)), handles._number_count
+    tables = [programs, handles._by_handle, handles._op_numbers]
+    sizes = list(map(len, tables)), repr(handles._next_status_number)
     before = resident_bytes()
     call(10_000)
     # 100 bytes a call would show as 1 MB; the original leaked 1.4 MB a call.
     assert resident_bytes() - before < 3e6
-    assert (list(map(len, tables)), handles._number_count) == sizes
+    assert (list(map(len, tables)), repr(handles._next_status_number)) == sizes
     assert all(p._cache_size() < 5 for p in programs_of(MPI.COMM_WORLD).values())
 
 
