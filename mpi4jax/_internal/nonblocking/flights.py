@@ -78,7 +78,7 @@ _ONE_SIDED = ("irecv", "isend", "recv", "send")
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange(_HashedOnce):
+class ExchangeFlight(_HashedOnce):
     """Any number of messages (MPI-4.1 §3.7), and nothing that their blocking form refuses.
 
     The operands are what is sent, and then what stands for what is received: nobody reads
@@ -143,7 +143,7 @@ class Exchange(_HashedOnce):
         merged = merge(self, forwarded, [None] * len(self.recv_avals))
         return unpack_messages(ctx, self.received, arrived, merged)
 
-    def batched(self, size: int) -> Exchange:
+    def batched(self, size: int) -> ExchangeFlight:
         return dataclasses.replace(
             self,
             send_avals=_with_batch(self.send_avals, 0, size),
@@ -157,7 +157,7 @@ class Exchange(_HashedOnce):
             check_batch_of_tangents(self.function, axes[-1])
         return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
 
-    def for_tangents(self) -> Exchange:
+    def for_tangents(self) -> ExchangeFlight:
         return dataclasses.replace(
             self,
             sent=self.sent.select(list(map(is_inexact, self.send_avals))),
@@ -175,7 +175,7 @@ class Exchange(_HashedOnce):
             pushed.append(primals[-1] if self.is_marked else mark_p.bind(*primals))
         return bind_start(self, primals), bind_start(self.for_tangents(), pushed)
 
-    def for_cotangents(self) -> Exchange:
+    def for_cotangents(self) -> ExchangeFlight:
         if self.function in _ONE_SIDED:
             refuse_derivative(self.function)
         sent, received = self.sent, self.received
@@ -207,7 +207,7 @@ class Exchange(_HashedOnce):
 
 
 @dataclasses.dataclass(frozen=True)
-class Collective(_HashedOnce):
+class CollectiveFlight(_HashedOnce):
     """A collective operation (MPI-4.1 §6.12): all else follows from its declaration."""
 
     operation: Declaration
@@ -295,7 +295,7 @@ class Collective(_HashedOnce):
         """How many of the operands have derivatives, and a batch: not so the counts."""
         return len(self.operands) - self.operation.count_operands
 
-    def batched(self, size: int) -> Collective:
+    def batched(self, size: int) -> CollectiveFlight:
         count = self._linear_operands
         linear, constants = self.operands[:count], self.operands[count:]
         batched = _with_batch(linear, self.batch_axes[0], size)
@@ -318,14 +318,14 @@ class Collective(_HashedOnce):
         _, axis = self.batch_axes
         pairs = zip(results, result_axes, strict=True)
         moved = [batch_at(axis, size, x, n) for x, n in pairs]
-        return bind_start(Held(self.batched(size)), moved, may_be_lost=may_be_lost)
+        return bind_start(HeldFlight(self.batched(size)), moved, may_be_lost=may_be_lost)
 
     @property
     def _is_linear(self) -> bool:
         return bool(self.params.get("op_number", SUM) == SUM)
 
     def for_tangents(self) -> Flight:
-        return self if self._is_linear else Held(self)
+        return self if self._is_linear else HeldFlight(self)
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if self._is_linear:
@@ -334,13 +334,13 @@ class Collective(_HashedOnce):
             return bind_start(self, primals), bind_start(self, [*pushed, *primals[count:]])
         rule = ad.primitive_jvps[self.operation.primitive]
         results, pushed = rule(primals, tangents, **self.params)
-        held = Held(self)
+        held = HeldFlight(self)
         return bind_start(held, results), bind_start(
             held, list(map(ad.instantiate_zeros, pushed))
         )
 
-    def for_cotangents(self) -> Held:
-        return Held(self)
+    def for_cotangents(self) -> HeldFlight:
+        return HeldFlight(self)
 
     def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         rule = ad.primitive_transposes[self.operation.primitive]
@@ -349,13 +349,13 @@ class Collective(_HashedOnce):
 
 
 @dataclasses.dataclass(frozen=True)
-class Held(_HashedOnce):
+class HeldFlight(_HashedOnce):
     """The results of a collective operation, or their cotangents, which the core holds.
 
     It is the identity, and so its own tangent and transpose.
     """
 
-    of: Collective
+    of: CollectiveFlight
 
     handler = "hold"
     __hash__ = _HashedOnce.__hash__
@@ -412,22 +412,22 @@ class Held(_HashedOnce):
     ) -> list[Any]:
         return list(forwarded) or list(map(convert, arrived, self.results))
 
-    def batched(self, size: int) -> Held:
-        return Held(self.of.batched(size))
+    def batched(self, size: int) -> HeldFlight:
+        return HeldFlight(self.of.batched(size))
 
     def start_batch(
         self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
     ) -> Any:
         return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
 
-    def for_tangents(self) -> Held:
+    def for_tangents(self) -> HeldFlight:
         return self
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         pushed = list(map(ad.instantiate_zeros, tangents))
         return bind_start(self, primals), bind_start(self, pushed)
 
-    def for_cotangents(self) -> Held:
+    def for_cotangents(self) -> HeldFlight:
         return self
 
     def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
@@ -456,7 +456,7 @@ def flight_of(
         sent, received = messages
         first = sum(sent.leaf_counts)
         last = first + sum(received.leaf_counts)
-        return Exchange(
+        return ExchangeFlight(
             params["communicator"],
             f"{prefix}{operation.name}",
             sent,
@@ -466,5 +466,5 @@ def flight_of(
             is_marked=len(avals) > last,
         )
     if f"i{operation.name}" in _core.NONBLOCKING:
-        return Collective(operation, tuple(avals), Params(params))
+        return CollectiveFlight(operation, tuple(avals), Params(params))
     return None

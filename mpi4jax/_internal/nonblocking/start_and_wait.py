@@ -21,12 +21,14 @@ an array. So wait^T is a start, and start^T is a wait, and what is between the t
 program is between the two in its derivative, where it is computed while messages are in
 flight. There are two ways to share the work of A^T:
 
-- Messages (:class:`~.flights.Exchange`): A is a permutation of arrays among processes, and
-  A^T its inverse. wait^T starts the messages back, and start^T waits for them.
-- Collective operations (:class:`~.flights.Collective`): A^T is whatever the transposition
-  of the blocking operation says: several operations, none, or arithmetic. wait^T only
-  *holds* the cotangent (:class:`~.flights.Held`, an identity), and start^T applies A^T to
-  what was held. The ticket is in between, as JAX wants a cotangent like t there.
+- Messages (:class:`~.flights.ExchangeFlight`): A is a permutation of arrays among
+  processes, and A^T its inverse. wait^T starts the messages back, and start^T waits for
+  them.
+- Collective operations (:class:`~.flights.CollectiveFlight`): A^T is whatever the
+  transposition of the blocking operation says: several operations, none, or arithmetic.
+  wait^T only *holds* the cotangent (:class:`~.flights.HeldFlight`, an identity), and
+  start^T applies A^T to what was held. The ticket is in between, as JAX wants a cotangent
+  like t there.
 
 Where a process has its result from an operand and not from MPI (root of a broadcast; a
 receive from MPI.PROC_NULL), that array is *forwarded*: a further operand k of wait. There

@@ -10,8 +10,8 @@ use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Functions, Handle, Neighbor};
 use crate::recorder::Progress;
 
-/// A message to a process, or from one.
-pub struct Message<'c, A: Abi, M> {
+/// The buffer of a message, with the process that it is sent to or received from.
+pub struct MessageBuffer<'c, A: Abi, M> {
     /// The process on the other side, and the tag.
     pub peer: Neighbor,
     /// Where its elements are, or go to.
@@ -21,7 +21,7 @@ pub struct Message<'c, A: Abi, M> {
     elements: TypedCount<'c, A, M>,
 }
 
-impl<'c, A: Abi, M: Memory> Message<'c, A, M> {
+impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
     pub fn new(
         call: &'c Call<'c, A, M>,
         peer: Neighbor,
@@ -68,8 +68,8 @@ impl<'c, A: Abi> Requests<'c, A> {
     pub unsafe fn begin<M>(
         call: &'c Call<'c, A, M>,
         comm: A::Comm,
-        sent: &[Message<A, M>],
-        received: &[Message<A, M>],
+        sent: &[MessageBuffer<A, M>],
+        received: &[MessageBuffer<A, M>],
     ) -> std::result::Result<Self, c_int> {
         let mut requests = Self::new(call, comm);
         requests.receives.reserve(received.len());
@@ -93,7 +93,10 @@ impl<'c, A: Abi> Requests<'c, A> {
     ///
     /// # Safety
     /// There is room for it until all messages are done.
-    unsafe fn receive<M>(&mut self, message: &Message<A, M>) -> std::result::Result<(), c_int> {
+    unsafe fn receive<M>(
+        &mut self,
+        message: &MessageBuffer<A, M>,
+    ) -> std::result::Result<(), c_int> {
         let mut request = A::Request::from_raw(0);
         let form = self.counting.form(message.elements.count);
         // SAFETY: the caller's promise.
@@ -119,7 +122,10 @@ impl<'c, A: Abi> Requests<'c, A> {
     ///
     /// # Safety
     /// Its elements are there, and stay as they are until all messages are done.
-    pub unsafe fn send<M>(&mut self, message: &Message<A, M>) -> std::result::Result<(), c_int> {
+    pub unsafe fn send<M>(
+        &mut self,
+        message: &MessageBuffer<A, M>,
+    ) -> std::result::Result<(), c_int> {
         let mut request = A::Request::from_raw(0);
         let form = self.counting.form(message.elements.count);
         // SAFETY: the caller's promise.
@@ -190,8 +196,8 @@ impl<'c, A: Abi> Requests<'c, A> {
 pub unsafe fn exchange_messages<A: Abi, M>(
     call: &Call<A, M>,
     comm: A::Comm,
-    sent: &[Message<A, M>],
-    received: &[Message<A, M>],
+    sent: &[MessageBuffer<A, M>],
+    received: &[MessageBuffer<A, M>],
 ) -> c_int {
     // SAFETY: the caller's promise, as all messages are done when this returns.
     let begun = unsafe { Requests::begin(call, comm, sent, received) };

@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::{MpiBuffer, RecvBuffer};
-use crate::ops::call::requests::Message;
+use crate::ops::call::requests::MessageBuffer;
 use crate::recorder::{self, Array, Record};
 
 /// The envelope and the array of a message, which travel ahead of it.
@@ -80,9 +80,9 @@ impl Label {
         &self,
         call: &'c Call<'c, A, M>,
         peer: Neighbor,
-    ) -> Result<Message<'c, A, M>> {
+    ) -> Result<MessageBuffer<'c, A, M>> {
         let address = (&raw const *self).cast_mut().cast();
-        Message::new(call, peer, address, BYTES.into(), byte_type()?)
+        MessageBuffer::new(call, peer, address, BYTES.into(), byte_type()?)
     }
 
     fn line(&self) -> String {

@@ -17,7 +17,7 @@ use crate::mpi::{Abi, Datatype, Neighbor};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::pieces::pieces_to_the_end;
-use crate::ops::call::requests::{Message, Requests};
+use crate::ops::call::requests::{MessageBuffer, Requests};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::Label;
 use crate::ops::messages::exchange::{Transfer, in_words, transfers};
@@ -130,13 +130,19 @@ impl Elements {
         block: &mut Block,
         start: usize,
         peer: Neighbor,
-    ) -> Result<Vec<Message<'c, A, M>>> {
+    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
         let mut messages = Vec::new();
         for piece in pieces_to_the_end(self.count, self.length) {
             let first = start + piece.start as usize * self.datatype.size;
             let address = block.address(first).cast();
             let count = piece.end - piece.start;
-            messages.push(Message::new(call, peer, address, count, self.datatype)?);
+            messages.push(MessageBuffer::new(
+                call,
+                peer,
+                address,
+                count,
+                self.datatype,
+            )?);
         }
         Ok(messages)
     }

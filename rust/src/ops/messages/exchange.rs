@@ -8,7 +8,7 @@ use crate::log;
 use crate::memory::{Access, Memory};
 use crate::mpi::{Abi, Neighbor};
 use crate::ops::call::Call;
-use crate::ops::call::requests::{Message, Requests, exchange_messages};
+use crate::ops::call::requests::{MessageBuffer, Requests, exchange_messages};
 use crate::ops::check::labels::Label;
 use crate::recorder::Array;
 use crate::xla::Buffer;
@@ -63,12 +63,12 @@ fn all_at_once<A: Abi, M: Memory>(
 ) -> Result<()> {
     let outgoing = sent.iter().map(|Transfer { array, peer }| {
         let buffer = call.send_buffer(array)?.cast_mut();
-        Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+        MessageBuffer::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
     });
     let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
     let incoming = received.iter().map(|Transfer { array, peer }| {
         let buffer = call.recv_buffer(array)?;
-        Message::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+        MessageBuffer::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
     });
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
@@ -150,7 +150,7 @@ fn begin_to_send<A: Abi, M: Memory>(
         rank: message.dest,
         tag: message.tag,
     };
-    let mut begin = |part: &Message<A, M>| {
+    let mut begin = |part: &MessageBuffer<A, M>| {
         // SAFETY: label and operand stay until all requests are done.
         let code: c_int = unsafe { requests.send(part) }.err().unwrap_or(0);
         call.check("MPI_Isend", code)
@@ -161,7 +161,7 @@ fn begin_to_send<A: Abi, M: Memory>(
     while !message.is_done {
         let (address, count) = (message.address(&message.access()), message.count());
         let datatype = message.buffer.datatype;
-        begin(&Message::new(
+        begin(&MessageBuffer::new(
             call,
             peer,
             address.cast_mut(),

@@ -23,7 +23,7 @@ use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::{RecvBuffer, measure};
 use crate::ops::call::log_text::items;
-use crate::ops::call::requests::{Message, Requests, exchange_messages};
+use crate::ops::call::requests::{MessageBuffer, Requests, exchange_messages};
 use crate::ops::check::{number_type, world_rank};
 use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
 use crate::recorder::Array;
@@ -84,14 +84,14 @@ fn messages<'c, A: Abi, M: Memory>(
     peers: impl Iterator<Item = Neighbor>,
     array: RecvBuffer,
     blocks: impl Iterator<Item = Block>,
-) -> Result<Vec<Message<'c, A, M>>> {
+) -> Result<Vec<MessageBuffer<'c, A, M>>> {
     let blocks = peers.zip(blocks);
     blocks
         .filter(|(peer, _)| peer.is_process())
         .map(|(peer, Block { first, count })| {
             let start = first as usize * array.datatype.size;
             let address = array.address.wrapping_byte_add(start);
-            Message::new(call, peer, address, count, array.datatype)
+            MessageBuffer::new(call, peer, address, count, array.datatype)
         })
         .collect()
 }
@@ -101,8 +101,8 @@ fn run_messages<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     [blocking, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
-    sent: &[Message<'c, A, M>],
-    received: &[Message<'c, A, M>],
+    sent: &[MessageBuffer<'c, A, M>],
+    received: &[MessageBuffer<'c, A, M>],
 ) -> Result<()> {
     let comm = call.companion(Companion::Neighbors)?;
     check_messages(call, comm, sent, received)?;
@@ -194,7 +194,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         ends: &Ends,
         packed: &mut [u8],
         datatype: Datatype,
-    ) -> Result<Vec<Message<'c, A, M>>> {
+    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
         let packed = RecvBuffer {
             address: packed.as_mut_ptr().cast(),
             count: (packed.len() / datatype.size) as i64,
@@ -212,15 +212,15 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
 fn check_messages<A: Abi, M: Memory>(
     call: &Call<A, M>,
     comm: A::Comm,
-    sent: &[Message<A, M>],
-    received: &[Message<A, M>],
+    sent: &[MessageBuffer<A, M>],
+    received: &[MessageBuffer<A, M>],
 ) -> Result<()> {
     let Some(record) = call.checked.as_deref() else {
         return Ok(());
     };
-    let labels = |messages: &[Message<A, M>], array: Option<Array>| -> Vec<Array> {
+    let labels = |messages: &[MessageBuffer<A, M>], array: Option<Array>| -> Vec<Array> {
         let dtype = array.map_or(0, |array| array.dtype);
-        let label = |message: &Message<A, M>| Array {
+        let label = |message: &MessageBuffer<A, M>| Array {
             dtype,
             count: message.count,
         };
@@ -233,10 +233,10 @@ fn check_messages<A: Abi, M: Memory>(
         .collect();
     let mut coming = vec![[0; 2]; received.len()];
     let datatype = number_type()?;
-    let of_labels = |messages: &[Message<A, M>], labels: *mut [i64; 2]| {
+    let of_labels = |messages: &[MessageBuffer<A, M>], labels: *mut [i64; 2]| {
         let labels = messages.iter().enumerate().map(|(index, message)| {
             let label = labels.wrapping_add(index);
-            Message::new(call, message.peer, label.cast(), 2, datatype)
+            MessageBuffer::new(call, message.peer, label.cast(), 2, datatype)
         });
         labels.collect::<Result<Vec<_>>>()
     };
