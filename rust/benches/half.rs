@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use _core::mpi::half_float::{self, Format};
-use _core::mpi::{Mpich, PredefinedOp};
+use _core::mpi::{IntHandles, PredefinedOp};
 
 const ROUNDS: usize = 31;
 
@@ -43,7 +43,7 @@ fn main() {
         println!("{elements} float32 {float32:.0}");
         for (format, name) in [(Format::Bfloat16, "bfloat16"), (Format::Float16, "float16")] {
             for op in PredefinedOp::ALL {
-                let Some(function) = half_float::function::<Mpich>(*op, format) else {
+                let Some(function) = half_float::function::<IntHandles>(*op, format) else {
                     continue;
                 };
                 // Any number will do that is one in both formats.

@@ -9,7 +9,9 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use _core::mpi::{Abi, Communicator, Datatype, Functions, PredefinedOp, REGISTRY, Types};
+use _core::mpi::{
+    Abi, Communicator, Constants, Datatype, Functions, PredefinedOp, REGISTRY, Types,
+};
 use _core::{mpi_functions, ops};
 
 #[path = "../tests/common/mod.rs"]
@@ -29,10 +31,15 @@ impl Types for Idle {
 }
 
 impl Abi for Idle {
-    const IN_PLACE: usize = 0x777;
-    const PROC_NULL: c_int = -7;
-    const STATUS_IGNORE: usize = 0x888;
-    const STATUS_SOURCE: usize = 0;
+    fn constants() -> &'static Constants {
+        static CONSTANTS: Constants = Constants {
+            in_place: 0x777,
+            proc_null: -7,
+            status_ignore: 0x888,
+            status_source: 0,
+        };
+        &CONSTANTS
+    }
 
     fn functions() -> &'static OnceLock<Functions<Self>> {
         static FUNCTIONS: OnceLock<Functions<Idle>> = OnceLock::new();

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use _core::c_interface::{REGISTRY_INTERFACE, RegistryInterface};
-use _core::mpi::{Communicator, Datatype, Mpich, REGISTRY};
+use _core::mpi::{Communicator, Datatype, IntHandles, REGISTRY};
 
 /// The outputs before they are written to.
 const UNTOUCHED: (usize, c_int, c_int) = (0xdead, -77, -78);
@@ -66,7 +66,7 @@ fn operators_and_data_types_have_handles() {
 fn a_freed_communicator_is_none() {
     REGISTRY.set_communicator(5, Communicator::new(0x441, 0, 1, 0));
     assert_eq!(communicator(5).0, 0);
-    REGISTRY.free_communicator::<Mpich>(5);
+    REGISTRY.free_communicator::<IntHandles>(5);
     assert_eq!(communicator(5), (1, UNTOUCHED));
 }
 

@@ -39,7 +39,7 @@ fn each_block_is_a_message() {
 /// Rank 1 is sent to in two edges, and sends in two, with another process between them on each side.
 fn two_edges() -> Neighbors {
     Neighbors {
-        sources: ends(&[(1, 4), (0, 0), (Recorder::PROC_NULL, 5), (1, 3)]),
+        sources: ends(&[(1, 4), (0, 0), (Recorder::constants().proc_null, 5), (1, 3)]),
         destinations: ends(&[(1, 6), (0, 0), (1, 7)]),
     }
 }

@@ -304,7 +304,7 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
         name, params = equation.primitive.name.removesuffix("_mpi"), equation.params
         flight = params.get("flight")
         if flight is not None:
-            operation = "wait" if name == "wait" else flight.name
+            operation = "wait" if name == "wait" else flight.handler
             yield Call(operation, flight.communicator.number, ())
         elif name == "in_order":
             yield Call(name, None, ())

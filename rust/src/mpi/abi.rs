@@ -1,7 +1,8 @@
-//! The three binary interfaces under which an MPI library can be loaded.
+//! The binary interfaces under which an MPI library can be loaded.
 //!
-//! They differ in what a handle is (an int or a pointer) and in a few special addresses. The
-//! crate in `tests/referee` proves the values below against the `mpi.h` of each MPI.
+//! They differ in what a handle is, an int or a pointer, which decides about the types of all
+//! functions, and in a few special values, which are looked up at run time. The crate in
+//! `tests/referee` compares both with the `mpi.h` of each MPI.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -9,27 +10,59 @@ use std::sync::OnceLock;
 use super::functions::Functions;
 use super::types::{Handle, Types};
 
-/// The C types and special values of one family of MPI libraries.
+/// The special values of a family of MPI libraries.
+pub struct Constants {
+    /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
+    pub in_place: usize,
+    /// `MPI_PROC_NULL` (MPI-4.1 §3.10).
+    pub proc_null: c_int,
+    /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
+    pub status_ignore: usize,
+    /// How many ints there are in a status before `MPI_SOURCE`. `MPI_TAG` comes next.
+    pub status_source: usize,
+}
+
+/// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH. Handles are ints.
+pub static MPICH: Constants = Constants {
+    in_place: usize::MAX,
+    proc_null: -1,
+    status_ignore: 1,
+    status_source: 2,
+};
+
+/// Open MPI and those made from it. Handles are pointers.
+pub static OPEN_MPI: Constants = Constants {
+    in_place: 1,
+    proc_null: -2,
+    status_ignore: 0,
+    status_source: 0,
+};
+
+/// The ABI that MPI-5.0 §20 standardises, for example MPICH's `libmpi_abi`. Handles are pointers.
+pub static STANDARD: Constants = Constants {
+    in_place: 1,
+    proc_null: -3,
+    status_ignore: 0,
+    status_source: 0,
+};
+
+/// The C types of MPI libraries with one kind of handles.
 pub trait Abi:
     Types<Aint = isize, Comm: Handle, Datatype: Handle, Group: Handle, Op: Handle, Request: Handle>
     + Sized
 {
-    /// `MPI_IN_PLACE` (MPI-4.1 §6.2).
-    const IN_PLACE: usize;
-    /// `MPI_PROC_NULL` (MPI-4.1 §3.10).
-    const PROC_NULL: c_int;
-    /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
-    const STATUS_IGNORE: usize;
-    /// How many ints there are in a status before `MPI_SOURCE`. `MPI_TAG` comes next.
-    const STATUS_SOURCE: usize;
-
     /// The functions of the loaded library, once it is loaded.
     fn functions() -> &'static OnceLock<Functions<Self>>;
+
+    /// The special values of the loaded library.
+    fn constants() -> &'static Constants;
+
+    /// Sets the special values, where several families share this kind of handles.
+    fn set_constants(_: &'static Constants) {}
 }
 
-macro_rules! abi {
-    ($(#[$doc:meta])* $name:ident, $handle:ty, in place $in_place:expr, no process $proc_null:expr,
-     no status $ignore:expr, source at $source:expr) => {
+macro_rules! handles {
+    ($(#[$doc:meta])* $name:ident = $handle:ty { $($methods:tt)* }) => {
         $(#[$doc])*
         pub struct $name;
 
@@ -44,28 +77,38 @@ macro_rules! abi {
         }
 
         impl Abi for $name {
-            const IN_PLACE: usize = $in_place;
-            const PROC_NULL: c_int = $proc_null;
-            const STATUS_IGNORE: usize = $ignore;
-            const STATUS_SOURCE: usize = $source;
-
             fn functions() -> &'static OnceLock<Functions<Self>> {
                 static FUNCTIONS: OnceLock<Functions<$name>> = OnceLock::new();
                 &FUNCTIONS
             }
+
+            $($methods)*
         }
     };
 }
 
-abi!(
-    /// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH.
-    Mpich, c_int, in place usize::MAX, no process -1, no status 1, source at 2
+handles!(
+    /// Handles that are ints.
+    IntHandles = c_int {
+        #[inline(always)]
+        fn constants() -> &'static Constants {
+            &MPICH
+        }
+    }
 );
-abi!(
-    /// Open MPI and those made from it.
-    OpenMpi, *mut c_void, in place 1, no process -2, no status 0, source at 0
-);
-abi!(
-    /// The ABI that MPI-5.0 §20 standardises, for example MPICH's `libmpi_abi`.
-    Standard, *mut c_void, in place 1, no process -3, no status 0, source at 0
+
+static POINTER_CONSTANTS: OnceLock<&'static Constants> = OnceLock::new();
+
+handles!(
+    /// Handles that are pointers.
+    PointerHandles = *mut c_void {
+        #[inline(always)]
+        fn constants() -> &'static Constants {
+            POINTER_CONSTANTS.get().copied().unwrap_or(&OPEN_MPI)
+        }
+
+        fn set_constants(constants: &'static Constants) {
+            POINTER_CONSTANTS.get_or_init(|| constants);
+        }
+    }
 );

@@ -222,13 +222,13 @@ pub fn operator<A: Abi>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::abi::Mpich;
+    use super::super::abi::IntHandles;
     use super::*;
 
     /// The result of an operator for two vectors, as MPI calls it.
     fn reduced<F: HalfFloat>(op: PredefinedOp, input: &[F], inout: &[F]) -> Vec<F> {
         assert_eq!(input.len(), inout.len());
-        let function = function_of::<Mpich, F>(op).unwrap();
+        let function = function_of::<IntHandles, F>(op).unwrap();
         let (mut input, mut inout) = (input.to_vec(), inout.to_vec());
         let (mut len, mut datatype) = (input.len() as c_int, 0);
         // SAFETY: the vectors have `len` elements.
@@ -282,12 +282,12 @@ mod tests {
         for op in PredefinedOp::ALL {
             let is_of_floats = of_floats.contains(op);
             assert_eq!(
-                function_of::<Mpich, f16>(*op).is_some(),
+                function_of::<IntHandles, f16>(*op).is_some(),
                 is_of_floats,
                 "{op:?}"
             );
             assert_eq!(
-                function_of::<Mpich, bf16>(*op).is_some(),
+                function_of::<IntHandles, bf16>(*op).is_some(),
                 is_of_floats,
                 "{op:?}"
             );

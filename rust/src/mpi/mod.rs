@@ -12,7 +12,7 @@ mod registry;
 mod status;
 mod types;
 
-pub use abi::{Abi, Mpich, OpenMpi, Standard};
+pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, let_launcher_read, set_world};
 pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,

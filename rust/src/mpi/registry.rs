@@ -322,7 +322,7 @@ impl Registry {
     /// The address of the status with this number; a negative one stands for `MPI_STATUS_IGNORE`.
     pub fn status<A: Abi>(&self, status_number: i64) -> Result<*mut A::Status> {
         let address = if status_number < 0 {
-            A::STATUS_IGNORE
+            A::constants().status_ignore
         } else {
             self.statuses
                 .get(status_number)

@@ -25,7 +25,7 @@ impl Status {
 pub unsafe fn source_and_tag<A: Abi>(status: *const A::Status) -> (c_int, c_int) {
     // SAFETY: in this ABI, the fields are there.
     unsafe {
-        let fields = status.cast::<c_int>().add(A::STATUS_SOURCE);
+        let fields = status.cast::<c_int>().add(A::constants().status_source);
         (*fields, *fields.add(1))
     }
 }

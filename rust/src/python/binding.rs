@@ -1,6 +1,7 @@
 //! The MPI that is loaded, and the handlers that call it.
 
 use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,12 +12,14 @@ use pyo3::types::PyCapsule;
 
 use crate::c_interface::REGISTRY_INTERFACE;
 use crate::memory::gpu_aware;
-use crate::mpi::{Abi, Functions, Handle, Library, Lineage, Mpich, OpenMpi, Standard};
+use crate::mpi::{
+    self, Abi, Constants, Functions, Handle, IntHandles, Library, Lineage, PointerHandles,
+};
 use crate::ops::Left;
 use crate::trampoline::Devices;
 use crate::watch::Start;
 use crate::xla::Handler;
-use crate::{log, mpi, ops, recorder, trampoline, watch};
+use crate::{log, ops, recorder, trampoline, watch};
 
 type Handlers = Vec<(&'static str, Handler)>;
 
@@ -49,19 +52,35 @@ pub trait Core: Sync {
     fn serve_jax(&self, handles: Vec<usize>, members: Vec<i32>, rank: i32, devices: Devices);
 }
 
-impl<A: Abi + Sync> Core for A {
+/// The core for a kind of handles, and the special values of one MPI.
+struct Binding<A> {
+    constants: &'static Constants,
+    handles: PhantomData<fn() -> A>,
+}
+
+impl<A> Binding<A> {
+    const fn new(constants: &'static Constants) -> Self {
+        Self {
+            constants,
+            handles: PhantomData,
+        }
+    }
+}
+
+impl<A: Abi> Core for Binding<A> {
     fn bind(&self, path: &str) -> Result<(Handlers, Handlers), String> {
         let library = Library::open(path)?;
         let functions = Functions::<A>::load(&library)?;
         gpu_aware::bind(&library);
-        recorder::set_proc_null(A::PROC_NULL);
+        recorder::set_proc_null(self.constants.proc_null);
         // A second import in the same process finds the same MPI.
+        A::set_constants(self.constants);
         A::functions().get_or_init(|| functions);
         Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
     }
 
     fn status_ignore(&self) -> usize {
-        A::STATUS_IGNORE
+        self.constants.status_ignore
     }
 
     fn follow_copies(&self, world: usize) {
@@ -93,10 +112,13 @@ impl<A: Abi + Sync> Core for A {
 
 /// The core for the ABI called `abi`.
 fn core_for(abi: &str) -> PyResult<&'static dyn Core> {
+    static MPICH: Binding<IntHandles> = Binding::new(&mpi::MPICH);
+    static OPEN_MPI: Binding<PointerHandles> = Binding::new(&mpi::OPEN_MPI);
+    static STANDARD: Binding<PointerHandles> = Binding::new(&mpi::STANDARD);
     match abi {
-        "mpich" => Ok(&Mpich),
-        "openmpi" => Ok(&OpenMpi),
-        "standard" => Ok(&Standard),
+        "mpich" => Ok(&MPICH),
+        "openmpi" => Ok(&OPEN_MPI),
+        "standard" => Ok(&STANDARD),
         _ => Err(PyValueError::new_err(format!(
             "`abi` is {abi:?}, expected one of \"mpich\", \"openmpi\", \"standard\""
         ))),

@@ -97,7 +97,7 @@ impl<A: Abi> Served<A> {
 
     pub(super) fn peer(rank: c_int) -> c_int {
         if rank == PROC_NULL {
-            A::PROC_NULL
+            A::constants().proc_null
         } else {
             rank
         }
@@ -107,7 +107,7 @@ impl<A: Abi> Served<A> {
     /// operand's memory, which MPI has to be told (MPI-4.1 §6.2).
     pub(super) fn operand(send: *const c_void, recv: *mut c_void) -> *const c_void {
         if send == recv.cast_const() {
-            ptr::without_provenance(A::IN_PLACE)
+            ptr::without_provenance(A::constants().in_place)
         } else {
             Self::block(send)
         }
@@ -116,7 +116,7 @@ impl<A: Abi> Served<A> {
     /// The send buffer where the operand is a block of the result.
     pub(super) fn block(send: *const c_void) -> *const c_void {
         if send.addr() == IN_PLACE {
-            ptr::without_provenance(A::IN_PLACE)
+            ptr::without_provenance(A::constants().in_place)
         } else {
             send
         }

@@ -35,8 +35,13 @@ pub struct Mailbox<A: Abi> {
 fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
     let mut flag = 0;
     // SAFETY: a request of MPI's that is not freed; the flag may be written.
-    let code =
-        unsafe { (functions.test)(request, &raw mut flag, A::STATUS_IGNORE as *mut A::Status) };
+    let code = unsafe {
+        (functions.test)(
+            request,
+            &raw mut flag,
+            A::constants().status_ignore as *mut A::Status,
+        )
+    };
     flag != 0 || code != 0
 }
 
@@ -117,7 +122,7 @@ impl<A: Abi> Mailbox<A> {
                 source,
                 TAG,
                 self.comm(),
-                A::STATUS_IGNORE as *mut A::Status,
+                A::constants().status_ignore as *mut A::Status,
             )
         };
         let message = (code == 0).then(|| serde_json::from_slice(&bytes).ok())??;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use _core::mpi::{
-    Abi, Communicator, CopyAttribute, Datatype, DeleteAttribute, Ends, Functions, Neighbor,
-    Neighbors, PredefinedOp, REGISTRY, Types, UserFunction,
+    Abi, Communicator, Constants, CopyAttribute, Datatype, DeleteAttribute, Ends, Functions,
+    Neighbor, Neighbors, PredefinedOp, REGISTRY, Types, UserFunction,
 };
 use _core::{log, mpi_functions, ops};
 
@@ -31,10 +31,15 @@ pub const IN_PLACE: i64 = 0x777;
 pub const STATUS_IGNORE: i64 = 0x888;
 
 impl Abi for Recorder {
-    const IN_PLACE: usize = IN_PLACE as usize;
-    const STATUS_IGNORE: usize = STATUS_IGNORE as usize;
-    const PROC_NULL: c_int = -7;
-    const STATUS_SOURCE: usize = 0;
+    fn constants() -> &'static Constants {
+        static CONSTANTS: Constants = Constants {
+            in_place: IN_PLACE as usize,
+            proc_null: -7,
+            status_ignore: STATUS_IGNORE as usize,
+            status_source: 0,
+        };
+        &CONSTANTS
+    }
 
     fn functions() -> &'static OnceLock<Functions<Self>> {
         static FUNCTIONS: OnceLock<Functions<Recorder>> = OnceLock::new();
@@ -366,7 +371,7 @@ pub const FREED: i64 = 2;
 /// The neighbors of both: three that send, one of which is no process, and two that are sent to.
 pub fn neighbors() -> Neighbors {
     Neighbors {
-        sources: ends(&[(1, 0), (Recorder::PROC_NULL, 5), (0, 1)]),
+        sources: ends(&[(1, 0), (Recorder::constants().proc_null, 5), (0, 1)]),
         destinations: ends(&[(0, 2), (1, 3)]),
     }
 }

@@ -4,8 +4,11 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 
 #[cfg(standard_abi)]
-use binding::mpi::Standard;
-use binding::mpi::{Abi, Functions, MAX_ERROR_STRING, Mpich, OpenMpi, Status, Types};
+use binding::mpi::STANDARD;
+use binding::mpi::{
+    Abi, Constants, Functions, IntHandles, MAX_ERROR_STRING, MPICH, OPEN_MPI, PointerHandles,
+    Status, Types,
+};
 use mpi_sys as symbols;
 use referee::mpi as header;
 
@@ -68,7 +71,7 @@ fn kind_within<Wrapper, T: HasKind>(_inner: impl Fn(Wrapper) -> T) -> Kind {
     T::KIND
 }
 
-fn check<A>()
+fn check<A>(constants: &Constants)
 where
     A: Abi<Comm: HasKind, Datatype: HasKind, Group: HasKind, Op: HasKind, Request: HasKind>,
 {
@@ -89,9 +92,9 @@ where
         A::Request::KIND,
         kind_within(|handle: mpi_sys::MPI_Request| handle.0)
     );
-    assert_eq!(A::IN_PLACE as isize, header::IN_PLACE);
-    assert_eq!(A::STATUS_IGNORE as isize, header::STATUS_IGNORE);
-    assert_eq!(A::PROC_NULL, header::PROC_NULL);
+    assert_eq!(constants.in_place as isize, header::IN_PLACE);
+    assert_eq!(constants.status_ignore as isize, header::STATUS_IGNORE);
+    assert_eq!(constants.proc_null, header::PROC_NULL);
 }
 
 #[test]
@@ -99,8 +102,8 @@ fn a_status_is_what_the_header_has() {
     let source = offset_of!(mpi_sys::MPI_Status, MPI_SOURCE) / size_of::<c_int>();
     let tag = offset_of!(mpi_sys::MPI_Status, MPI_TAG) / size_of::<c_int>();
     let expected = match kind_within(|handle: mpi_sys::MPI_Comm| handle.0) {
-        Kind::Int => Mpich::STATUS_SOURCE,
-        Kind::Pointer => OpenMpi::STATUS_SOURCE,
+        Kind::Int => MPICH.status_source,
+        Kind::Pointer => OPEN_MPI.status_source,
     };
     assert_eq!((source, tag), (expected, expected + 1));
     assert!(size_of::<mpi_sys::MPI_Status>() <= size_of::<Status>());
@@ -110,8 +113,8 @@ fn a_status_is_what_the_header_has() {
 #[test]
 fn handles_and_special_values_are_those_of_the_header() {
     match kind_within(|handle: mpi_sys::MPI_Comm| handle.0) {
-        Kind::Int => check::<Mpich>(),
-        Kind::Pointer => check::<OpenMpi>(),
+        Kind::Int => check::<IntHandles>(&MPICH),
+        Kind::Pointer => check::<PointerHandles>(&OPEN_MPI),
     }
 }
 
@@ -176,22 +179,25 @@ mod standard {
 
     #[test]
     fn handles_and_special_values_are_those_of_the_header() {
-        assert_eq!(<Standard as Types>::Comm::KIND, header::MPI_Comm::KIND);
         assert_eq!(
-            <Standard as Types>::Datatype::KIND,
+            <PointerHandles as Types>::Comm::KIND,
+            header::MPI_Comm::KIND
+        );
+        assert_eq!(
+            <PointerHandles as Types>::Datatype::KIND,
             header::MPI_Datatype::KIND
         );
-        assert_eq!(<Standard as Types>::Op::KIND, header::MPI_Op::KIND);
-        assert_eq!(Standard::IN_PLACE as isize, header::IN_PLACE);
-        assert_eq!(Standard::STATUS_IGNORE as isize, header::STATUS_IGNORE);
-        assert_eq!(Standard::PROC_NULL, header::PROC_NULL);
+        assert_eq!(<PointerHandles as Types>::Op::KIND, header::MPI_Op::KIND);
+        assert_eq!(STANDARD.in_place as isize, header::IN_PLACE);
+        assert_eq!(STANDARD.status_ignore as isize, header::STATUS_IGNORE);
+        assert_eq!(STANDARD.proc_null, header::PROC_NULL);
     }
 
     #[test]
     fn a_status_is_what_the_header_has() {
         let source = offset_of!(header::MPI_Status, MPI_SOURCE) / size_of::<c_int>();
         let tag = offset_of!(header::MPI_Status, MPI_TAG) / size_of::<c_int>();
-        let expected = Standard::STATUS_SOURCE;
+        let expected = STANDARD.status_source;
         assert_eq!((source, tag), (expected, expected + 1));
         assert!(size_of::<header::MPI_Status>() <= size_of::<Status>());
     }

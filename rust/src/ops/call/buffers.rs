@@ -152,7 +152,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
         let mut send = self.send_buffer(operand)?;
         if send.address == recv.address {
-            send.address = A::IN_PLACE as *const c_void;
+            send.address = A::constants().in_place as *const c_void;
         }
         Ok((send, recv))
     }

@@ -77,7 +77,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             self.in_memory(|memory| memory.load(operand, part))?;
         }
         Ok(MpiBuffer {
-            address: A::IN_PLACE as *const _,
+            address: A::constants().in_place as *const _,
             count: operand.count,
             datatype,
         })

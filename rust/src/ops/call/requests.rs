@@ -168,7 +168,7 @@ impl<'c, A: Abi> Requests<'c, A> {
             if let Some(progress) = &self.progress {
                 progress.set_awaited_message(index);
             }
-            let ignore = A::STATUS_IGNORE as *mut A::Status;
+            let ignore = A::constants().status_ignore as *mut A::Status;
             // SAFETY: MPI gave the request, and gets it back once.
             let code = unsafe { (self.functions.wait)(&raw mut request, ignore) };
             first = if first == 0 { code } else { first };

@@ -179,7 +179,11 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         tag: c_int,
         wanted: Array,
     ) -> Result<Option<Labelled>> {
-        let Some(record) = self.checked.as_deref().filter(|_| source != A::PROC_NULL) else {
+        let Some(record) = self
+            .checked
+            .as_deref()
+            .filter(|_| source != A::constants().proc_null)
+        else {
             return Ok(None);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
@@ -210,7 +214,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let Some(record) = self.checked.as_deref() else {
             return Ok(None);
         };
-        if source == A::PROC_NULL {
+        if source == A::constants().proc_null {
             return self.send_label(dest, send_tag, sent).map(|()| None);
         }
         let to = Neighbor {
@@ -250,7 +254,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let record = self
             .checked
             .as_deref()
-            .filter(|_| to.rank != A::PROC_NULL)?;
+            .filter(|_| to.rank != A::constants().proc_null)?;
         let line = record.line().unwrap_or_default();
         let label = Label::new(record, sent, &line);
         let kind = Route {

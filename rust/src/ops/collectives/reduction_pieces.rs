@@ -55,7 +55,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
 /// The address that is `bytes` further on, unless it is null or `MPI_IN_PLACE`.
 fn forward<A: Abi>(address: *mut c_void, bytes: usize) -> *mut c_void {
-    if address.is_null() || address as usize == A::IN_PLACE {
+    if address.is_null() || address as usize == A::constants().in_place {
         return address;
     }
     address.wrapping_byte_add(bytes)

@@ -444,7 +444,7 @@ pub fn count() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mpi::Mpich;
+    use crate::mpi::IntHandles;
 
     #[test]
     fn memory_that_mpi_may_write_is_not_used_again() {
@@ -455,7 +455,7 @@ mod tests {
         drop(over);
         let mut pending = flight();
         assert_eq!(pending.blocks[0].address(0) as usize, address);
-        pending.add_requests::<Mpich>(vec![Handle::from_raw(1)], Vec::new());
+        pending.add_requests::<IntHandles>(vec![Handle::from_raw(1)], Vec::new());
         drop(pending);
         assert_ne!(Block::take(BYTES).address(0) as usize, address);
     }

@@ -109,7 +109,7 @@ fn one_after_another<A: Abi, M: Memory>(
     let mut incoming = Vec::new();
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
-        let ignored = A::STATUS_IGNORE as *mut A::Status;
+        let ignored = A::constants().status_ignore as *mut A::Status;
         let mut message =
             Incoming::<A>::new(&call.communicator, buffer, peer.rank, peer.tag, ignored);
         message.is_alone = false;

@@ -42,7 +42,7 @@ impl Outgoing {
             buffer,
             dest,
             tag,
-            is_read: dest != A::PROC_NULL,
+            is_read: dest != A::constants().proc_null,
             length,
             piece: piece_at(0, buffer.count, length),
             is_done: false,
@@ -148,7 +148,7 @@ impl<A: Abi> Incoming<A> {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
         access.read = 0..0;
         let is_written = self.is_alone && !self.is_in_pieces() && self.refusal.is_none();
-        if !is_written || self.source == A::PROC_NULL {
+        if !is_written || self.source == A::constants().proc_null {
             access.written.end = access.written.start;
         }
         access
@@ -164,7 +164,7 @@ impl<A: Abi> Incoming<A> {
 
     /// Where MPI puts the status of the next piece.
     fn status(&mut self) -> *mut A::Status {
-        if self.is_in_pieces() && self.wanted as usize == A::STATUS_IGNORE {
+        if self.is_in_pieces() && self.wanted as usize == A::constants().status_ignore {
             return self.own.address::<A>();
         }
         self.wanted
