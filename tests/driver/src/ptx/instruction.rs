@@ -79,6 +79,8 @@ pub struct Names {
     pub addresses: HashMap<String, u64>,
     /// The instruction behind a label.
     pub labels: HashMap<String, usize>,
+    /// The vector of labels that a table of branch targets is, by its own label.
+    pub branch_targets: HashMap<String, String>,
 }
 
 pub struct Instruction {
@@ -184,6 +186,9 @@ impl Names {
     }
 
     fn operand(&mut self, text: &str) -> Option<Operand> {
+        if let Some(targets) = self.branch_targets.get(text).cloned() {
+            return self.operand(&targets);
+        }
         if let Some(inner) = text.strip_prefix('{') {
             let parts = split(inner.strip_suffix('}')?);
             let parts = parts.into_iter().map(|part| self.operand(part));

@@ -59,8 +59,9 @@ fn sources(instruction: &Instruction) -> &[Operand] {
 
 /// Whether the machine has the instruction.
 pub fn is_known(instruction: &Instruction) -> bool {
-    const WITHOUT_VALUE: [&str; 16] = [
+    const WITHOUT_VALUE: [&str; 17] = [
         "bra",
+        "brx",
         "ret",
         "exit",
         "ld",
@@ -270,6 +271,14 @@ impl Block<'_> {
         match instruction.name.as_str() {
             "ret" | "exit" => thread.state = State::Ended,
             "bra" => thread.next = self.value(thread, &operands[0]) as usize,
+            "brx" => {
+                let index = self.value(thread, &operands[0]) as u32 as usize;
+                let Operand::Vector(targets) = &operands[1] else {
+                    return Err("brx without targets is not known".to_owned());
+                };
+                let target = targets.get(index).ok_or("brx has no such target")?;
+                thread.next = self.value(thread, target) as usize;
+            }
             "griddepcontrol" | "membar" | "fence" => {}
             "ld" => self.load(thread, instruction)?,
             "st" => self.store(thread, instruction)?,

@@ -156,9 +156,18 @@ fn kernel(head: &str, body: &str, addresses: &HashMap<String, u64>) -> Result<Ke
         }
     }
     let mut code = Vec::new();
+    let mut last_label = "";
     for statement in statements {
+        if let Some(targets) = statement.strip_prefix(".branchtargets") {
+            let targets = format!("{{{targets}}}");
+            names.branch_targets.insert(last_label.to_owned(), targets);
+            continue;
+        }
         match statement.strip_suffix(':') {
-            Some(label) => drop(names.labels.insert(label.to_owned(), code.len())),
+            Some(label) => {
+                last_label = label;
+                names.labels.insert(label.to_owned(), code.len());
+            }
             None if statement.starts_with(".reg") => names.declare(statement),
             None if !statement.starts_with('.') => code.push(statement),
             None => {}

@@ -127,7 +127,8 @@ fn addresses_and_memory_come_together() {
     assert_eq!(cuMemAddressFree(start, 2 * PAGE), 0);
 }
 
-/// Two elements to a thread: their sum over the warp, and a comparison that skips a store.
+/// Two elements to a thread: their sum over the warp, a comparison that skips a store, and a table
+/// of branch targets.
 const KERNEL: &CStr = c".version 8.0
 .target sm_90
 .address_size 64
@@ -153,7 +154,11 @@ const KERNEL: &CStr = c".version 8.0
 	add.rn.f32 	%r5, %r3, %r4;
 	setp.gt.u32 	%p2, %r1, 15;
 	@%p2 bra 	$L__BB0_2;
-	bra.uni 	$L__BB0_1;
+	mov.u32 	%r6, 1;
+$L_brx_0: .branchtargets
+	$L__BB0_2,
+	$L__BB0_1;
+	brx.idx 	%r6, $L_brx_0;
 $L__BB0_1:
 	add.s64 	%rd6, %rd3, %rd4;
 	st.global.b32 	[%rd6], %r5;
