@@ -78,4 +78,4 @@ def test_the_stub_of_the_core(tools, tmp_path):
         command, cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Success: no issues messages in 1 module" in done.stdout
+    assert "Success: no issues found in 1 module" in done.stdout
