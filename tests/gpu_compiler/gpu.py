@@ -306,8 +306,8 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
         if flight is not None:
             operation = "wait" if name == "wait" else flight.handler
             yield Call(operation, flight.communicator.number, ())
-        elif name == "in_order":
-            yield Call(name, None, ())
+        elif name == "ordering_barrier":
+            yield Call("in_order", None, ())
         elif "communicator" in params and name in operations:
             parameters = ((key, params[key]) for key in TOLD_APART_BY if key in params)
             yield Call(name, params["communicator"].number, tuple(parameters))

@@ -9,8 +9,9 @@ from every import over
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._internal.environment import settings
 from mpi4jax._testing.cases import CASES, OPERATIONS
-from mpi4jax._testing.modes import MODES
+from mpi4jax._testing.modes import MODES, nonblocking
 
 pytestmark = pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
 
@@ -113,6 +114,9 @@ def test_counts_of_any_type(mode, rank, size):
 
 @pytest.mark.ranks(2)
 def test_recv_from_any_source_with_any_tag(mode, rank, size):
+    if mode is nonblocking and (settings.check or settings.staging_chunk):
+        pytest.skip("a message has several parts, which may come from several processes")
+
     def function(x):
         if rank == 1:
             mpi.send(x, 0, tag=17)
