@@ -201,8 +201,8 @@ class ExchangeFlight(_HashedOnce):
 
     def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         # What stands for what is received has no part in it: wait takes what is forwarded.
-        others = operands[len(cotangents) :]
-        avals = [x.aval if ad.is_undefined_primal(x) else x for x in others]
+        recv_operands = operands[len(cotangents) :]
+        avals = [x.aval if ad.is_undefined_primal(x) else x for x in recv_operands]
         return [*cotangents, *(jnp.zeros(x.shape, x.dtype) for x in avals)]
 
 

@@ -124,14 +124,14 @@ def _describe(blocking: Any, signature: inspect.Signature) -> str:
     head, _, rest = blocking.__doc__.partition("\n    Arguments:\n")
     arguments, _, result = rest.partition("\n    Returns:\n")
     entries = re.split(r"^ {8}(?=\w)", arguments.rstrip() + "\n", flags=re.M)[1:]
-    taken = [x for x in entries if re.split(r"\W", x)[0] in signature.parameters]
+    documented = [x for x in entries if re.split(r"\W", x)[0] in signature.parameters]
     returned = "A request, to be passed to :func:`wait` once."
     if not result:
         returned += " The result is None."
     return (
         f"Start :func:`{blocking.__name__}`, which :func:`wait` completes.\n\n"
         f"    {head.strip()}\n\n"
-        f"    Arguments:\n{''.join(' ' * 8 + x for x in taken)}\n"
+        f"    Arguments:\n{''.join(' ' * 8 + x for x in documented)}\n"
         f"    Returns:\n        {returned}\n\n    "
     )
 

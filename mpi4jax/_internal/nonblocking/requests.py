@@ -283,13 +283,14 @@ _MOST_LINES = 20
 def _finish() -> None:
     with contextlib.suppress(Exception):  # that of a program, which was raised before
         flush()
-    left = _core.finish_flights(_PATIENCE)
-    if not left:
+    unwaited = _core.finish_flights(_PATIENCE)
+    if not unwaited:
         return
-    requests = "1 request was" if len(left) == 1 else f"{len(left)} requests were"
+    requests = "1 request was" if len(unwaited) == 1 else f"{len(unwaited)} requests were"
     text = [f"mpi4jax: r{MPI.COMM_WORLD.Get_rank()} | {requests} never waited for"]
     counts = Counter(
-        line if is_done else f"{line}, which is still in flight" for line, is_done in left
+        line if is_done else f"{line}, which is still in flight"
+        for line, is_done in unwaited
     )
     for line, count in itertools.islice(counts.items(), _MOST_LINES):
         text.append(f"  {line}" if count == 1 else f"  {line} ({count} times)")

@@ -120,9 +120,9 @@ def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
     for name, leaf in arrays_of(function, "x", x):
         shape = np.shape(leaf)
         if shape[:1] != (communicator.size,):
-            which = f", unlike {name}" if leaf is not x else ""
+            unlike = f", unlike {name}" if leaf is not x else ""
             raise ValueError(
-                f"{function.capitalize()} input must have shape (nproc, ...){which}: got "
+                f"{function.capitalize()} input must have shape (nproc, ...){unlike}: got "
                 f"shape {shape}, and nproc is {communicator.size}"
             )
 

@@ -92,8 +92,8 @@ class SendRecv(Operation):
         zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
         back = operation.apply(cotangent, zeros, source=dest, dest=source, **params)
         # The result does not depend on `recvbuf`, except if that is the result.
-        other = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
-        return back, other, *mark
+        recv_cotangent = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
+        return back, recv_cotangent, *mark
 
 
 class SendRecvTangents(SendRecv):

@@ -105,9 +105,9 @@ class Case:
 
     def of(self, rank: int) -> Case:
         """The part of another process."""
-        other = copy.copy(self)
-        other.rank = rank
-        return other
+        case = copy.copy(self)
+        case.rank = rank
+        return case
 
     def arrays(self, make: Callable[[int, Shape], Array], block: Shape) -> list[Array]:
         """The arrays of all processes, by a function of the rank and the shape."""
