@@ -130,13 +130,13 @@ class Exchange(Operation):
             *cotangents, *zeros, sent=received, received=sent, communicator=communicator
         )
         # A result does not depend on `recvbuf`, except if that is the result.
-        others = [
+        recv_cotangents = [
             cotangent if is_forwarded else jnp.zeros_like(cotangent)
             for cotangent, is_forwarded in zip(
                 cotangents, received.are_forwarded(), strict=True
             )
         ]
-        return *back, *others
+        return *back, *recv_cotangents
 
 
 operation = Exchange()

@@ -370,13 +370,13 @@ def test_the_function_of_every_operation(case):
     x = jnp.arange(float(np.prod(case.shape((3,))))).reshape(case.shape((3,))) + RANK
     for name, arguments in arguments_of(case, x).items():
         function = getattr(mpi, f"i{name}")
-        taken = inspect.signature(function).parameters
-        taken_arguments = {key: arguments[key] for key in arguments if key in taken}
+        parameters = inspect.signature(function).parameters
+        accepted = {key: arguments[key] for key in arguments if key in parameters}
         if name in ("send", "recv"):
-            assert taken.keys() >= {"x", "tag", "comm"}
+            assert parameters.keys() >= {"x", "tag", "comm"}
             continue
-        expected = getattr(mpi, name)(**taken_arguments)
-        assert_close(mpi4jax.wait(function(**taken_arguments)), expected)
+        expected = getattr(mpi, name)(**accepted)
+        assert_close(mpi4jax.wait(function(**accepted)), expected)
 
 
 def overlapped(blocking):
