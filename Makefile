@@ -60,7 +60,7 @@ lint: ## Check formatting, clippy, ruff, mypy and words
 format: ## Format the sources
 	$(PYTHON) tools/lint.py --fix
 
-stubs: ## Write the stubs of the forms with tokens, from the forms without (after make dev)
+stubs: ## Write what type checkers see of the operations in all forms (after make dev)
 	$(ENVS)/dev/bin/python tools/stubs.py
 
 wheel: ## Build the wheels of both versions into dist/: with tokens, and without

@@ -1,5 +1,5 @@
-"""Writes stubs for the functions that are made at run time, where editors and type checkers
-do not see them: the forms with tokens, and the nonblocking ones.
+"""Writes what editors and type checkers see of the functions of the API: the forms that are
+made at run time, with tokens and nonblocking, and the overloads for arrays and for trees.
 
     python tools/stubs.py
 
@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,6 +59,7 @@ def stub(
     module: ModuleType,
     internal: str,
     signatures: Callable[[str], Iterable[inspect.Signature]],
+    documented: Container[str],
 ) -> str:
     """The text of a stub.
 
@@ -66,20 +67,18 @@ def stub(
         module: The module, which lists its functions.
         internal: The package `_internal`, as seen from the stub.
         signatures: Gives the signatures of a function: of its overloads, if it has some.
+        documented: The functions whose docstrings an editor does not find in the sources.
 
     """
     names = module.__all__
+    docs = {name: getattr(module, name).__doc__ for name in names if name in documented}
     body = "".join(
         text
         for name in names
-        for text in declarations(getattr(module, name), [*signatures(name)])
+        for text in declarations(name, [*signatures(name)], docs.get(name))
     )
-    variables = [name for name in ("T", "R") if re.search(rf"\b{name}\b", body)]
-    if variables:
-        made = "".join(f'{name} = TypeVar("{name}")\n' for name in variables)
-        body = f"{made}\n{body}"
-    imports = imports_for(body, internal)
-    imports += ["from . import tree as tree"] if hasattr(module, "tree") else []
+    body = f'T = TypeVar("T")\nR = TypeVar("R")\n\n{body}'
+    imports = [*imports_for(body, internal), "from . import tree as tree"]
     listed = "".join(f'    "{name}",\n' for name in names)
     return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body.rstrip(), ""])
 
@@ -101,36 +100,53 @@ def imports_for(body: str, internal: str) -> list[str]:
 
 
 def declarations(
-    function: Callable[..., Any], signatures: Sequence[inspect.Signature]
+    name: str, signatures: Sequence[inspect.Signature], doc: str | None
 ) -> Iterator[str]:
     """A function's declaration, or its overloads, of which the first has the docstring."""
     prefix = "@overload\n" if len(signatures) > 1 else ""
-    doc = f'\n    """{function.__doc__}"""\n\n'
+    rest = f'\n    """{doc}"""\n\n' if doc else " ...\n"
     for signature in signatures:
-        yield prefix + declaration(function.__name__, signature) + doc
-        doc = " ...\n"
+        room = LINE_LENGTH - len(rest.partition("\n")[0])
+        yield prefix + declaration(name, signature, room) + rest
+        rest = " ...\n"
 
 
 def signatures_of(plain: Callable[..., Any]) -> list[inspect.Signature]:
     """The signatures of a function without tokens: of its overloads, if it has some."""
     signature = inspect.signature(plain)
     if is_operation(plain):
-        signature = inspect.signature(inspect.unwrap(plain))
-        return overloads_of(plain) or [signature]
-    blocking = getattr(notoken, plain.__name__.removeprefix("i"), plain)
+        return overloads_of(plain)
+    if plain.__name__ not in functions.__all__:
+        return [signature]
     requests = [
         of_request(overload, signature)
-        for overload in overloads_of(blocking)
+        for overload in overloads_of(getattr(notoken, plain.__name__[1:]))
         if all(
             name in signature.parameters or parameter.default is not parameter.empty
             for name, parameter in overload.parameters.items()
         )
     ]
-    return [*dict.fromkeys(requests)] or [signature]
+    return [*dict.fromkeys(requests)]
 
 
-def overloads_of(function: Callable[..., Any]) -> list[inspect.Signature]:
-    return [*map(inspect.signature, typing.get_overloads(inspect.unwrap(function)))]
+def overloads_of(operation: Callable[..., Any]) -> list[inspect.Signature]:
+    """The signatures of an operation: an array gives an array, and a tree gives a tree."""
+    function = inspect.unwrap(operation)
+    signatures = [*map(inspect.signature, typing.get_overloads(function) or [function])]
+    return [*dict.fromkeys(narrowed(x, n) for x in signatures for n in (1, 2))]
+
+
+def narrowed(signature: inspect.Signature, member: int) -> inspect.Signature:
+    """A signature with one member of each union of an array (1) and a tree (2)."""
+
+    def narrow(annotation: str) -> str:
+        return re.sub(r"\b(Array|ArrayLike) \| (T)\b", rf"\{member}", annotation)
+
+    parameters = signature.parameters.values()
+    return signature.replace(
+        parameters=[p.replace(annotation=narrow(p.annotation)) for p in parameters],
+        return_annotation=narrow(signature.return_annotation),
+    )
 
 
 def of_request(overload: inspect.Signature, form: inspect.Signature) -> inspect.Signature:
@@ -152,31 +168,38 @@ def signatures_with_token(plain: Callable[..., Any]) -> Iterator[inspect.Signatu
             yield add_token(signature, annotation="Token")
 
 
-def declaration(name: str, signature: inspect.Signature) -> str:
-    """The head of a function, one parameter a line."""
-    lines = [f"def {name}("]
-    was_keyword_only = False
+def declaration(name: str, signature: inspect.Signature, room: int) -> str:
+    """The head of a function, in one line if there is room, as ruff formats it."""
+    parameters = []
     for parameter in signature.parameters.values():
-        is_keyword_only = parameter.kind is parameter.KEYWORD_ONLY
-        if is_keyword_only and not was_keyword_only:
-            lines.append("    *,")
-        was_keyword_only = is_keyword_only
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
         if type(parameter.default) is int and parameter.default < 0:
             parameter = parameter.replace(default=Name(WILDCARDS[parameter.name]))
-        lines.append(f"    {parameter},".replace("'", ""))
-    return "\n".join([*lines, f") -> {signature.return_annotation}:"])
+        parameters.append(str(parameter).replace("'", ""))
+    start, end = f"def {name}(", f") -> {signature.return_annotation}:"
+    line = ", ".join(parameters)
+    if len(f"{start}{line}{end}") <= room:
+        return f"{start}{line}{end}"
+    if len(line) + 4 <= LINE_LENGTH:
+        return f"{start}\n    {line}\n{end}"
+    return "\n".join([start, *(f"    {parameter}," for parameter in parameters), end])
 
 
 def stubs() -> dict[Path, str]:
     """The texts of all stubs."""
     return {
+        PACKAGE / "notoken/__init__.pyi": stub(
+            notoken,
+            ".._internal",
+            lambda name: signatures_of(getattr(notoken, name)),
+            functions.__all__,
+        ),
         PACKAGE / "experimental/tokens/__init__.pyi": stub(
             tokens,
             "..._internal",
             lambda name: signatures_with_token(getattr(notoken, name)),
-        ),
-        PACKAGE / "_internal/nonblocking/functions.pyi": stub(
-            functions, ".", lambda name: signatures_of(getattr(functions, name))
+            tokens.__all__,
         ),
     }
 

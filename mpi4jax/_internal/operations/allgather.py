@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm
@@ -41,14 +41,6 @@ class AllGather(SharedOperation):
 
 
 operation = AllGather()
-
-
-@overload
-def allgather(x: ArrayLike, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def allgather(x: T, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -90,33 +90,18 @@ rows_operation = AllGatherVRows()
 
 
 @overload
-def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def allgatherv(x: T, counts: Counts, *, comm: Comm = None) -> T: ...
+def allgatherv(x: ArrayLike | T, counts: Counts, *, comm: Comm = None) -> Array | T: ...
 
 
 @overload
 def allgatherv(
-    x: ArrayLike,
+    x: ArrayLike | T,
     counts: ArrayLike,
     *,
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> tuple[Array, Array]: ...
-
-
-@overload
-def allgatherv(
-    x: T,
-    counts: ArrayLike,
-    *,
-    capacity: Integer,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-) -> tuple[T, Array]: ...
+) -> tuple[Array | T, Array]: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
@@ -44,14 +44,6 @@ class AllReduce(Reduction, SharedOperation):
 
 
 operation = AllReduce()
-
-
-@overload
-def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def allreduce(x: T, op: Op, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

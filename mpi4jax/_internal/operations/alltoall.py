@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm
 from ..forms.token import without_tokens
@@ -24,14 +24,6 @@ class AllToAll(Operation):
 
 
 operation = AllToAll()
-
-
-@overload
-def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def alltoall(x: T, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -68,34 +68,19 @@ rows_operation = AllToAllVRows()
 
 @overload
 def alltoallv(
-    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
-) -> Array: ...
-
-
-@overload
-def alltoallv(x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None) -> T: ...
+    x: ArrayLike | T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
+) -> Array | T: ...
 
 
 @overload
 def alltoallv(
-    x: ArrayLike,
+    x: ArrayLike | T,
     sendcounts: Counts | Array,
     *,
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> tuple[Array, Array]: ...
-
-
-@overload
-def alltoallv(
-    x: T,
-    sendcounts: Counts | Array,
-    *,
-    capacity: Integer,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-) -> tuple[T, Array]: ...
+) -> tuple[Array | T, Array]: ...
 
 
 @without_tokens

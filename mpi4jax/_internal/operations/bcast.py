@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
@@ -55,14 +55,6 @@ class Bcast(SharedOperation):
 
 
 operation = Bcast()
-
-
-@overload
-def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def bcast(x: T, root: Integer, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

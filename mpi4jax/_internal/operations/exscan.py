@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -88,14 +88,6 @@ def _neutral(tree: Any, op_number: int) -> Any:
     return jax.tree_util.tree_map(
         lambda x: jnp.full_like(x, identity(op_number, x.dtype)), tree
     )
-
-
-@overload
-def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def exscan(x: T, op: Op, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
@@ -42,14 +42,6 @@ class Gather(Operation):
 
 
 operation = Gather()
-
-
-@overload
-def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def gather(x: T, root: Integer, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

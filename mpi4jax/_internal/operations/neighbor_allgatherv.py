@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -77,18 +77,6 @@ class NeighborAllGatherV(Operation):
 
 
 operation = NeighborAllGatherV()
-
-
-@overload
-def neighbor_allgatherv(
-    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> Array: ...
-
-
-@overload
-def neighbor_allgatherv(
-    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> T: ...
 
 
 @without_tokens

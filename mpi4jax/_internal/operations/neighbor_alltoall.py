@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,16 +49,6 @@ class NeighborAllToAll(Operation):
 
 
 operation = NeighborAllToAll()
-
-
-@overload
-def neighbor_alltoall(
-    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
-) -> Array: ...
-
-
-@overload
-def neighbor_alltoall(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
 
 
 @without_tokens

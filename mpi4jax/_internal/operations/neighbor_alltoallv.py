@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts
@@ -80,28 +80,6 @@ class NeighborAllToAllV(Operation):
 
 
 operation = NeighborAllToAllV()
-
-
-@overload
-def neighbor_alltoallv(
-    x: ArrayLike,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-) -> Array: ...
-
-
-@overload
-def neighbor_alltoallv(
-    x: T,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-) -> T: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -78,28 +78,6 @@ class LinearRecv(LinearOperation):
 
 operation = Recv()
 linear_operation = LinearRecv(operation)
-
-
-@overload
-def recv(
-    x: ArrayLike,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-) -> Array: ...
-
-
-@overload
-def recv(
-    x: T,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-) -> T: ...
 
 
 @without_tokens

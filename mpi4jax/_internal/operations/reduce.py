@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
 from ..forms.token import without_tokens
@@ -60,14 +60,6 @@ class Reduce(Reduction):
 
 
 operation = Reduce()
-
-
-@overload
-def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def reduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

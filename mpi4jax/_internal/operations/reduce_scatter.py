@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
@@ -40,14 +40,6 @@ class ReduceScatter(Reduction):
 
 
 operation = ReduceScatter()
-
-
-@overload
-def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def reduce_scatter(x: T, op: Op, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op
 from ..forms.token import without_tokens
@@ -56,16 +56,6 @@ class ReduceScatterV(Reduction):
 
 
 operation = ReduceScatterV()
-
-
-@overload
-def reduce_scatterv(
-    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None
-) -> Array: ...
-
-
-@overload
-def reduce_scatterv(x: T, op: Op, counts: Counts, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Op
 from ..forms.token import without_tokens
@@ -41,14 +41,6 @@ class Scan(Reduction):
 
 
 operation = Scan()
-
-
-@overload
-def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def scan(x: T, op: Op, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

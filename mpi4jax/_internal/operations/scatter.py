@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer
 from ..forms.token import without_tokens
@@ -40,14 +40,6 @@ class Scatter(Operation):
 
 
 operation = Scatter()
-
-
-@overload
-def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
-
-
-@overload
-def scatter(x: T, root: Integer, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
 from ..forms.token import without_tokens
@@ -51,16 +51,6 @@ class ScatterV(Operation):
 
 
 operation = ScatterV()
-
-
-@overload
-def scatterv(
-    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
-) -> Array: ...
-
-
-@overload
-def scatterv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
 
 
 @without_tokens

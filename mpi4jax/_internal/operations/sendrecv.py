@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -117,34 +117,6 @@ class SendRecvTangents(SendRecv):
 
 operation = SendRecv()
 tangents_operation = SendRecvTangents()
-
-
-@overload
-def sendrecv(
-    sendbuf: object,
-    recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
-    *,
-    sendtag: Integer = 0,
-    recvtag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-) -> Array: ...
-
-
-@overload
-def sendrecv(
-    sendbuf: object,
-    recvbuf: T,
-    source: Integer,
-    dest: Integer,
-    *,
-    sendtag: Integer = 0,
-    recvtag: Integer = ANY_TAG,
-    comm: Comm = None,
-    status: Status = None,
-) -> T: ...
 
 
 @without_tokens

@@ -77,10 +77,7 @@ R = TypeVar("R")
 
 @overload
 def allgather(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Collect an array from every process, on every process.
 
@@ -105,18 +102,11 @@ def allgather(
 
 @overload
 def allgather(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def allgatherv(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Collect arrays of unequal length from all processes, on every process.
 
@@ -148,11 +138,7 @@ def allgatherv(
 
 @overload
 def allgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, counts: Counts, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def allgatherv(
@@ -176,11 +162,7 @@ def allgatherv(
 ) -> tuple[tuple[T, Array], Token]: ...
 @overload
 def allreduce(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with the result on every process.
 
@@ -207,18 +189,11 @@ def allreduce(
 
 @overload
 def allreduce(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def alltoall(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Send a slice of an array to every process, and receive one from each.
 
@@ -238,12 +213,7 @@ def alltoall(
     """
 
 @overload
-def alltoall(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
-) -> tuple[T, Token]: ...
+def alltoall(x: T, *, comm: Comm = None, token: Token | None = None) -> tuple[T, Token]: ...
 @overload
 def alltoallv(
     x: ArrayLike,
@@ -313,11 +283,7 @@ def alltoallv(
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[tuple[T, Array], Token]: ...
-def barrier(
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
-) -> Token:
+def barrier(*, comm: Comm = None, token: Token | None = None) -> Token:
     """Wait until every process has reached the barrier.
 
     Arguments:
@@ -333,11 +299,7 @@ def barrier(
 
 @overload
 def bcast(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Send an array from one process to all others.
 
@@ -364,11 +326,7 @@ def bcast(
 
 @overload
 def bcast(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def exchange(
     sendbuf: object,
@@ -415,11 +373,7 @@ def exchange(
 
 @overload
 def exscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over the processes before this one.
 
@@ -444,19 +398,11 @@ def exscan(
 
 @overload
 def exscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def gather(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Collect an array from every process, on one process.
 
@@ -487,11 +433,7 @@ def gather(
 
 @overload
 def gather(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def gatherv(
@@ -529,20 +471,10 @@ def gatherv(
 
 @overload
 def gatherv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
-def iallgather(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[Array]:
+def iallgather(x: ArrayLike, *, comm: Comm = None, token: None = None) -> Request[Array]:
     """Start :func:`allgather`, which :func:`wait` completes.
 
     Collect an array from every process, on every process.
@@ -566,32 +498,15 @@ def iallgather(
 
 @overload
 def iallgather(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def iallgather(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def iallgather(x: T, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
-def iallgather(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: Token,
-) -> tuple[Request[T], Token]: ...
+def iallgather(x: T, *, comm: Comm = None, token: Token) -> tuple[Request[T], Token]: ...
 @overload
 def iallgatherv(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`allgatherv`, which :func:`wait` completes.
 
@@ -616,35 +531,19 @@ def iallgatherv(
 
 @overload
 def iallgatherv(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, counts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def iallgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, counts: Counts, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def iallgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, counts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def iallreduce(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`allreduce`, which :func:`wait` completes.
 
@@ -671,35 +570,16 @@ def iallreduce(
 
 @overload
 def iallreduce(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def iallreduce(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def iallreduce(x: T, op: Op, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def iallreduce(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
-def ialltoall(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[Array]:
+def ialltoall(x: ArrayLike, *, comm: Comm = None, token: None = None) -> Request[Array]:
     """Start :func:`alltoall`, which :func:`wait` completes.
 
     Send a slice of an array to every process, and receive one from each.
@@ -719,25 +599,12 @@ def ialltoall(
 
 @overload
 def ialltoall(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def ialltoall(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def ialltoall(x: T, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
-def ialltoall(
-    x: T,
-    *,
-    comm: Comm = None,
-    token: Token,
-) -> tuple[Request[T], Token]: ...
+def ialltoall(x: T, *, comm: Comm = None, token: Token) -> tuple[Request[T], Token]: ...
 @overload
 def ialltoallv(
     x: ArrayLike,
@@ -773,37 +640,18 @@ def ialltoallv(
 
 @overload
 def ialltoallv(
-    x: ArrayLike,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ialltoallv(
-    x: T,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ialltoallv(
-    x: T,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
-def ibarrier(
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[None]:
+def ibarrier(*, comm: Comm = None, token: None = None) -> Request[None]:
     """Start :func:`barrier`, which :func:`wait` completes.
 
     Wait until every process has reached the barrier.
@@ -821,18 +669,10 @@ def ibarrier(
     """
 
 @overload
-def ibarrier(
-    *,
-    comm: Comm = None,
-    token: Token,
-) -> tuple[Request[None], Token]: ...
+def ibarrier(*, comm: Comm = None, token: Token) -> tuple[Request[None], Token]: ...
 @overload
 def ibcast(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`bcast`, which :func:`wait` completes.
 
@@ -859,27 +699,13 @@ def ibcast(
 
 @overload
 def ibcast(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def ibcast(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def ibcast(x: T, root: Integer, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def ibcast(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def iexchange(
@@ -938,11 +764,7 @@ def iexchange(
 ) -> tuple[Request[T], Token]: ...
 @overload
 def iexscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`exscan`, which :func:`wait` completes.
 
@@ -964,35 +786,17 @@ def iexscan(
 
 @overload
 def iexscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def iexscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def iexscan(x: T, op: Op, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def iexscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def igather(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`gather`, which :func:`wait` completes.
 
@@ -1022,36 +826,19 @@ def igather(
 
 @overload
 def igather(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def igather(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def igather(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def igatherv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`gatherv`, which :func:`wait` completes.
 
@@ -1079,37 +866,18 @@ def igatherv(
 
 @overload
 def igatherv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def igatherv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def igatherv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
-def in_order(
-    tree: T,
-    *,
-    token: None = None,
-) -> T:
+def in_order(tree: T, *, token: None = None) -> T:
     """Put a computation in order with the calls of MPI: :func:`ordering_barrier`.
 
     Arguments:
@@ -1123,18 +891,10 @@ def in_order(
     """
 
 @overload
-def in_order(
-    tree: T,
-    *,
-    token: Token,
-) -> tuple[T, Token]: ...
+def in_order(tree: T, *, token: Token) -> tuple[T, Token]: ...
 @overload
 def ineighbor_allgather(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`neighbor_allgather`, which :func:`wait` completes.
 
@@ -1165,27 +925,15 @@ def ineighbor_allgather(
 
 @overload
 def ineighbor_allgather(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ineighbor_allgather(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: None = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ineighbor_allgather(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ineighbor_allgatherv(
@@ -1243,20 +991,11 @@ def ineighbor_allgatherv(
 ) -> Request[T]: ...
 @overload
 def ineighbor_allgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token,
+    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ineighbor_alltoall(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`neighbor_alltoall`, which :func:`wait` completes.
 
@@ -1285,27 +1024,15 @@ def ineighbor_alltoall(
 
 @overload
 def ineighbor_alltoall(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ineighbor_alltoall(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: None = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ineighbor_alltoall(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ineighbor_alltoallv(
@@ -1438,12 +1165,7 @@ def irecv(
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce(
-    x: ArrayLike,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`reduce`, which :func:`wait` completes.
 
@@ -1466,38 +1188,19 @@ def ireduce(
 
 @overload
 def ireduce(
-    x: ArrayLike,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ireduce(
-    x: T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, op: Op, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ireduce(
-    x: T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, op: Op, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce_scatter(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`reduce_scatter`, which :func:`wait` completes.
 
@@ -1521,36 +1224,19 @@ def ireduce_scatter(
 
 @overload
 def ireduce_scatter(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ireduce_scatter(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, op: Op, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ireduce_scatter(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def ireduce_scatterv(
-    x: ArrayLike,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`reduce_scatterv`, which :func:`wait` completes.
 
@@ -1577,39 +1263,18 @@ def ireduce_scatterv(
 
 @overload
 def ireduce_scatterv(
-    x: ArrayLike,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ireduce_scatterv(
-    x: T,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, op: Op, counts: Counts, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ireduce_scatterv(
-    x: T,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, op: Op, counts: Counts, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
-def iscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[Array]:
+def iscan(x: ArrayLike, op: Op, *, comm: Comm = None, token: None = None) -> Request[Array]:
     """Start :func:`scan`, which :func:`wait` completes.
 
     Reduce an array over this process and those before it.
@@ -1630,35 +1295,15 @@ def iscan(
 
 @overload
 def iscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def iscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: None = None,
-) -> Request[T]: ...
+def iscan(x: T, op: Op, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
-def iscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token,
-) -> tuple[Request[T], Token]: ...
+def iscan(x: T, op: Op, *, comm: Comm = None, token: Token) -> tuple[Request[T], Token]: ...
 @overload
 def iscatter(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`scatter`, which :func:`wait` completes.
 
@@ -1691,36 +1336,19 @@ def iscatter(
 
 @overload
 def iscatter(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def iscatter(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def iscatter(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def iscatterv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[Array]:
     """Start :func:`scatterv`, which :func:`wait` completes.
 
@@ -1750,39 +1378,19 @@ def iscatterv(
 
 @overload
 def iscatterv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def iscatterv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: None = None,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def iscatterv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 @overload
 def isend(
-    x: object,
-    dest: Integer,
-    *,
-    tag: Integer = 0,
-    comm: Comm = None,
-    token: None = None,
+    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: None = None
 ) -> Request[None]:
     """Start :func:`send`, which :func:`wait` completes.
 
@@ -1805,12 +1413,7 @@ def isend(
 
 @overload
 def isend(
-    x: object,
-    dest: Integer,
-    *,
-    tag: Integer = 0,
-    comm: Comm = None,
-    token: Token,
+    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[None], Token]: ...
 @overload
 def isendrecv(
@@ -1925,11 +1528,7 @@ def neighbor_allgather(
 
 @overload
 def neighbor_allgather(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def neighbor_allgatherv(
@@ -2012,11 +1611,7 @@ def neighbor_alltoall(
 
 @overload
 def neighbor_alltoall(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def neighbor_alltoallv(
@@ -2068,11 +1663,7 @@ def neighbor_alltoallv(
     token: Token | None = None,
 ) -> tuple[T, Token]: ...
 @overload
-def ordering_barrier(
-    tree: T,
-    *,
-    token: None = None,
-) -> T:
+def ordering_barrier(tree: T, *, token: None = None) -> T:
     """Put a computation in order with the calls of MPI.
 
     What depends on the result is computed after all earlier calls of MPI, and what
@@ -2090,17 +1681,10 @@ def ordering_barrier(
     """
 
 @overload
-def ordering_barrier(
-    tree: T,
-    *,
-    token: Token,
-) -> tuple[T, Token]: ...
+def ordering_barrier(tree: T, *, token: Token) -> tuple[T, Token]: ...
 @overload
 def overlap(
-    communicate: Callable[[], T],
-    *,
-    during: Callable[[], R],
-    token: None = None,
+    communicate: Callable[[], T], *, during: Callable[[], R], token: None = None
 ) -> tuple[T, R]:
     """Compute while messages are in flight.
 
@@ -2128,10 +1712,7 @@ def overlap(
 
 @overload
 def overlap(
-    communicate: Callable[[], T],
-    *,
-    during: Callable[[], R],
-    token: Token,
+    communicate: Callable[[], T], *, during: Callable[[], R], token: Token
 ) -> tuple[tuple[T, R], Token]: ...
 @overload
 def recv(
@@ -2180,12 +1761,7 @@ def recv(
 ) -> tuple[T, Token]: ...
 @overload
 def reduce(
-    x: ArrayLike,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with the result on one process.
 
@@ -2208,20 +1784,11 @@ def reduce(
 
 @overload
 def reduce(
-    x: T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def reduce_scatter(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with a slice of the result on each process.
 
@@ -2245,20 +1812,11 @@ def reduce_scatter(
 
 @overload
 def reduce_scatter(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def reduce_scatterv(
-    x: ArrayLike,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over all processes, with some rows of the result on each process.
 
@@ -2286,20 +1844,11 @@ def reduce_scatterv(
 
 @overload
 def reduce_scatterv(
-    x: T,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, counts: Counts, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def scan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Reduce an array over this process and those before it.
 
@@ -2321,19 +1870,11 @@ def scan(
 
 @overload
 def scan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, op: Op, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def scatter(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]:
     """Send each process its slice of an array of one process.
 
@@ -2366,11 +1907,7 @@ def scatter(
 
 @overload
 def scatter(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 @overload
 def scatterv(
@@ -2409,12 +1946,7 @@ def scatterv(
 
 @overload
 def scatterv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: T, counts: Counts, root: Integer, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def send(
     x: object,
@@ -2496,11 +2028,7 @@ def sendrecv(
     token: Token | None = None,
 ) -> tuple[T, Token]: ...
 @overload
-def wait(
-    request: Request[T],
-    *,
-    token: None = None,
-) -> T:
+def wait(request: Request[T], *, token: None = None) -> T:
     """Wait for a nonblocking operation, and return its result.
 
     Arguments:
@@ -2516,8 +2044,4 @@ def wait(
     """
 
 @overload
-def wait(
-    request: Request[T],
-    *,
-    token: Token,
-) -> tuple[T, Token]: ...
+def wait(request: Request[T], *, token: Token) -> tuple[T, Token]: ...

@@ -1,11 +1,33 @@
 # Written by `make stubs` (tools/stubs.py) from the functions themselves.
+from collections.abc import Callable
 from typing import TypeVar, overload
 
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, Op, RankTree
-from ..nonblocking.requests import Request
-from ..operations._arguments import ANY_SOURCE, ANY_TAG
+from .._internal.arguments.types import (
+    Array,
+    ArrayLike,
+    Comm,
+    Counts,
+    Integer,
+    Op,
+    RankTree,
+    Status,
+)
+from .._internal.nonblocking.requests import Request
+from .._internal.operations._arguments import ANY_SOURCE, ANY_TAG
+from . import tree as tree
 
 __all__ = [
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "bcast",
+    "exchange",
+    "exscan",
+    "gather",
+    "gatherv",
     "iallgather",
     "iallgatherv",
     "iallreduce",
@@ -17,6 +39,7 @@ __all__ = [
     "iexscan",
     "igather",
     "igatherv",
+    "in_order",
     "ineighbor_allgather",
     "ineighbor_allgatherv",
     "ineighbor_alltoall",
@@ -30,16 +53,114 @@ __all__ = [
     "iscatterv",
     "isend",
     "isendrecv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
+    "ordering_barrier",
+    "overlap",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
+    "wait",
 ]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 @overload
-def iallgather(
+def allgather(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+@overload
+def allgather(x: T, *, comm: Comm = None) -> T: ...
+@overload
+def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array: ...
+@overload
+def allgatherv(x: T, counts: Counts, *, comm: Comm = None) -> T: ...
+@overload
+def allgatherv(
     x: ArrayLike,
+    counts: ArrayLike,
     *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Request[Array]:
+) -> tuple[Array, Array]: ...
+@overload
+def allgatherv(
+    x: T,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
+@overload
+def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def allreduce(x: T, op: Op, *, comm: Comm = None) -> T: ...
+@overload
+def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+@overload
+def alltoall(x: T, *, comm: Comm = None) -> T: ...
+@overload
+def alltoallv(
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
+) -> Array: ...
+@overload
+def alltoallv(x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None) -> T: ...
+@overload
+def alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[Array, Array]: ...
+@overload
+def alltoallv(
+    x: T,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
+def barrier(*, comm: Comm = None) -> None: ...
+@overload
+def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def bcast(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def exchange(
+    sendbuf: object,
+    recvbuf: T,
+    source: RankTree,
+    dest: RankTree,
+    *,
+    sendtag: RankTree = 0,
+    recvtag: RankTree = 0,
+    comm: Comm = None,
+) -> T: ...
+@overload
+def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def exscan(x: T, op: Op, *, comm: Comm = None) -> T: ...
+@overload
+def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def gather(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+@overload
+def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def gatherv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
+@overload
+def iallgather(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`allgather`, which :func:`wait` completes.
 
     Collect an array from every process, on every process.
@@ -59,18 +180,9 @@ def iallgather(
     """
 
 @overload
-def iallgather(
-    x: T,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iallgather(x: T, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def iallgatherv(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def iallgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`allgatherv`, which :func:`wait` completes.
 
     Collect arrays of unequal length from all processes, on every process.
@@ -90,19 +202,9 @@ def iallgatherv(
     """
 
 @overload
-def iallgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iallgatherv(x: T, counts: Counts, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def iallreduce(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def iallreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`allreduce`, which :func:`wait` completes.
 
     Reduce an array over all processes, with the result on every process.
@@ -124,18 +226,9 @@ def iallreduce(
     """
 
 @overload
-def iallreduce(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iallreduce(x: T, op: Op, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def ialltoall(
-    x: ArrayLike,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def ialltoall(x: ArrayLike, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`alltoall`, which :func:`wait` completes.
 
     Send a slice of an array to every process, and receive one from each.
@@ -151,18 +244,10 @@ def ialltoall(
     """
 
 @overload
-def ialltoall(
-    x: T,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def ialltoall(x: T, *, comm: Comm = None) -> Request[T]: ...
 @overload
 def ialltoallv(
-    x: ArrayLike,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`alltoallv`, which :func:`wait` completes.
 
@@ -187,16 +272,9 @@ def ialltoallv(
 
 @overload
 def ialltoallv(
-    x: T,
-    sendcounts: Counts,
-    recvcounts: Counts,
-    *,
-    comm: Comm = None,
+    x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
 ) -> Request[T]: ...
-def ibarrier(
-    *,
-    comm: Comm = None,
-) -> Request[None]:
+def ibarrier(*, comm: Comm = None) -> Request[None]:
     """Start :func:`barrier`, which :func:`wait` completes.
 
     Wait until every process has reached the barrier.
@@ -211,12 +289,7 @@ def ibarrier(
     """
 
 @overload
-def ibcast(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def ibcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`bcast`, which :func:`wait` completes.
 
     Send an array from one process to all others.
@@ -238,12 +311,7 @@ def ibcast(
     """
 
 @overload
-def ibcast(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def ibcast(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
 def iexchange(
     sendbuf: object,
     recvbuf: T,
@@ -283,12 +351,7 @@ def iexchange(
     """
 
 @overload
-def iexscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def iexscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`exscan`, which :func:`wait` completes.
 
     Reduce an array over the processes before this one.
@@ -305,19 +368,9 @@ def iexscan(
     """
 
 @overload
-def iexscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iexscan(x: T, op: Op, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def igather(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def igather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`gather`, which :func:`wait` completes.
 
     Collect an array from every process, on one process.
@@ -342,19 +395,10 @@ def igather(
     """
 
 @overload
-def igather(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def igather(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
 @overload
 def igatherv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`gatherv`, which :func:`wait` completes.
 
@@ -378,19 +422,11 @@ def igatherv(
     """
 
 @overload
-def igatherv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def igatherv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> Request[T]: ...
+def in_order(tree: T) -> T: ...
 @overload
 def ineighbor_allgather(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`neighbor_allgather`, which :func:`wait` completes.
 
@@ -418,18 +454,11 @@ def ineighbor_allgather(
 
 @overload
 def ineighbor_allgather(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[T]: ...
 @overload
 def ineighbor_allgatherv(
-    x: ArrayLike,
-    counts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`neighbor_allgatherv`, which :func:`wait` completes.
 
@@ -457,18 +486,11 @@ def ineighbor_allgatherv(
 
 @overload
 def ineighbor_allgatherv(
-    x: T,
-    counts: Counts,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[T]: ...
 @overload
 def ineighbor_alltoall(
-    x: ArrayLike,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`neighbor_alltoall`, which :func:`wait` completes.
 
@@ -494,10 +516,7 @@ def ineighbor_alltoall(
 
 @overload
 def ineighbor_alltoall(
-    x: T,
-    *,
-    fill_value: ArrayLike = 0,
-    comm: Comm = None,
+    x: T, *, fill_value: ArrayLike = 0, comm: Comm = None
 ) -> Request[T]: ...
 @overload
 def ineighbor_alltoallv(
@@ -545,11 +564,7 @@ def ineighbor_alltoallv(
 ) -> Request[T]: ...
 @overload
 def irecv(
-    x: ArrayLike,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
+    x: ArrayLike, source: Integer = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`recv`, which :func:`wait` completes.
 
@@ -574,20 +589,10 @@ def irecv(
 
 @overload
 def irecv(
-    x: T,
-    source: Integer = ANY_SOURCE,
-    *,
-    tag: Integer = ANY_TAG,
-    comm: Comm = None,
+    x: T, source: Integer = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> Request[T]: ...
 @overload
-def ireduce(
-    x: ArrayLike,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def ireduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`reduce`, which :func:`wait` completes.
 
     Reduce an array over all processes, with the result on one process.
@@ -605,20 +610,9 @@ def ireduce(
     """
 
 @overload
-def ireduce(
-    x: T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def ireduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def ireduce_scatter(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def ireduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`reduce_scatter`, which :func:`wait` completes.
 
     Reduce an array over all processes, with a slice of the result on each process.
@@ -637,19 +631,10 @@ def ireduce_scatter(
     """
 
 @overload
-def ireduce_scatter(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def ireduce_scatter(x: T, op: Op, *, comm: Comm = None) -> Request[T]: ...
 @overload
 def ireduce_scatterv(
-    x: ArrayLike,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`reduce_scatterv`, which :func:`wait` completes.
 
@@ -672,20 +657,9 @@ def ireduce_scatterv(
     """
 
 @overload
-def ireduce_scatterv(
-    x: T,
-    op: Op,
-    counts: Counts,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def ireduce_scatterv(x: T, op: Op, counts: Counts, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def iscan(
-    x: ArrayLike,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def iscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`scan`, which :func:`wait` completes.
 
     Reduce an array over this process and those before it.
@@ -702,19 +676,9 @@ def iscan(
     """
 
 @overload
-def iscan(
-    x: T,
-    op: Op,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iscan(x: T, op: Op, *, comm: Comm = None) -> Request[T]: ...
 @overload
-def iscatter(
-    x: ArrayLike,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[Array]:
+def iscatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]:
     """Start :func:`scatter`, which :func:`wait` completes.
 
     Send each process its slice of an array of one process.
@@ -742,19 +706,10 @@ def iscatter(
     """
 
 @overload
-def iscatter(
-    x: T,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iscatter(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
 @overload
 def iscatterv(
-    x: ArrayLike,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
 ) -> Request[Array]:
     """Start :func:`scatterv`, which :func:`wait` completes.
 
@@ -780,19 +735,9 @@ def iscatterv(
     """
 
 @overload
-def iscatterv(
-    x: T,
-    counts: Counts,
-    root: Integer,
-    *,
-    comm: Comm = None,
-) -> Request[T]: ...
+def iscatterv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> Request[T]: ...
 def isend(
-    x: object,
-    dest: Integer,
-    *,
-    tag: Integer = 0,
-    comm: Comm = None,
+    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None
 ) -> Request[None]:
     """Start :func:`send`, which :func:`wait` completes.
 
@@ -856,3 +801,115 @@ def isendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
 ) -> Request[T]: ...
+@overload
+def neighbor_allgather(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_allgather(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+@overload
+def neighbor_allgatherv(
+    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_allgatherv(
+    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> T: ...
+@overload
+def neighbor_alltoall(
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_alltoall(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+@overload
+def neighbor_alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array: ...
+@overload
+def neighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> T: ...
+def ordering_barrier(tree: T) -> T: ...
+def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]: ...
+@overload
+def recv(
+    x: ArrayLike,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array: ...
+@overload
+def recv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
+@overload
+def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def reduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> T: ...
+@overload
+def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def reduce_scatter(x: T, op: Op, *, comm: Comm = None) -> T: ...
+@overload
+def reduce_scatterv(
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None
+) -> Array: ...
+@overload
+def reduce_scatterv(x: T, op: Op, counts: Counts, *, comm: Comm = None) -> T: ...
+@overload
+def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def scan(x: T, op: Op, *, comm: Comm = None) -> T: ...
+@overload
+def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def scatter(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+@overload
+def scatterv(
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
+) -> Array: ...
+@overload
+def scatterv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
+def send(x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None: ...
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array: ...
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
+def wait(request: Request[T]) -> T: ...
