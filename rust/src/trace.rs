@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::lock::lock;
 use crate::log::print_error;
-use crate::recorder::{self, Array, Reader, Record};
+use crate::recorder::{self, Array, Reader, Record, os_thread};
 
 /// The first eight bytes of a file: what it is, and the version of its format.
 pub const MAGIC: [u8; 8] = *b"mpi4jax1";
@@ -223,9 +223,7 @@ pub fn start(path: &Path, operations: Vec<String>) -> io::Result<()> {
             ..Queue::default()
         },
     });
-    let writer = thread::Builder::new().name("mpi4jax-trace".into());
-    let started = writer.spawn(|| {
-        recorder::os_thread::claim();
+    let started = os_thread::spawn("mpi4jax-trace", || {
         while flush().is_some() {
             thread::sleep(PERIOD);
         }

@@ -205,10 +205,16 @@ def test_example():
 
 
 def test_jax_without_initialize(launch):
-    """XLA looks at no error code of these, so the process has to end with the reason."""
+    """XLA looks at no error code of these, so the process has to end with the reason.
+
+    Fails if functions for the exit run on XLA's thread, while the main one runs, too.
+    """
     done = launch(
         """
+        import ctypes
         import jax, mpi4jax
+        libc = ctypes.CDLL(None)
+        getattr(libc, "__cxa_atexit")(libc.puts, b"a function for the exit", None)
         jax.config.update("jax_cpu_collectives_implementation", "mpi")
         jax.distributed.initialize("127.0.0.1:23451", 1, 0)
         print(jax.devices())

@@ -13,7 +13,7 @@ mod status;
 mod types;
 
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
-pub use abort::{abort, let_launcher_read, set_world};
+pub use abort::{abort, exit_at_once, set_world};
 pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };

@@ -5,12 +5,12 @@
 //! MPI is known.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::process;
 use std::ptr;
 use std::sync::OnceLock;
 
 use super::status::{STATUS_IGNORE, TrampolineStatus};
 use crate::log;
+use crate::mpi::exit_at_once;
 
 macro_rules! table {
     (
@@ -126,7 +126,7 @@ fn unserved() -> c_int {
         "mpi4jax: JAX's collectives want MPI, which they get from \
          mpi4jax.distributed.initialize(): call it before JAX is used\n",
     );
-    process::exit(1)
+    exit_at_once(1)
 }
 
 /// The codes of errors of our own are below 0, where MPI has none. They count down from here.

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
-use std::thread;
 use std::time::Duration;
 
-use super::signals::without_signals;
 use crate::diagnosis::ThreadActivity;
 use crate::recorder::{self, os_thread};
 
@@ -50,11 +48,8 @@ const PATIENCE: f64 = 1.5;
 fn find_line(thread: u32) -> Option<String> {
     let ask = ASK.get()?;
     let (answer, answers) = mpsc::channel();
-    let spawned = without_signals(|| {
-        thread::Builder::new().spawn(move || {
-            os_thread::claim();
-            let _ = answer.send(ask(vec![thread]));
-        })
+    let spawned = os_thread::spawn("mpi4jax-line", move || {
+        let _ = answer.send(ask(vec![thread]));
     });
     spawned.ok()?;
     let python = answers
@@ -87,17 +82,12 @@ impl Asking {
         if self.questions.is_none() {
             let (questions, to_answer) = mpsc::channel();
             let (answer, answers) = mpsc::channel();
-            let spawned = without_signals(|| {
-                thread::Builder::new()
-                    .name("mpi4jax-ask".into())
-                    .spawn(move || {
-                        os_thread::claim();
-                        for (when, in_calls) in to_answer {
-                            if answer.send((when, ask(in_calls))).is_err() {
-                                return;
-                            }
-                        }
-                    })
+            let spawned = os_thread::spawn("mpi4jax-ask", move || {
+                for (when, in_calls) in to_answer {
+                    if answer.send((when, ask(in_calls))).is_err() {
+                        return;
+                    }
+                }
             });
             if spawned.is_err() {
                 return;

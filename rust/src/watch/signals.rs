@@ -1,5 +1,4 @@
-//! Signals: interrupts (SIGINT) that Python can't handle, as its main thread is in a call, and threads
-//! that get none.
+//! Interrupts (SIGINT) that Python can't handle, as its main thread is in a call.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -53,18 +52,5 @@ pub fn note_interrupts() {
         action.sa_flags |= libc::SA_SIGINFO;
         action.sa_sigaction = note as *const () as usize;
         libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut());
-    }
-}
-
-/// Has a thread that is made in the body get no signals, which are for the others.
-pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: signal sets are plain data, which these functions fill.
-    unsafe {
-        let (mut all, mut before) = std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = body();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        result
     }
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use super::mailbox::{Mailbox, Objects};
 use super::observer::Observer;
-use super::signals::{note_interrupts, without_signals};
+use super::signals::note_interrupts;
 use super::watcher::{Action, Process, Settings, Watcher, report_alone, timeout_text};
 use crate::diagnosis::{DEADLOCK, End};
 use crate::lock::lock;
 use crate::log;
 use crate::memory::gpu_aware;
-use crate::mpi::{Abi, Functions, Handle, let_launcher_read};
+use crate::mpi::{Abi, Functions, Handle, exit_at_once};
 use crate::ops;
 use crate::recorder::os_thread;
 
@@ -93,12 +93,8 @@ pub fn start<A: Abi>(start: Start, comm_self: usize) {
     }
     call_when_finalised(functions, A::Comm::from_raw(comm_self));
     note_interrupts();
-    let spawned = without_signals(|| {
-        thread::Builder::new()
-            .name("mpi4jax-watch".into())
-            .spawn(move || watch::<A>(functions, start))
-    });
-    *thread = spawned.ok();
+    let watch = move || watch::<A>(functions, start);
+    *thread = os_thread::spawn("mpi4jax-watch", watch).ok();
 }
 
 /// Has MPI call [`finish`] at the begin of `MPI_Finalize`: it then deletes the attributes of
@@ -141,7 +137,6 @@ fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
 }
 
 fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
-    os_thread::claim();
     let rank = start.rank;
     let mut watcher = Watcher::new(rank, start.size, start.settings);
     let mut process = Observer::new();
@@ -223,10 +218,7 @@ impl Alone {
             // Without the level of threads that it takes, MPI can't be asked to do it. When a
             // process dies, its launcher ends the others.
             log::print_error(&timeout_text("this rank", DEADLOCK));
-            let_launcher_read();
-            // SAFETY: this ends the process, without the functions that would run at exit while
-            // another thread is in MPI.
-            unsafe { libc::_exit(DEADLOCK) };
+            exit_at_once(DEADLOCK);
         }
     }
 }
