@@ -1,5 +1,7 @@
 //! Any number of messages in one call.
 
+use std::sync::Once;
+
 use _core::mpi::{Communicator, REGISTRY};
 use _core::ops;
 
@@ -87,25 +89,60 @@ fn more_than_an_int_counts() {
     assert_eq!(counts, [(3, true), (1, false), (1, false), (3, true)]);
 }
 
+/// Three floats to rank 1, and one from any, on a communicator on which messages travel in pieces of
+/// two floats.
+fn in_pieces(floats_sent: &[f32; 3]) -> CallFrame {
+    const IN_PIECES: i64 = 900;
+    static MADE: Once = Once::new();
+    MADE.call_once(|| {
+        REGISTRY.set_communicator(IN_PIECES as usize, Communicator::new(0x77, 0, 2, 8));
+    });
+    let call = on(IN_PIECES).list("dests", &[1]).list("sendtags", &[7]);
+    let call = call.list("sources", &[-1]).list("recvtags", &[4]);
+    let call = call.operand(floats(floats_sent.as_ptr() as i64, &[3]));
+    call.result(floats(OUT, &[1]))
+}
+
+/// The functions that are called, with the buffer and the count of each message.
+fn buffers(calls: Vec<Recorded>) -> Vec<(&'static str, Vec<i64>)> {
+    let call = |(function, arguments): Recorded| {
+        (function, arguments.into_iter().take(2).collect::<Vec<_>>())
+    };
+    calls.into_iter().map(call).collect()
+}
+
 /// Who receives learns by a shorter piece that it was the last: it receives one after the other.
 #[test]
 fn in_pieces_all_sends_come_first() {
     let _alone = alone();
-    const IN_PIECES: i64 = 900;
-    let communicator = Communicator::new(0x77, 0, 2, 8);
-    REGISTRY.set_communicator(IN_PIECES as usize, communicator);
-    let call = on(IN_PIECES).list("dests", &[1]).list("sendtags", &[7]);
-    let call = call.list("sources", &[-1]).list("recvtags", &[4]);
-    let call = call.operand(floats(IN, &[3]));
-    let calls: Vec<_> = messages("exchange", call.result(floats(OUT, &[1])))
-        .into_iter()
-        .map(|(function, arguments)| (function, arguments.into_iter().take(2).collect::<Vec<_>>()))
-        .collect();
+    let sent = [1.0, 2.0, 3.0];
+    let calls = buffers(messages("exchange", in_pieces(&sent)));
+    let copy = calls[0].1[0];
+    assert_ne!(copy, sent.as_ptr() as i64);
     assert_eq!(
         calls[..2],
-        [("MPI_Isend", vec![IN, 2]), ("MPI_Isend", vec![IN + 8, 1])]
+        [
+            ("MPI_Isend", vec![copy, 2]),
+            ("MPI_Isend", vec![copy + 8, 1])
+        ]
     );
     assert_eq!(calls[2], ("MPI_Recv", vec![OUT, 1]));
+}
+
+/// Fails if the memory of a message that may be in flight is the operand's, or is used again.
+#[test]
+fn sends_keep_their_memory_if_a_receive_fails() {
+    let _alone = alone();
+    let sent = [1.0, 2.0, 3.0];
+    let (outcome, calls) = raising("MPI_Recv", 5, || run("exchange", in_pieces(&sent)));
+    assert_eq!(
+        outcome,
+        internal("r0 | MPI_Recv returned error code 5: number 5 is wrong")
+    );
+    assert!(calls.iter().all(|(function, _)| *function != "MPI_Wait"));
+    let in_flight = buffers(calls)[0].1[0];
+    let again = buffers(messages("exchange", in_pieces(&sent)));
+    assert_ne!(again[0].1[0], in_flight);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use common::*;
 
 fn with_nothing_in_flight() -> MutexGuard<'static, ()> {
     let guard = alone();
-    ops::finish::<Recorder>(Duration::ZERO);
+    ops::finish(Duration::ZERO);
     recorded();
     guard
 }
@@ -273,7 +273,7 @@ fn what_may_be_lost_is_not_kept_for_good() {
         messages("hold", call.ints(&[("may_be_lost", 1)]));
     }
     assert!(ops::in_flight() <= 1025, "{}", ops::in_flight());
-    assert!(ops::finish::<Recorder>(Duration::ZERO).is_empty());
+    assert!(ops::finish(Duration::ZERO).is_empty());
     assert_eq!(ops::in_flight(), 0);
 }
 
@@ -304,7 +304,7 @@ fn what_is_left_at_the_end_is_named() {
         others.start("hold", on(RANK_0).operand(others.operand(&[3])));
         assert_eq!(others.wait(3).0, Ok(()));
     }
-    let left = ops::finish::<Recorder>(Duration::ZERO);
+    let left = ops::finish(Duration::ZERO);
     let left: Vec<_> = left
         .iter()
         .map(|left| (left.what.as_str(), left.is_done))

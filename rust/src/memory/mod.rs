@@ -20,7 +20,7 @@ pub mod kind;
 mod pool;
 
 pub(crate) use access::{Access, Memory};
-pub(crate) use block::{Block, Room};
+pub(crate) use block::Block;
 pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
 pub(crate) use host::Host;

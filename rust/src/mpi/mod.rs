@@ -9,6 +9,7 @@ mod library;
 mod lineage;
 mod operators;
 mod registry;
+mod requests;
 mod status;
 mod types;
 
@@ -24,5 +25,6 @@ pub use operators::PredefinedOp;
 pub use registry::{
     Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
 };
+pub use requests::Request;
 pub use status::{Status, source_and_tag};
 pub use types::{Handle, Types};

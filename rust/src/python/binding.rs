@@ -4,7 +4,6 @@ use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::prelude::*;
@@ -15,7 +14,6 @@ use crate::memory::gpu_aware;
 use crate::mpi::{
     self, Abi, Constants, Functions, Handle, IntHandles, Library, Lineage, PointerHandles,
 };
-use crate::ops::Left;
 use crate::trampoline::Devices;
 use crate::watch::Start;
 use crate::xla::Handler;
@@ -41,9 +39,6 @@ pub trait Core: Sync {
 
     /// Frees the communicators that the core has made of one.
     fn free_communicator(&self, comm_number: usize);
-
-    /// Waits for all operations in flight, but no longer than `at_most`.
-    fn finish_flights(&self, at_most: Duration) -> Vec<Left>;
 
     /// Starts the thread that watches calls.
     fn start_watching(&self, start: Start, comm_self: usize);
@@ -95,10 +90,6 @@ impl<A: Abi> Core for Binding<A> {
 
     fn free_communicator(&self, comm_number: usize) {
         ops::free_communicator::<A>(comm_number);
-    }
-
-    fn finish_flights(&self, at_most: Duration) -> Vec<Left> {
-        ops::finish::<A>(at_most)
     }
 
     fn start_watching(&self, start: Start, comm_self: usize) {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use super::binding::loaded;
 use crate::ops::Left;
 use crate::{log, ops};
 
@@ -62,7 +61,6 @@ pub fn set_pushing(is_pushed: bool) {
 #[pyfunction]
 pub fn finish_flights(py: Python<'_>, at_most: f64) -> Vec<(String, bool)> {
     let at_most = Duration::try_from_secs_f64(at_most).unwrap_or_default();
-    let left = py.detach(|| loaded().map(|core| core.finish_flights(at_most)));
-    let left = left.unwrap_or_default().into_iter();
+    let left = py.detach(|| ops::finish(at_most)).into_iter();
     left.map(|Left { what, is_done }| (what, is_done)).collect()
 }

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 use super::Call;
 use super::buffers::{MpiBuffer, RecvBuffer, SendBuffer, measure};
-use super::departure::ResultToCome;
+use super::in_flight::Arrival;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
 use crate::mpi::{Abi, Datatype};
@@ -32,7 +32,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         self.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
         let address = block.address(0).cast_const().cast();
         if let Some(departure) = &self.departure {
-            departure.borrow_mut().blocks.push(block);
+            departure.borrow_mut().add_block(block);
         }
         Ok(MpiBuffer {
             address,
@@ -49,14 +49,10 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let address = block.address(0).cast();
         if let Some(departure) = &self.departure {
             let mut departure = departure.borrow_mut();
-            let result = ResultToCome {
-                array: result.into(),
-                datatype,
-                block: departure.blocks.len(),
-                bytes,
-            };
-            departure.results.push(result);
-            departure.blocks.push(block);
+            let block = departure.add_block(block);
+            let array = result.into();
+            let arrival = Arrival::whole(array, datatype, block, bytes);
+            departure.arrivals.push(arrival);
         }
         Ok(MpiBuffer {
             address,
@@ -71,7 +67,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     pub fn copy_into_result(&self, operand: &Buffer, start: usize) -> Result<SendBuffer> {
         let (datatype, bytes) = measure(operand)?;
         if let Some(departure) = &self.departure
-            && let Some(block) = departure.borrow_mut().blocks.last_mut()
+            && let Some(block) = departure.borrow_mut().last_block()
         {
             let part = block.part(start..start + bytes);
             self.in_memory(|memory| memory.load(operand, part))?;
@@ -120,7 +116,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Keeps a list, as MPI may read it until the operation is completed (MPI-4.1 §6.12).
     pub fn keep<T: Send + 'static>(&self, list: T) {
         if let Some(departure) = &self.departure {
-            departure.borrow_mut().lists.push(Box::new(list));
+            departure.borrow_mut().keep(Box::new(list));
         }
     }
 }

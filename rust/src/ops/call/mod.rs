@@ -4,8 +4,8 @@ pub mod buffers;
 pub mod companions;
 mod copies;
 pub mod counts;
-mod departure;
 pub mod derived;
+pub mod in_flight;
 pub mod log_text;
 pub mod on_error;
 pub mod operator;
@@ -17,11 +17,11 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 use self::counts::{Collective, Count, Counting, Form};
-use self::departure::Departure;
+use self::in_flight::InFlight;
 use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory, fault};
-use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, REGISTRY};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, REGISTRY, Request};
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -38,8 +38,8 @@ pub struct Call<'a, A: Abi, M> {
     recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
-    /// The buffers and requests that the call leaves to the one that waits, if it is nonblocking.
-    pub departure: Option<Box<RefCell<Departure<A>>>>,
+    /// The memory and the requests that the call leaves to the one that waits, if it is nonblocking.
+    pub departure: Option<Box<RefCell<InFlight>>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -161,14 +161,26 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             None => (blocking, None),
             Some(_) => (nonblocking, Some(&raw mut request)),
         };
-        self.mpi_with(access, function, details, |_, comm| {
-            let request = slot;
-            body(Collective { form, request }, comm)
-        })?;
-        if let Some(departure) = &self.departure {
-            departure.borrow_mut().requests.push(request);
-        }
-        Ok(())
+        self.mpi_with(access, function, details, |functions, comm| {
+            let code = body(
+                Collective {
+                    form,
+                    request: slot,
+                },
+                comm,
+            );
+            if code == 0
+                && let Some(departure) = &self.departure
+            {
+                // SAFETY: MPI has given the request. A nonblocking call has no buffers but those of
+                // its departure.
+                unsafe {
+                    let request = Request::new(functions, request);
+                    departure.borrow_mut().requests().push(request);
+                }
+            }
+            code
+        })
     }
 
     /// Calls MPI and sees to the log and to errors. `body` gets the functions and the
@@ -177,7 +189,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         &self,
         function: &'static str,
         details: impl FnOnce() -> String,
-        body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
+        body: impl FnOnce(&'static Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         self.mpi_with(&Access::WHOLE, function, details, body)
     }
@@ -187,7 +199,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         access: &Access,
         function: &'static str,
         details: impl FnOnce() -> String,
-        body: impl FnOnce(&Functions<A>, A::Comm) -> c_int,
+        body: impl FnOnce(&'static Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
         self.in_memory(|memory| memory.before(access))?;
         let crash_line = M::IS_DIRECT.then(|| self.crash_line(function));

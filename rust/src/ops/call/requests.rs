@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use super::Call;
-use super::counts::{Counting, invoke};
+use super::counts::invoke;
 use super::derived::TypedCount;
-use crate::error::Result;
+use super::in_flight::InFlight;
+use crate::error;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Functions, Handle, Neighbor};
-use crate::recorder::Progress;
+use crate::mpi::{Abi, Datatype, Handle, Neighbor, Request};
 
 /// The buffer of a message, with the process that it is sent to or received from.
 pub struct MessageBuffer<'c, A: Abi, M> {
@@ -28,7 +28,7 @@ impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
         address: *mut c_void,
         count: i64,
         datatype: Datatype,
-    ) -> Result<Self> {
+    ) -> error::Result<Self> {
         Ok(Self {
             peer,
             address,
@@ -38,154 +38,130 @@ impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
     }
 }
 
-/// Messages in flight.
-pub struct Requests<'c, A: Abi> {
-    functions: &'static Functions<A>,
-    counting: &'c Counting<A>,
-    progress: Option<Progress>,
+/// Begins all messages, the receives first, and adds their requests to `requests`, in this order. If
+/// that fails, it gives the first error code, and no message is received any more: who sends one then
+/// waits for nothing, as there is no way on from an error (MPI-4.1 §9.3).
+///
+/// # Safety
+/// The elements of all messages are there, and nobody else's, until their requests are done.
+pub unsafe fn begin<A: Abi, M>(
+    call: &Call<A, M>,
     comm: A::Comm,
-    receives: Vec<A::Request>,
-    sends: Vec<A::Request>,
+    sent: &[MessageBuffer<A, M>],
+    received: &[MessageBuffer<A, M>],
+    requests: &mut Vec<Request>,
+) -> c_int {
+    requests.reserve(received.len() + sent.len());
+    let first = requests.len();
+    // SAFETY: the caller's promise.
+    let mut receive = |message| unsafe { receive(call, comm, message) }.map(|r| requests.push(r));
+    let mut begun = received.iter().try_for_each(&mut receive);
+    let receives = requests.len();
+    if begun.is_ok() {
+        // SAFETY: the caller's promise.
+        let mut send = |message| unsafe { send(call, comm, message) }.map(|r| requests.push(r));
+        begun = sent.iter().try_for_each(&mut send);
+    }
+    let code = begun.err().unwrap_or(0);
+    if code != 0 {
+        withdraw(&mut requests[first..receives]);
+    }
+    code
 }
 
-impl<'c, A: Abi> Requests<'c, A> {
-    pub fn new<M>(call: &'c Call<'c, A, M>, comm: A::Comm) -> Self {
-        Self {
-            functions: call.functions,
-            counting: &call.counting,
-            progress: Some(call.progress()),
-            comm,
-            receives: Vec::new(),
-            sends: Vec::new(),
-        }
-    }
-
-    /// Begins all messages, the receives first. Gives the first error code if they can't all be
-    /// begun, and then none is under way.
+impl InFlight {
+    /// Begins all messages, the receives first. If that fails, receives are withdrawn. Gives MPI's
+    /// error code.
     ///
     /// # Safety
-    /// The elements of all messages are there, and nobody else's, until all messages are done.
-    pub unsafe fn begin<M>(
-        call: &'c Call<'c, A, M>,
+    /// All messages are parts of blocks of this value.
+    pub unsafe fn begin<A: Abi, M: Memory>(
+        &mut self,
+        call: &Call<A, M>,
         comm: A::Comm,
         sent: &[MessageBuffer<A, M>],
         received: &[MessageBuffer<A, M>],
-    ) -> std::result::Result<Self, c_int> {
-        let mut requests = Self::new(call, comm);
-        requests.receives.reserve(received.len());
-        requests.sends.reserve(sent.len());
-        // SAFETY: the caller's promise.
-        let receive = |message| unsafe { requests.receive(message) };
-        let mut begun = received.iter().try_for_each(receive);
-        if begun.is_ok() {
-            // SAFETY: the same.
-            let send = |message| unsafe { requests.send(message) };
-            begun = sent.iter().try_for_each(send);
-        }
-        if let Err(code) = begun {
-            requests.withdraw();
-            return Err(code);
-        }
-        Ok(requests)
+    ) -> c_int {
+        // SAFETY: the blocks stay until all requests are done.
+        unsafe { begin(call, comm, sent, received, self.requests()) }
     }
+}
 
-    /// Begins to receive a message, or gives MPI's error code.
-    ///
-    /// # Safety
-    /// There is room for it until all messages are done.
-    unsafe fn receive<M>(
-        &mut self,
-        message: &MessageBuffer<A, M>,
-    ) -> std::result::Result<(), c_int> {
-        let mut request = A::Request::from_raw(0);
-        let form = self.counting.form(message.elements.count);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            invoke!(form.irecv(
-                message.address,
-                message.elements.count,
-                message.elements.datatype,
-                message.peer.rank,
-                message.peer.tag,
-                self.comm,
-                &raw mut request,
-            ))
-        };
-        if code == 0 {
-            self.receives.push(request);
-            return Ok(());
+/// Sees to it that nothing is received any more.
+#[cold]
+fn withdraw(receives: &mut [Request]) {
+    receives.iter_mut().for_each(Request::cancel);
+    for receive in receives {
+        receive.wait();
+    }
+}
+
+/// Begins to receive a message, or gives MPI's error code.
+///
+/// # Safety
+/// There is room for it until the request is done.
+unsafe fn receive<A: Abi, M>(
+    call: &Call<A, M>,
+    comm: A::Comm,
+    message: &MessageBuffer<A, M>,
+) -> Result<Request, c_int> {
+    let mut request = A::Request::from_raw(0);
+    let form = call.counting.form(message.elements.count);
+    // SAFETY: the caller's promise.
+    let code = unsafe {
+        invoke!(form.irecv(
+            message.address,
+            message.elements.count,
+            message.elements.datatype,
+            message.peer.rank,
+            message.peer.tag,
+            comm,
+            &raw mut request,
+        ))
+    };
+    // SAFETY: MPI has given the request, and the caller keeps the buffer.
+    (code == 0)
+        .then(|| unsafe { Request::new(call.functions, request) })
+        .ok_or(code)
+}
+
+/// Begins to send a message, or gives MPI's error code.
+///
+/// # Safety
+/// Its elements are there, and stay as they are until the request is done.
+unsafe fn send<A: Abi, M>(
+    call: &Call<A, M>,
+    comm: A::Comm,
+    message: &MessageBuffer<A, M>,
+) -> Result<Request, c_int> {
+    let mut request = A::Request::from_raw(0);
+    let form = call.counting.form(message.elements.count);
+    // SAFETY: the caller's promise.
+    let code = unsafe {
+        invoke!(form.isend(
+            message.address.cast_const(),
+            message.elements.count,
+            message.elements.datatype,
+            message.peer.rank,
+            message.peer.tag,
+            comm,
+            &raw mut request,
+        ))
+    };
+    // SAFETY: MPI has given the request, and the caller keeps the buffer.
+    (code == 0)
+        .then(|| unsafe { Request::new(call.functions, request) })
+        .ok_or(code)
+}
+
+/// Requests whose buffers are those of the call: it does not return before they are done.
+struct OfTheCall(Vec<Request>);
+
+impl Drop for OfTheCall {
+    fn drop(&mut self) {
+        for request in &mut self.0 {
+            request.wait();
         }
-        Err(code)
-    }
-
-    /// Begins to send a message, or gives MPI's error code.
-    ///
-    /// # Safety
-    /// Its elements are there, and stay as they are until all messages are done.
-    pub unsafe fn send<M>(
-        &mut self,
-        message: &MessageBuffer<A, M>,
-    ) -> std::result::Result<(), c_int> {
-        let mut request = A::Request::from_raw(0);
-        let form = self.counting.form(message.elements.count);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            invoke!(form.isend(
-                message.address.cast_const(),
-                message.elements.count,
-                message.elements.datatype,
-                message.peer.rank,
-                message.peer.tag,
-                self.comm,
-                &raw mut request,
-            ))
-        };
-        if code == 0 {
-            self.sends.push(request);
-            return Ok(());
-        }
-        Err(code)
-    }
-
-    /// The messages that are received, and then those that are sent, for who waits for them later.
-    pub fn into_list(self) -> Vec<A::Request> {
-        let mut list = self.receives;
-        list.extend(self.sends);
-        list
-    }
-
-    /// Leaves it to others to say how far the call has got: not every request is a message.
-    pub fn without_progress(mut self) -> Self {
-        self.progress = None;
-        self
-    }
-
-    /// Waits for all messages, and gives the first error code.
-    pub fn wait(self) -> c_int {
-        let mut first = 0;
-        let requests = self.receives.into_iter().chain(self.sends);
-        for (index, mut request) in requests.enumerate() {
-            if let Some(progress) = &self.progress {
-                progress.set_awaited_message(index);
-            }
-            let ignore = A::constants().status_ignore as *mut A::Status;
-            // SAFETY: MPI gave the request, and gets it back once.
-            let code = unsafe { (self.functions.wait)(&raw mut request, ignore) };
-            first = if first == 0 { code } else { first };
-        }
-        first
-    }
-
-    /// Sees to it that MPI writes nothing any more when not all messages could be begun. What the
-    /// others then wait for does not come: there is no way on from an error (MPI-4.1 §9.3).
-    #[cold]
-    fn withdraw(mut self) {
-        for request in &mut self.receives {
-            // SAFETY: MPI gave the request, and has not got it back.
-            unsafe { (self.functions.cancel)(request) };
-        }
-        self.sends.clear();
-        self.wait();
     }
 }
 
@@ -199,7 +175,13 @@ pub unsafe fn exchange_messages<A: Abi, M>(
     sent: &[MessageBuffer<A, M>],
     received: &[MessageBuffer<A, M>],
 ) -> c_int {
-    // SAFETY: the caller's promise, as all messages are done when this returns.
-    let begun = unsafe { Requests::begin(call, comm, sent, received) };
-    begun.map_or_else(|code| code, Requests::wait)
+    let mut requests = OfTheCall(Vec::new());
+    // SAFETY: the caller's promise, as all of them are done when this returns.
+    let mut first = unsafe { begin(call, comm, sent, received, &mut requests.0) };
+    for (index, request) in requests.0.iter_mut().enumerate() {
+        call.progress().set_awaited_message(index);
+        let code = request.wait();
+        first = if first == 0 { code } else { first };
+    }
+    first
 }

@@ -7,20 +7,21 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use super::{byte_type, world_rank};
 use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status, source_and_tag};
+use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::{MpiBuffer, RecvBuffer};
-use crate::ops::call::requests::MessageBuffer;
 use crate::recorder::{self, Array, Record};
 
 /// The envelope and the array of a message, which travel ahead of it.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 pub struct Label {
     magic: u64,
     /// The number that the sender has for the communicator.
@@ -38,7 +39,8 @@ pub struct Label {
 const LONGEST_LINE: usize = 224;
 /// Nothing that a user sends begins like this, but by a rare accident.
 const MAGIC: u64 = 0x8f5a_6d70_6934_6a78;
-const BYTES: c_int = size_of::<Label>() as c_int;
+/// The length of a label, as messages have it.
+pub const BYTES: c_int = size_of::<Label>() as c_int;
 
 impl Label {
     /// Room for one that has not come yet.
@@ -73,16 +75,6 @@ impl Label {
             dtype: self.dtype,
             count: self.count,
         }
-    }
-
-    /// The label as a message, to be sent by itself.
-    pub fn message<'c, A: Abi, M: Memory>(
-        &self,
-        call: &'c Call<'c, A, M>,
-        peer: Neighbor,
-    ) -> Result<MessageBuffer<'c, A, M>> {
-        let address = (&raw const *self).cast_mut().cast();
-        MessageBuffer::new(call, peer, address, BYTES.into(), byte_type()?)
     }
 
     fn line(&self) -> String {
@@ -187,7 +179,6 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(None);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
-        let status = status.address::<A>();
         // SAFETY: there is room for the label and the status.
         let code = unsafe {
             (self.functions.int.recv)(
@@ -197,12 +188,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 source,
                 tag,
                 self.communicator.handle::<A>(),
-                status,
+                status.address::<A>(),
             )
         };
         self.check("MPI_Recv", code)?;
-        // SAFETY: MPI has filled the status.
-        unsafe { self.read_label(record, &label, wanted, status) }.map(Some)
+        self.read_label(record, &label, wanted, status.source_and_tag::<A>())
+            .map(Some)
     }
 
     /// Does both, for the messages to and from a rank with a tag.
@@ -225,7 +216,6 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return self.receive_label(source, recv_tag, wanted);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
-        let status = status.address::<A>();
         let datatype = byte_type()?.handle::<A>();
         // SAFETY: both labels have so many bytes, and there is room for the status.
         let code = unsafe {
@@ -241,12 +231,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 source,
                 recv_tag,
                 self.communicator.handle::<A>(),
-                status,
+                status.address::<A>(),
             )
         };
         self.check("MPI_Sendrecv", code)?;
-        // SAFETY: MPI has filled the status.
-        unsafe { self.read_label(record, &label, wanted, status) }.map(Some)
+        self.read_label(record, &label, wanted, status.source_and_tag::<A>())
+            .map(Some)
     }
 
     /// The label of a message that is sent now, if messages have one.
@@ -271,19 +261,14 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Some(label)
     }
 
-    /// Compares a label with what is to be received.
-    ///
-    /// # Safety
-    /// MPI has filled the status.
-    pub unsafe fn read_label(
+    /// Compares a label from a source with what is to be received.
+    pub fn read_label(
         &self,
         record: &Record,
         label: &Label,
         wanted: Array,
-        status: *const A::Status,
+        (source, tag): (c_int, c_int),
     ) -> Result<Labelled> {
-        // SAFETY: the caller's promise.
-        let (source, tag) = unsafe { source_and_tag::<A>(status) };
         let own = world_rank(record, self.communicator.rank);
         let from = world_rank(record, source);
         let refusal = if label.magic == MAGIC {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::table;
 use crate::memory::gpu_aware;
-use crate::mpi::Abi;
 use crate::recorder::os_thread;
 
 /// Whether a thread is to see to what is in flight.
@@ -30,23 +29,20 @@ pub fn set_pushing(is_pushed: bool) {
 }
 
 /// Starts the thread, if it may run and does not yet.
-pub fn start<A: Abi>() {
+pub fn start() {
     if !IS_PUSHED.load(Ordering::Relaxed) {
         return;
     }
     static STARTED: OnceLock<bool> = OnceLock::new();
     STARTED.get_or_init(|| {
         let builder = thread::Builder::new().name("mpi4jax-progress".into());
-        builder.spawn(push::<A>).is_ok()
+        builder.spawn(push).is_ok()
     });
 }
 
 /// Has MPI move what is in flight, for good.
-fn push<A: Abi>() {
+fn push() {
     os_thread::claim();
-    let Some(functions) = A::functions().get() else {
-        return;
-    };
     let mut last_work = Instant::now();
     loop {
         let (flights, has_news) = table::survey(last_work.elapsed() > PATIENCE);
@@ -61,12 +57,12 @@ fn push<A: Abi>() {
             if let Ok(mut flight) = flight.try_lock()
                 && let Some(flight) = flight.as_mut()
                 && flight.needs_pushing
-                && !flight.is_done()
+                && !flight.in_flight.is_done()
                 && IS_PUSHED.load(Ordering::Relaxed)
             {
                 last_work = begin;
                 if flight.begin.elapsed() >= FIRST_LOOK {
-                    flight.test(functions);
+                    flight.in_flight.test();
                     oldest = oldest.max(flight.begin.elapsed());
                 }
             }
@@ -91,23 +87,21 @@ pub struct Left {
 
 /// Waits for all that is in flight, but no longer than this. Gives what there was. Nothing can be
 /// waited for after that.
-pub fn finish<A: Abi>(at_most: Duration) -> Vec<Left> {
+pub fn finish(at_most: Duration) -> Vec<Left> {
     set_pushing(false);
-    let Some(functions) = A::functions().get() else {
-        return Vec::new();
-    };
     let begin = Instant::now();
     let mut left = Vec::new();
-    for (mut flight, origin) in table::take_all() {
-        flight.test(functions);
-        while !flight.is_done() && begin.elapsed() < at_most {
+    for (flight, origin) in table::take_all() {
+        let mut in_flight = flight.in_flight;
+        in_flight.test();
+        while !in_flight.is_done() && begin.elapsed() < at_most {
             thread::sleep(PAUSES.0);
-            flight.test(functions);
+            in_flight.test();
         }
         if !flight.may_be_lost {
             left.push(Left {
                 what: origin,
-                is_done: flight.is_done(),
+                is_done: in_flight.is_done(),
             });
         }
     }

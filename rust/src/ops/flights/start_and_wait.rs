@@ -6,21 +6,24 @@
 //!
 //! The first call gives a ticket, which is all that a program holds of what is in flight.
 
-use std::ops::Range;
 use std::ptr;
+use std::time::Instant;
+
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::progress;
-use super::table::{self, Arrival, Flight};
+use super::table::{self, Flight};
 use crate::error::{Error, Result};
-use crate::memory::{Block, Memory, Room};
-use crate::mpi::{Abi, Datatype, Neighbor};
+use crate::memory::{Block, Memory};
+use crate::mpi::Abi;
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
-use crate::ops::call::pieces::pieces_to_the_end;
-use crate::ops::call::requests::{MessageBuffer, Requests};
-use crate::ops::check::byte_type;
+use crate::ops::call::in_flight::{Arrival, InFlight};
+use crate::ops::call::requests::MessageBuffer;
 use crate::ops::check::labels::Label;
-use crate::ops::messages::exchange::{Transfer, in_words, transfers};
+use crate::ops::messages::exchange::{
+    Elements, Transfer, in_words, label_message, messages_of_copy, transfers,
+};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
@@ -30,16 +33,42 @@ use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 /// Floats, as JAX differentiates these. They are whole numbers, which no conversion changes.
 type Ticket = [f32; 2];
 
-/// Keeps what has begun, and gives its ticket to the program.
-pub fn depart<A: Abi, M: Memory>(call: &Call<A, M>, flight: Flight) -> Result<()> {
-    let [result] = call.results()?;
-    check_ticket(&result)?;
-    let flight_id = table::keep(flight);
-    progress::start::<A>();
-    call.set_flight(flight_id, None);
-    let ticket: Ticket = [flight_id as f32, table::process_mark() as f32];
-    let bytes: Vec<u8> = ticket.into_iter().flat_map(f32::to_ne_bytes).collect();
-    call.in_memory(|memory| memory.store(&result, &bytes))
+/// An operation that a call is about to start: all that can fail before MPI is called has been done.
+pub struct Departure<'a> {
+    flight: Flight,
+    ticket: Buffer<'a>,
+}
+
+impl<'a> Departure<'a> {
+    pub fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
+        let [ticket] = call.results()?;
+        check_ticket(&ticket)?;
+        let flight = Flight {
+            operation: call.operation.name,
+            call_site: call.number("call_site").unwrap_or(0),
+            communicator: call.comm_number,
+            sequence: call.sequence(),
+            may_be_lost: call.number("may_be_lost")? != 0,
+            needs_pushing: true,
+            begin: Instant::now(),
+            in_flight: InFlight::default(),
+        };
+        Ok(Self { flight, ticket })
+    }
+
+    /// Keeps what MPI has begun, and gives its ticket to the program.
+    pub fn depart<A: Abi, M: Memory>(
+        mut self,
+        call: &Call<A, M>,
+        in_flight: InFlight,
+    ) -> Result<()> {
+        self.flight.in_flight = in_flight;
+        let flight_id = table::keep(self.flight);
+        progress::start();
+        call.set_flight(flight_id, None);
+        let ticket: Ticket = [flight_id as f32, table::process_mark() as f32];
+        call.in_memory(|memory| memory.store(&self.ticket, ticket.as_bytes()))
+    }
 }
 
 /// Why requests that a batch has may be mixed, or waited for twice.
@@ -61,90 +90,16 @@ fn check_ticket(array: &Buffer) -> Result<()> {
 /// The number and the process of the one ticket that all members of a batch have.
 fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(u32, u32)> {
     check_ticket(array)?;
-    let mut bytes = vec![0; array.count as usize * size_of::<f32>()];
-    call.in_memory(|memory| memory.load(array, &mut bytes))?;
-    let words = bytes.chunks_exact(size_of::<f32>());
-    let words = words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]) as u32);
-    let words: Vec<u32> = words.collect();
-    match words.chunks_exact(2).next() {
-        Some(&[flight_id, mark]) if words.chunks_exact(2).all(|t| t == [flight_id, mark]) => {
-            Ok((flight_id, mark))
+    let mut tickets: Vec<Ticket> = vec![[0.0; 2]; array.count as usize / 2];
+    call.in_memory(|memory| memory.load(array, tickets.as_mut_bytes()))?;
+    match tickets[..] {
+        [first @ [flight_id, mark], ..] if tickets.iter().all(|ticket| *ticket == first) => {
+            Ok((flight_id as u32, mark as u32))
         }
         _ => Err(Error::invalid(format!(
             "wait got several requests in one array: it waits for one after the other, as in \
              jax.lax.scan. {MAPPED_CONDITION}"
         ))),
-    }
-}
-
-impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// A flight of this call, with these blocks.
-    pub fn new_flight(&self, blocks: Vec<Block>) -> Result<Flight> {
-        let call_site = self.number("call_site").unwrap_or(0);
-        let mut flight = Flight::new(
-            self.operation.name,
-            call_site,
-            self.comm_number,
-            self.sequence(),
-            blocks,
-        );
-        flight.may_be_lost = self.number("may_be_lost")? != 0;
-        Ok(flight)
-    }
-
-    pub fn load(&self, operand: &Buffer, block: &mut Block, bytes: Range<usize>) -> Result<()> {
-        self.in_memory(|memory| memory.load(operand, block.part(bytes)))
-    }
-}
-
-/// The elements of an array, as messages count them.
-struct Elements {
-    count: i64,
-    datatype: Datatype,
-    /// How many there are in a piece.
-    length: i64,
-}
-
-impl Elements {
-    fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: Datatype) -> Self {
-        Self {
-            count,
-            datatype,
-            length: call.communicator.piece_length(datatype.size),
-        }
-    }
-
-    fn in_bytes(self) -> Result<Self> {
-        let size = self.datatype.size as i64;
-        Ok(Self {
-            count: self.count * size,
-            datatype: byte_type()?,
-            length: self.length.saturating_mul(size),
-        })
-    }
-
-    /// The messages in which they travel, from or to a place in a block.
-    fn messages<'c, A: Abi, M: Memory>(
-        &self,
-        call: &'c Call<'c, A, M>,
-        block: &mut Block,
-        start: usize,
-        peer: Neighbor,
-    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
-        let mut messages = Vec::new();
-        for piece in pieces_to_the_end(self.count, self.length) {
-            let first = start + piece.start as usize * self.datatype.size;
-            let address = block.address(first).cast();
-            let count = piece.end - piece.start;
-            messages.push(MessageBuffer::new(
-                call,
-                peer,
-                address,
-                count,
-                self.datatype,
-            )?);
-        }
-        Ok(messages)
     }
 }
 
@@ -175,12 +130,6 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
              several parts, as with MPI4JAX_CHECK or MPI4JAX_STAGING_CHUNK: name the source",
         ));
     }
-    let mut room = Room::default();
-    let mut places = Vec::new();
-    for Transfer { array, .. } in sent.iter().chain(&received) {
-        let (datatype, bytes) = measure(array)?;
-        places.push((datatype, room.add(bytes)));
-    }
     // What users call it.
     let (name, function) = match (sent.len(), received.len()) {
         (1, 0) => ("isend", "MPI_Isend"),
@@ -188,89 +137,71 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         (1, 1) => ("isendrecv", "MPI_Isendrecv"),
         _ => ("iexchange", "MPI_Isendrecv"),
     };
-    let mut block = Block::take(room.bytes);
-    let mut flight = call.new_flight(Vec::new())?;
-    flight.operation = name;
-    flight.needs_pushing = places.iter().any(|(_, bytes)| bytes.len() > SENT_AT_ONCE);
-    let (outgoing, incoming) = places.split_at(sent.len());
-    for (Transfer { array, .. }, (_, bytes)) in sent.iter().zip(outgoing) {
-        call.load(array, &mut block, bytes.clone())?;
+    let mut departure = Departure::new(call)?;
+    let mut in_flight = InFlight::default();
+    let (mut receives, mut sends) = (Vec::new(), Vec::new());
+    let mut largest = 0;
+    for transfer in &received {
+        let arrival = arrival(call, transfer, &mut receives, &mut in_flight)?;
+        largest = largest.max(arrival.bytes);
+        in_flight.arrivals.push(arrival);
     }
-    let (mut receives, mut sends, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-    for (Transfer { array, peer }, (datatype, bytes)) in received.iter().zip(incoming) {
-        let mut elements = Elements::of(call, array.count, *datatype);
-        let label = if call.checked.is_some() {
-            // What comes may be anything. MPICH ends if some bytes are a part of an element.
-            elements = elements.in_bytes()?;
-            let label = Box::new(Label::EMPTY);
-            receives.push(label.message(call, *peer)?);
-            Some((receives.len() - 1, label))
-        } else {
-            None
-        };
-        let first = receives.len();
-        receives.extend(elements.messages(call, &mut block, bytes.start, *peer)?);
-        flight.arrivals.push(Arrival {
-            block: 0,
-            bytes: bytes.clone(),
-            array: Array::from(array),
-            pieces: first..receives.len(),
-            datatype: elements.datatype,
-            length: elements.length,
-            label,
-        });
+    for transfer in &sent {
+        sends.extend(messages_of_copy(call, transfer, &mut in_flight)?);
+        largest = largest.max(measure(&transfer.array)?.1);
     }
-    for (Transfer { array, peer }, (datatype, bytes)) in sent.iter().zip(outgoing) {
-        if let Some(label) = call.label(*peer, array.into()) {
-            let label = Box::new(label);
-            sends.push(label.message(call, *peer)?);
-            labels.push(label);
-        }
-        let elements = Elements::of(call, array.count, *datatype);
-        sends.extend(elements.messages(call, &mut block, bytes.start, *peer)?);
-    }
-    flight.blocks.push(block);
-    let mut requests = Vec::new();
+    departure.flight.operation = name;
+    departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
     call.mpi(function, details, |_, comm| {
-        // SAFETY: block and labels stay in the flight until all is done.
-        let begun = unsafe { Requests::begin(call, comm, &sends, &receives) };
-        match begun {
-            Ok(begun) => {
-                requests = begun.into_list();
-                0
-            }
-            Err(code) => code,
-        }
+        // SAFETY: all messages are in its blocks.
+        unsafe { in_flight.begin(call, comm, &sends, &receives) }
     })?;
-    flight.add_requests::<A>(requests, labels);
-    depart(call, flight)
+    departure.depart(call, in_flight)
+}
+
+/// Room for an array that is received. Adds the messages in which it is.
+fn arrival<'c, A: Abi, M: Memory>(
+    call: &'c Call<'c, A, M>,
+    Transfer { array, peer }: &Transfer,
+    messages: &mut Vec<MessageBuffer<'c, A, M>>,
+    in_flight: &mut InFlight,
+) -> Result<Arrival> {
+    let (datatype, bytes) = measure(array)?;
+    let mut elements = Elements::of(call, array.count, datatype);
+    let mut label = None;
+    if call.checked.is_some() {
+        // Anything may be sent. MPICH ends if some bytes are a part of an element.
+        elements = elements.in_bytes()?;
+        let (block, message) = label_message(call, *peer)?;
+        label = Some((messages.len(), in_flight.add_block(block)));
+        messages.push(message);
+    }
+    let first = messages.len();
+    let mut block = Block::take(bytes);
+    messages.extend(elements.messages(call, &mut block, *peer)?);
+    Ok(Arrival {
+        pieces: first..messages.len(),
+        datatype: elements.datatype,
+        length: elements.length,
+        label,
+        ..Arrival::whole(array.into(), datatype, in_flight.add_block(block), bytes)
+    })
 }
 
 /// Holds arrays until they are waited for, with nothing to be done meanwhile.
 pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let operands = call.all_operands()?;
-    let mut room = Room::default();
-    let mut arrivals = Vec::new();
-    for operand in &operands {
+    let departure = Departure::new(call)?;
+    let mut in_flight = InFlight::default();
+    for operand in &call.all_operands()? {
         let (datatype, bytes) = measure(operand)?;
-        arrivals.push(Arrival {
-            block: 0,
-            bytes: room.add(bytes),
-            array: Array::from(operand),
-            pieces: 0..0,
-            datatype,
-            length: i64::MAX,
-            label: None,
-        });
+        let mut block = Block::take(bytes);
+        call.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
+        let block = in_flight.add_block(block);
+        let arrival = Arrival::whole(operand.into(), datatype, block, bytes);
+        in_flight.arrivals.push(arrival);
     }
-    let mut block = Block::take(room.bytes);
-    for (operand, arrival) in operands.iter().zip(&arrivals) {
-        call.load(operand, &mut block, arrival.bytes.clone())?;
-    }
-    let mut flight = call.new_flight(vec![block])?;
-    flight.arrivals = arrivals;
-    depart(call, flight)
+    departure.depart(call, in_flight)
 }
 
 /// MPI-4.1 §3.7.3: waits for what a call has begun, and gives what has come.
@@ -285,7 +216,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
-    let mut flight = table::take(flight_id, mark).map_err(|text| {
+    let flight = table::take(flight_id, mark).map_err(|text| {
         let is_batch = ticket.dims.len() > 1;
         Error::invalid(if is_batch {
             format!("{text}. {MAPPED_CONDITION}")
@@ -294,63 +225,72 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         })
     })?;
     call.set_flight(flight_id, Some(flight.sequence));
+    let mut in_flight = flight.in_flight;
     let expected = results.iter().map(Array::from);
+    let arrays = in_flight.arrivals.iter().map(|arrival| arrival.array);
     // Who wants no result waits for the end of the operation.
-    if !results.is_empty() && !expected.eq(flight.arrivals.iter().map(|arrival| arrival.array)) {
+    if !results.is_empty() && !expected.eq(arrays) {
         return Err(Error::invalid(format!(
             "wait expects {} arrays of other shapes or types than the {} has",
             results.len(),
             flight.operation
         )));
     }
-    let operation = flight.operation;
     let mut fits = Ok(());
     call.mpi(
         "MPI_Waitall",
-        || format!("for {operation}"),
-        |functions, _| {
-            fits = read_labels(call, &mut flight).and_then(|()| check_pieces(call, &mut flight));
+        || format!("for {}", flight.operation),
+        |_, _| {
+            fits =
+                read_labels(call, &mut in_flight).and_then(|()| check_pieces(call, &mut in_flight));
             if fits.is_err() {
                 return 0;
             }
-            if flight.sequence > 0 {
-                return flight.wait(functions);
+            if flight.sequence == 0 {
+                wait_for_messages(call, &mut in_flight);
             }
-            for index in 0..flight.arrivals.len() {
-                call.progress().set_awaited_message(index);
-                for piece in flight.arrivals[index].pieces.clone() {
-                    // The code is that of all.
-                    let _ = flight.wait_for(piece, functions);
-                }
-            }
-            call.progress().set_awaited_sends();
-            flight.wait(functions)
+            in_flight.wait()
         },
     )?;
     fits?;
-    for (result, arrival) in results.iter().zip(&flight.arrivals) {
-        let bytes = flight.blocks[arrival.block].part(arrival.bytes.clone());
-        call.in_memory(|memory| memory.store(result, bytes))?;
+    let Some(mut landed) = in_flight.land() else {
+        return Err(Error::internal(
+            "an operation that was waited for is in flight",
+        ));
+    };
+    for (index, result) in results.iter().enumerate() {
+        call.in_memory(|memory| memory.store(result, landed.array(index)))?;
     }
     Ok(())
 }
 
+/// Waits for one array after the other, and then for what is sent. The error codes are those of all.
+fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
+    for index in 0..in_flight.arrivals.len() {
+        call.progress().set_awaited_message(index);
+        for piece in in_flight.arrivals[index].pieces.clone() {
+            let _ = in_flight.wait_for(piece);
+        }
+    }
+    call.progress().set_awaited_sends();
+}
+
 /// Compares what comes with what is expected, if messages have labels.
-fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
+fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -> Result<()> {
     let Some(record) = call.checked.as_deref() else {
         return Ok(());
     };
     let mut outcome = Ok(());
-    for index in 0..flight.arrivals.len() {
-        let Some((index, label)) = flight.arrivals[index].label.take() else {
-            continue;
-        };
-        let wanted = flight.arrivals[index].array;
-        let Ok(status) = flight.wait_for(index, call.functions) else {
+    for index in 0..in_flight.arrivals.len() {
+        let wanted = in_flight.arrivals[index].array;
+        let Some(Ok((block, status))) = in_flight.label(index) else {
             continue; // `wait` gives the code
         };
-        // SAFETY: MPI has filled the status.
-        let read = unsafe { call.read_label(record, &label, wanted, status) };
+        let source = status.source_and_tag::<A>();
+        let Ok(label) = Label::read_from_bytes(block.part(0..size_of::<Label>())) else {
+            continue; // it has this length
+        };
+        let read = call.read_label(record, &label, wanted, source);
         let refusal = read.and_then(|label| label.refusal.map_or(Ok(()), |r| Err(r.error)));
         outcome = outcome.and(refusal);
     }
@@ -358,20 +298,18 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Res
 }
 
 /// Checks that each piece had the length that told the receives apart.
-fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, flight: &mut Flight) -> Result<()> {
-    for index in 0..flight.arrivals.len() {
-        let arrival = &flight.arrivals[index];
+fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -> Result<()> {
+    for index in 0..in_flight.arrivals.len() {
+        let arrival = &in_flight.arrivals[index];
         let (array, length) = (arrival.array, arrival.length);
         let datatype = arrival.datatype.handle::<A>();
         let pieces = arrival.pieces.clone();
         for piece in pieces.clone().take(pieces.len().saturating_sub(1)) {
-            let Ok(status) = flight.wait_for(piece, call.functions) else {
+            let Ok(status) = in_flight.wait_for(piece) else {
                 return Ok(()); // `wait` gives the code
             };
-            let mut count = 0;
-            // SAFETY: MPI has filled the status.
-            let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
-            call.check("MPI_Get_count", code)?;
+            let count = status.count(call.functions, datatype);
+            let count = count.or_else(|code| call.check("MPI_Get_count", code).map(|()| 0))?;
             if i64::from(count) != length {
                 return Err(Error::invalid(format!(
                     "a message is shorter than the {array} that a nonblocking receive expects"

@@ -1,9 +1,7 @@
 //! The flights: operations that one call has started, and another one waits for.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_int;
-use std::mem::{self, ManuallyDrop};
-use std::ops::Range;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -11,184 +9,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
 use crate::lock::lock;
-use crate::memory::Block;
-use crate::mpi::{Abi, Datatype, Functions, Handle, Status};
-use crate::ops::check::labels::Label;
-use crate::recorder::{self, Array, Group};
+use crate::ops::call::in_flight::InFlight;
+use crate::recorder::{self, Group};
 
-/// A message or a collective operation that MPI has begun.
-struct Pending {
-    request: usize,
-    /// Filled when it is done.
-    status: Status,
-    is_done: bool,
-    /// The error code with which it has ended.
-    code: c_int,
-}
-
-impl Pending {
-    fn end(&mut self, code: c_int) {
-        self.is_done = true;
-        self.code = code;
-    }
-
-    fn test<A: Abi>(&mut self, functions: &Functions<A>) {
-        if self.is_done {
-            return;
-        }
-        let mut request = A::Request::from_raw(self.request);
-        let mut flag = 0;
-        let status = self.status.address::<A>();
-        // SAFETY: MPI gave the request, and has not ended it.
-        let code = unsafe { (functions.test)(&raw mut request, &raw mut flag, status) };
-        if code != 0 || flag != 0 {
-            self.end(code);
-        }
-    }
-
-    fn wait<A: Abi>(&mut self, functions: &Functions<A>) {
-        if self.is_done {
-            return;
-        }
-        let mut request = A::Request::from_raw(self.request);
-        let status = self.status.address::<A>();
-        // SAFETY: MPI gave the request, and has not ended it.
-        let code = unsafe { (functions.wait)(&raw mut request, status) };
-        self.end(code);
-    }
-}
-
-/// An array that comes, or is there already.
-pub struct Arrival {
-    /// The index of its block, and where it is in there.
-    pub block: usize,
-    pub bytes: Range<usize>,
-    /// Its type and its size.
-    pub array: Array,
-    /// The pieces in which it comes, by their indices among what is pending.
-    pub pieces: Range<usize>,
-    /// The type in which its pieces are counted, and how many of these a piece has.
-    pub datatype: Datatype,
-    pub length: i64,
-    /// The label that travels ahead of it, and its index among what is pending.
-    pub label: Option<(usize, Box<Label>)>,
-}
-
-/// An operation that one call has started. Memory that MPI may still read or write outlives it.
+/// An operation that one call has started.
 pub struct Flight {
     /// The name of the operation.
     pub operation: &'static str,
     /// Which call of which program has begun it.
-    call_site: i64,
+    pub call_site: i64,
     /// The number of the communicator.
-    communicator: i64,
+    pub communicator: i64,
     /// For a collective operation, its place among those on the communicator; else 0.
     pub sequence: u64,
     /// Whether it may be that nobody waits for it, which is no mistake then.
     pub may_be_lost: bool,
     /// Whether MPI may have to be called for it to come to its end.
     pub needs_pushing: bool,
-    /// Where MPI reads and writes.
-    pub blocks: ManuallyDrop<Vec<Block>>,
-    /// Lists that MPI may read.
-    lists: ManuallyDrop<Vec<Box<dyn Send>>>,
-    pub arrivals: Vec<Arrival>,
-    /// The labels of what is sent.
-    #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
-    labels: Vec<Box<Label>>,
-    pending: Vec<Pending>,
     pub begin: Instant,
-}
-
-impl Flight {
-    pub fn new(
-        operation: &'static str,
-        call_site: i64,
-        communicator: i64,
-        sequence: u64,
-        blocks: Vec<Block>,
-    ) -> Self {
-        Self {
-            operation,
-            call_site,
-            communicator,
-            sequence,
-            may_be_lost: false,
-            needs_pushing: true,
-            blocks: ManuallyDrop::new(blocks),
-            lists: ManuallyDrop::default(),
-            arrivals: Vec::new(),
-            labels: Vec::new(),
-            pending: Vec::new(),
-            begin: Instant::now(),
-        }
-    }
-
-    /// Adds requests of MPI's, and the labels that these send.
-    #[expect(clippy::vec_box, reason = "MPI reads them where they are")]
-    pub fn add_requests<A: Abi>(&mut self, requests: Vec<A::Request>, labels: Vec<Box<Label>>) {
-        let pending = requests.into_iter().map(|request| Pending {
-            request: request.into_raw(),
-            status: Status::EMPTY,
-            is_done: false,
-            code: 0,
-        });
-        self.pending.extend(pending);
-        self.labels = labels;
-    }
-
-    /// Keeps lists until all of it is done.
-    pub fn keep_lists(&mut self, lists: Vec<Box<dyn Send>>) {
-        self.lists = ManuallyDrop::new(lists);
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.pending.iter().all(|pending| pending.is_done)
-    }
-
-    pub fn test<A: Abi>(&mut self, functions: &Functions<A>) {
-        for pending in &mut self.pending {
-            pending.test(functions);
-        }
-    }
-
-    /// Waits for all of it, and gives the first error code.
-    pub fn wait<A: Abi>(&mut self, functions: &Functions<A>) -> c_int {
-        for pending in &mut self.pending {
-            pending.wait(functions);
-        }
-        let codes = self.pending.iter().map(|pending| pending.code);
-        codes.into_iter().find(|code| *code != 0).unwrap_or(0)
-    }
-
-    /// Waits for one part of it, and gives its status.
-    pub fn wait_for<A: Abi>(
-        &mut self,
-        index: usize,
-        functions: &Functions<A>,
-    ) -> Result<*mut A::Status, c_int> {
-        let pending = &mut self.pending[index];
-        pending.wait(functions);
-        match pending.code {
-            0 => Ok(pending.status.address::<A>()),
-            code => Err(code),
-        }
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if self.is_done() {
-            // SAFETY: nobody uses them after this.
-            unsafe {
-                ManuallyDrop::drop(&mut self.blocks);
-                ManuallyDrop::drop(&mut self.lists);
-            }
-        } else {
-            mem::forget(mem::take(&mut self.arrivals)); // they have labels
-            mem::forget(mem::take(&mut self.labels));
-        }
-    }
+    /// The requests, with their memory.
+    pub in_flight: InFlight,
 }
 
 /// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
@@ -277,7 +117,12 @@ impl Flights {
         let Some(entry) = self.by_id.get(&oldest) else {
             return;
         };
-        let is_over = lock(&entry.flight).as_ref().is_none_or(Flight::is_done);
+        // One that the progress thread is looking at is not over. It may take a while, and need the
+        // GIL, for an operator made from a Python function.
+        let is_over = entry.flight.try_lock().is_ok_and(|flight| {
+            let flight = flight.as_ref();
+            flight.is_none_or(|flight| flight.in_flight.is_done())
+        });
         if is_over {
             self.remove(oldest);
         } else {
@@ -322,7 +167,7 @@ pub fn process_mark() -> u32 {
 
 /// Keeps a flight until it is waited for, and gives its id.
 pub fn keep(flight: Flight) -> u32 {
-    let needs_pushing = flight.needs_pushing && !flight.is_done();
+    let needs_pushing = flight.needs_pushing && !flight.in_flight.is_done();
     let may_be_lost = flight.may_be_lost;
     let mut all = flights();
     let flight_id = all.next_id();
@@ -439,24 +284,4 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
 /// How many operations are in flight.
 pub fn count() -> usize {
     flights().by_id.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mpi::IntHandles;
-
-    #[test]
-    fn memory_that_mpi_may_write_is_not_used_again() {
-        const BYTES: usize = 5 << 20; // no other test has such a block
-        let flight = || Flight::new("isend", 0, 0, 0, vec![Block::take(BYTES)]);
-        let mut over = flight();
-        let address = over.blocks[0].address(0) as usize;
-        drop(over);
-        let mut pending = flight();
-        assert_eq!(pending.blocks[0].address(0) as usize, address);
-        pending.add_requests::<IntHandles>(vec![Handle::from_raw(1)], Vec::new());
-        drop(pending);
-        assert_ne!(Block::take(BYTES).address(0) as usize, address);
-    }
 }

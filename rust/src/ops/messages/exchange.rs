@@ -1,15 +1,21 @@
 //! Several messages at once: all receives are posted, then all sends, and then it waits for all.
 
-use std::ffi::c_int;
+use std::ops::Range;
 
-use super::point_to_point::{Incoming, Outgoing, finish_receiving};
+use zerocopy::IntoBytes;
+
+use super::point_to_point::{Incoming, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
-use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Neighbor};
+use crate::memory::{Access, Block, Memory};
+use crate::mpi::{Abi, Datatype, Neighbor};
 use crate::ops::call::Call;
-use crate::ops::call::requests::{MessageBuffer, Requests, exchange_messages};
-use crate::ops::check::labels::Label;
+use crate::ops::call::buffers::measure;
+use crate::ops::call::in_flight::InFlight;
+use crate::ops::call::pieces::pieces_to_the_end;
+use crate::ops::call::requests::{MessageBuffer, exchange_messages};
+use crate::ops::check::byte_type;
+use crate::ops::check::labels::{self, Label};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -91,20 +97,95 @@ pub fn in_words(sent: &[Transfer], received: &[Transfer]) -> String {
     both.join(" / ")
 }
 
+/// The elements of an array, as messages count them.
+pub struct Elements {
+    pub count: i64,
+    pub datatype: Datatype,
+    /// How many there are in a piece.
+    pub length: i64,
+}
+
+impl Elements {
+    pub fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: Datatype) -> Self {
+        Self {
+            count,
+            datatype,
+            length: call.communicator.piece_length(datatype.size),
+        }
+    }
+
+    pub fn in_bytes(self) -> Result<Self> {
+        let size = self.datatype.size as i64;
+        Ok(Self {
+            count: self.count * size,
+            datatype: byte_type()?,
+            length: self.length.saturating_mul(size),
+        })
+    }
+
+    /// The messages in which they travel, from or to the begin of a block.
+    pub fn messages<'c, A: Abi, M: Memory>(
+        &self,
+        call: &'c Call<'c, A, M>,
+        block: &mut Block,
+        peer: Neighbor,
+    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+        let message = |piece: Range<i64>| {
+            let address = block.address(piece.start as usize * self.datatype.size);
+            let count = piece.end - piece.start;
+            MessageBuffer::new(call, peer, address.cast(), count, self.datatype)
+        };
+        let pieces = pieces_to_the_end(self.count, self.length);
+        pieces.map(message).collect()
+    }
+}
+
+/// Room for a label in a block of its own, and the message that carries it.
+pub fn label_message<'c, A: Abi, M: Memory>(
+    call: &'c Call<'c, A, M>,
+    peer: Neighbor,
+) -> Result<(Block, MessageBuffer<'c, A, M>)> {
+    let mut block = Block::take(size_of::<Label>());
+    let address = block.address(0).cast();
+    let message = MessageBuffer::new(call, peer, address, labels::BYTES.into(), byte_type()?)?;
+    Ok((block, message))
+}
+
+/// The messages in which an array is sent from a copy of it, behind its label if it has one.
+pub fn messages_of_copy<'c, A: Abi, M: Memory>(
+    call: &'c Call<'c, A, M>,
+    Transfer { array, peer }: &Transfer,
+    in_flight: &mut InFlight,
+) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+    let mut messages = Vec::new();
+    if let Some(label) = call.label(*peer, array.into()) {
+        let (mut block, message) = label_message(call, *peer)?;
+        block
+            .part(0..size_of::<Label>())
+            .copy_from_slice(label.as_bytes());
+        in_flight.add_block(block);
+        messages.push(message);
+    }
+    let (datatype, bytes) = measure(array)?;
+    let mut block = Block::take(bytes);
+    call.in_memory(|memory| memory.load(array, block.part(0..bytes)))?;
+    messages.extend(Elements::of(call, array.count, datatype).messages(call, &mut block, *peer)?);
+    in_flight.add_block(block);
+    Ok(messages)
+}
+
 /// Receives the messages one after another, where the first part of each tells about the rest: with
 /// labels, or in pieces. All sends are posted before, so that no two processes wait for each other.
+/// They are sent from copies, as they may be in flight for long after a receive has failed.
 fn one_after_another<A: Abi, M: Memory>(
     call: &Call<A, M>,
     sent: &[Transfer],
     received: &[Transfer],
 ) -> Result<()> {
-    let comm = call.communicator.handle::<A>();
+    let mut sends = InFlight::default();
     let mut outgoing = Vec::new();
-    for Transfer { array, peer } in sent {
-        let buffer = call.send_buffer(array)?;
-        let mut message = Outgoing::new::<A>(&call.communicator, buffer, peer.rank, peer.tag);
-        message.is_read = false; // `before` has all of them copied
-        outgoing.push((message, call.label(*peer, array.into())));
+    for transfer in sent {
+        outgoing.extend(messages_of_copy(call, transfer, &mut sends)?);
     }
     let mut incoming = Vec::new();
     for Transfer { array, peer } in received {
@@ -119,10 +200,10 @@ fn one_after_another<A: Abi, M: Memory>(
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
         .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &in_words(sent, received)));
-    let mut requests = Requests::new(call, comm).without_progress();
-    for (message, label) in &mut outgoing {
-        begin_to_send(call, &mut requests, message, label.as_ref())?;
-    }
+    let comm = call.communicator.handle::<A>();
+    // SAFETY: all messages are copies, which it owns.
+    let code = unsafe { sends.begin(call, comm, &outgoing, &[]) };
+    call.check("MPI_Isend", code)?;
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {
         call.progress().set_awaited_message(index);
@@ -130,45 +211,11 @@ fn one_after_another<A: Abi, M: Memory>(
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
     call.progress().set_awaited_sends();
-    let code = requests.wait();
+    let code = sends.wait();
     if let Some(entry) = entry {
         entry.end(code);
     }
     call.check("MPI_Wait", code)?;
     call.in_memory(|memory| memory.after(&Access::WHOLE))?;
     outcome
-}
-
-/// Begins to send a message, behind its label if it has one.
-fn begin_to_send<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    requests: &mut Requests<A>,
-    message: &mut Outgoing,
-    label: Option<&Label>,
-) -> Result<()> {
-    let peer = Neighbor {
-        rank: message.dest,
-        tag: message.tag,
-    };
-    let mut begin = |part: &MessageBuffer<A, M>| {
-        // SAFETY: label and operand stay until all requests are done.
-        let code: c_int = unsafe { requests.send(part) }.err().unwrap_or(0);
-        call.check("MPI_Isend", code)
-    };
-    if let Some(label) = label {
-        begin(&label.message(call, peer)?)?;
-    }
-    while !message.is_done {
-        let (address, count) = (message.address(&message.access()), message.count());
-        let datatype = message.buffer.datatype;
-        begin(&MessageBuffer::new(
-            call,
-            peer,
-            address.cast_mut(),
-            count,
-            datatype,
-        )?)?;
-        message.advance();
-    }
-    Ok(())
 }

@@ -23,7 +23,7 @@ use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::{RecvBuffer, measure};
 use crate::ops::call::log_text::items;
-use crate::ops::call::requests::{MessageBuffer, Requests, exchange_messages};
+use crate::ops::call::requests::{MessageBuffer, exchange_messages};
 use crate::ops::check::{number_type, world_rank};
 use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
 use crate::recorder::Array;
@@ -113,15 +113,8 @@ fn run_messages<'c, A: Abi, M: Memory>(
         });
     };
     call.mpi(nonblocking, details, |_, _| {
-        // SAFETY: the messages are parts of blocks, which stay until all of them are done.
-        let requests = unsafe { Requests::begin(call, comm, sent, received) };
-        requests.map_or_else(
-            |code| code,
-            |requests| {
-                departure.borrow_mut().requests = requests.into_list();
-                0
-            },
-        )
+        // SAFETY: the messages are parts of its blocks.
+        unsafe { departure.borrow_mut().begin(call, comm, sent, received) }
     })
 }
 
