@@ -25,6 +25,6 @@ pub use call::on_error::set_raise_on_error;
 pub use check::claims::Comparison;
 pub use check::labels::traffic;
 pub use check::{check_is_enabled, refuse, set_check};
-pub use flights::progress::{Left, finish, set_pushing};
+pub use flights::progress::{Left, finish, set_pushing, stop as stop_pushing};
 pub use flights::table::{count as in_flight, posted, set_line};
 pub use handlers::{device_handlers, host_handlers, nonblocking_names};

@@ -3,12 +3,13 @@
 //! Most MPIs move a large message only while somebody is in MPI. So a thread looks at what has been
 //! in flight for some time, if MPI allows calls from several threads.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::table;
+use crate::lock::lock;
 use crate::memory::gpu_aware;
 use crate::recorder::os_thread;
 
@@ -28,21 +29,31 @@ pub fn set_pushing(is_pushed: bool) {
     IS_PUSHED.store(is_pushed, Ordering::Relaxed);
 }
 
+/// The thread has this while it may call MPI.
+static IN_MPI: Mutex<()> = Mutex::new(());
+
+/// Has the thread call MPI no more, which is about to be finalised. Waits until it has left MPI, but not
+/// for ever: it may be in an operator made from a Python function, which needs the GIL.
+pub fn stop() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    set_pushing(false);
+    let begin = Instant::now();
+    while matches!(IN_MPI.try_lock(), Err(TryLockError::WouldBlock)) && begin.elapsed() < PATIENCE {
+        thread::sleep(PAUSES.0);
+    }
+}
+
 /// Starts the thread, if it may run and does not yet.
 pub fn start() {
     if !IS_PUSHED.load(Ordering::Relaxed) {
         return;
     }
     static STARTED: OnceLock<bool> = OnceLock::new();
-    STARTED.get_or_init(|| {
-        let builder = thread::Builder::new().name("mpi4jax-progress".into());
-        builder.spawn(push).is_ok()
-    });
+    STARTED.get_or_init(|| os_thread::spawn("mpi4jax-progress", push).is_ok());
 }
 
 /// Has MPI move what is in flight, for good.
 fn push() {
-    os_thread::claim();
     let mut last_work = Instant::now();
     loop {
         let (flights, has_news) = table::survey(last_work.elapsed() > PATIENCE);
@@ -53,6 +64,7 @@ fn push() {
         let begin = Instant::now();
         // These messages are in host memory, but MPI may go on with any others.
         let _context = gpu_aware::enter_last();
+        let in_mpi = lock(&IN_MPI);
         for flight in &flights {
             if let Ok(mut flight) = flight.try_lock()
                 && let Some(flight) = flight.as_mut()
@@ -67,6 +79,7 @@ fn push() {
                 }
             }
         }
+        drop(in_mpi);
         if begin.elapsed() > WORK {
             thread::yield_now();
         } else {
