@@ -9,15 +9,18 @@ the copies of packing and unpacking.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array
+from ..arguments.dtypes import avals_of
+from ..xla.jax_compat import ShapedArray
 from .concatenation import concatenate, split
 
 #: Leaves of more bytes than this travel by themselves. Packing and unpacking copy an array
@@ -79,17 +82,41 @@ class Tree:
             yield name, array(function, name, leaf)
 
 
-def group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
-    """The leaves that travel together: groups of their indices.
+class PackedGroup(NamedTuple):
+    """The leaves that travel as one array: their indices, and their types."""
+
+    indices: tuple[int, ...]
+    avals: tuple[ShapedArray, ...]
+
+
+def packed_groups(
+    trees: Sequence[Sequence[Any]], axis: int
+) -> Iterator[tuple[list[Any], PackedGroup]]:
+    """Pack the leaves that travel together, of one tree or of several at the same time.
 
     The groups follow from the sizes and types alone, and so are those of all processes.
 
     Arguments:
-        leaves: Arrays.
+        trees: The leaves of each tree.
         axis: How many axes are in front of those that count: 1 where the first axis belongs
             to processes.
 
+    Yields:
+        An array for each tree, or None if it has fewer groups than another one has, and the
+        group of the last tree.
+
     """
+    arrays = [list(map(jnp.asarray, leaves)) for leaves in trees]
+    grouped = (_group(leaves, axis) for leaves in arrays)
+    for groups in itertools.zip_longest(*grouped, fillvalue=()):
+        pairs = zip(arrays, groups, strict=True)
+        members = [[leaves[index] for index in indices] for leaves, indices in pairs]
+        packed = [_pack(leaves, axis) if leaves else None for leaves in members]
+        yield packed, PackedGroup(tuple(groups[-1]), tuple(avals_of(members[-1])))
+
+
+def _group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
+    """The indices of the leaves that travel together."""
     groups: list[list[int]] = []
     packed_groups: dict[Any, list[int]] = {}
     for index, leaf in enumerate(leaves):
@@ -103,7 +130,7 @@ def group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
     return groups
 
 
-def pack(leaves: Sequence[Any], axis: int) -> Any:
+def _pack(leaves: Sequence[Any], axis: int) -> Any:
     """One array made of several: flattened behind `axis` axes, one behind the other."""
     if len(leaves) == 1:
         return leaves[0]
@@ -111,11 +138,23 @@ def pack(leaves: Sequence[Any], axis: int) -> Any:
     return concatenate(flat)
 
 
-def unpack(result: Any, leaves: Sequence[Any], axis: int, result_axis: int) -> list[Any]:
-    """The result for each of some packed leaves, from that for the packed array."""
-    if len(leaves) == 1:
+def unpack_groups(
+    results: Iterable[tuple[PackedGroup, Any]], axis: int, result_axis: int
+) -> list[Any]:
+    """The results for the leaves, in order, from those for packed groups."""
+    leaves: dict[int, Any] = {}
+    for (indices, avals), result in results:
+        unpacked = _unpack(result, avals, axis, result_axis)
+        leaves.update(zip(indices, unpacked, strict=True))
+    return [leaves[index] for index in sorted(leaves)]
+
+
+def _unpack(
+    result: Any, avals: Sequence[ShapedArray], axis: int, result_axis: int
+) -> list[Any]:
+    if len(avals) == 1:
         return [result]
-    shapes = [leaf.shape[axis:] for leaf in leaves]
+    shapes = [aval.shape[axis:] for aval in avals]
     parts = split(result, list(map(math.prod, shapes)))
     rows = result.shape[:result_axis]
     return [part.reshape(*rows, *shape) for part, shape in zip(parts, shapes, strict=True)]

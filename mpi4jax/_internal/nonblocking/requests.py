@@ -21,14 +21,14 @@ from mpi4jax import _core
 from ..arguments.checks import array, reject
 from ..arguments.dtypes import avals_of
 from ..environment import settings
-from ..layout.packing import Tree, group, is_tree, pack, unpack
+from ..layout.packing import PackedGroup, Tree, is_tree, packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..operations._eager import EagerCalls, starting
-from ..operations._trees import compare_trees, wrong_leaf
+from ..operations._trees import call_with_trees, result_tree
 from ..operations.exchange import Exchange
 from ..xla import call_sites
 from ..xla.flush import flush
-from ..xla.jax_compat import ShapedArray, trace_state_clean
+from ..xla.jax_compat import trace_state_clean
 from .flights import Params, flight_of
 from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
 
@@ -114,6 +114,10 @@ def start(flights: Sequence[tuple[Flight, Sequence[Any]]]) -> Request[list[list[
     return Request(tuple(arrays), tuple(flight for flight, _ in flights), ())
 
 
+#: The structure of a tree that is an array.
+_ARRAY = jax.tree_util.tree_structure(0)
+
+
 def start_call(
     operation: EagerCalls, communicator: Communicator, *operands: Any, **params: Any
 ) -> Any:
@@ -122,20 +126,20 @@ def start_call(
     The latter is for a call that only prepares another one, as an exchange of counts does.
     """
     if type(operation) is not Exchange and any(map(is_tree, operands)):
-        return _start_trees(operation, communicator, operands, params)
+        return call_with_trees(_start_leaves, operation, communicator, operands, params)
     if type(operation) is Exchange:
         arrays = [x for tree in operands for x in tree.arrays(operation.name)]
-        complete: Any = _Unflatten(operands[-1].structure)
+        structure = operands[-1].structure
     else:
         pairs = zip(operation.operands, operands, strict=True)
         arrays = [array(operation.name, name, x) for name, x in pairs]
-        complete = _single_result
+        structure = _ARRAY
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
     flight = _checked_flight(operation, communicator, arrays, params)
     if flight is None:
         with starting(None):
             return operation(communicator, *operands, **params)
-    request = start([(flight, arrays)]).then(complete)
+    request = start([(flight, arrays)]).then(_unflatten, structure=structure)
     if operation.count_operands:
         return request.then(operation.complete, *arrays[-operation.count_operands :])
     return request
@@ -161,87 +165,47 @@ def _checked_flight(
     return flight
 
 
-def _start_trees(
-    operation: EagerCalls,
-    communicator: Communicator,
-    operands: Sequence[Any],
-    params: dict[str, Any],
-) -> Any:
-    """Start an operation for packed groups of the leaves of a tree for each operand."""
-    pairs = zip(operation.operands, operands, strict=False)
-    trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
-    try:
-        return _start_leaves(operation, communicator, trees, params)
-    except TypeError as error:
-        raise (wrong_leaf(operation, trees, params) or error) from None
-
-
 def _start_leaves(
     operation: EagerCalls,
     communicator: Communicator,
     trees: Sequence[Tree],
+    operands: Sequence[Any],
     params: dict[str, Any],
 ) -> Request[Any]:
-    leaves = [list(map(jnp.asarray, tree.arrays(operation.name))) for tree in trees]
-    if settings.check and operation.is_collective:
-        compare_trees(operation, communicator, trees[0], params)
+    """Start an operation for packed groups of the leaves of a tree for each operand."""
     axis, result_axis = operation.batch_axes(**params, communicator=communicator)
-    grouped = [group(arrays, axis) for arrays in leaves]
-    if len({len(groups) for groups in grouped}) > 1:
-        raise NotImplementedError(
-            f"i{operation.name} got trees that take different numbers of messages"
-        )
-    flights: list[tuple[Flight, Sequence[Any]]] = []
+    flights: list[tuple[Any, Sequence[Any]]] = []
     groups = []
-    for indices in zip(*grouped, strict=True):
-        members = [
-            [arrays[n] for n in positions]
-            for arrays, positions in zip(leaves, indices, strict=True)
-        ]
-        packed = [pack(arrays, axis) for arrays in members]
+    for packed, group in packed_groups(operands, axis):
+        if any(array is None for array in packed):
+            raise NotImplementedError(
+                f"i{operation.name} got trees that take different numbers of messages"
+            )
         flight = _checked_flight(operation, communicator, packed, params)
-        assert flight is not None
         flights.append((flight, packed))
-        groups.append((tuple(indices[-1]), tuple(avals_of(members[-1]))))
-    unpack_results: Any = _Unpack(trees[-1].structure, tuple(groups), axis, result_axis)
-    return start(flights).then(unpack_results)
+        groups.append(group)
+    params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
+    return start(flights).then(_unpack, structure=trees[-1].structure, **params)
 
 
-class _Unpack(NamedTuple):
-    """Gives the tree of the results for packed groups of leaves."""
-
-    structure: Any
-    #: The indices of the leaves of each group, and their types.
-    groups: tuple[tuple[tuple[int, ...], tuple[ShapedArray, ...]], ...]
-    axis: int
-    result_axis: int
-
-    def __call__(self, results: Sequence[Sequence[Any]]) -> Any:
-        leaves: dict[int, Any] = {}
-        for (indices, avals), group_results in zip(self.groups, results, strict=True):
-            for result in group_results:
-                unpacked = unpack(result, avals, self.axis, self.result_axis)
-                leaves.update(zip(indices, unpacked, strict=True))
-        if self.groups and not leaves:
-            return None
-        sorted_leaves = [leaves[index] for index in sorted(leaves)]
-        return jax.tree_util.tree_unflatten(self.structure, sorted_leaves)
+def _unpack(
+    results: Sequence[Sequence[Any]],
+    *,
+    structure: Any,
+    groups: Sequence[PackedGroup],
+    axis: int,
+    result_axis: int,
+) -> Any:
+    """The tree of the results for packed groups of leaves."""
+    pairs = zip(groups, results, strict=True)
+    flat = ((group, x) for group, group_results in pairs for x in group_results)
+    return result_tree(structure, unpack_groups(flat, axis, result_axis))
 
 
-def _single_result(results: Sequence[Sequence[Any]]) -> Any:
-    """The result of one operation, or None where it has none on this process."""
-    ((*result,),) = results
-    return result[0] if result else None
-
-
-class _Unflatten(NamedTuple):
-    """Gives the tree of the results of one operation."""
-
-    structure: Any
-
-    def __call__(self, results: Sequence[Sequence[Any]]) -> Any:
-        ((*leaves,),) = results
-        return jax.tree_util.tree_unflatten(self.structure, leaves)
+def _unflatten(results: Sequence[Sequence[Any]], *, structure: Any) -> Any:
+    """The tree of the results of one operation, or None where it has none."""
+    (leaves,) = results
+    return result_tree(structure, leaves)
 
 
 def set_line(ticket: Any, frames: Iterable[call_sites.Frame]) -> None:

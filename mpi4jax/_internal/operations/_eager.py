@@ -5,27 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import PLAIN_TYPES, array
-from ..environment import settings
-from ..layout.packing import Tree, is_tree
+from ..layout.packing import Tree, is_tree, packed_groups, unpack_groups
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
 from ._declaration import Declaration
-from ._trees import (
-    apply_to_leaves,
-    compare_trees,
-    refuse_status_of_trees,
-    result_tree,
-    wrong_leaf,
-)
+from ._trees import call_with_trees, refuse_status_of_trees, result_tree
 
 T = TypeVar("T")
 
@@ -117,7 +110,8 @@ class EagerCalls(Declaration):
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
                 if any(map(is_tree, operands)):
-                    return self._call_with_trees(communicator, *operands, **params)
+                    call = EagerCalls._call_with_leaves
+                    return call_with_trees(call, self, communicator, operands, params)
                 pairs = zip(self.operands, operands, strict=True)
                 operands = tuple(array(self.name, name, x) for name, x in pairs)
                 break
@@ -125,31 +119,36 @@ class EagerCalls(Declaration):
             return self.apply(*operands, **params, communicator=communicator)
         return self._run(communicator, *operands, **params)
 
-    def _call_with_trees(
-        self, communicator: Communicator, *operands: Any, **params: Any
+    def _call_with_leaves(
+        self,
+        communicator: Communicator,
+        trees: Sequence[Tree],
+        operands: Sequence[Any],
+        params: dict[str, Any],
     ) -> Any:
-        first_count = len(operands) - self.count_operands
-        pairs = zip(self.operands, operands[:first_count], strict=False)
-        trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
-        try:
-            leaves = [tree.arrays(self.name) for tree in trees]
-            if settings.check and self.is_collective:
-                compare_trees(self, communicator, trees[0], params)
-            operands = (*leaves, *operands[first_count:])
-            if not any(leaves):
-                results: Any = None
-            elif trace_state_clean():
-                results = self._run(communicator, *operands, **params)
-            else:
-                params["communicator"] = communicator
-                results = self.apply_to_leaves(*operands, **params)
-        except TypeError as error:
-            raise (wrong_leaf(self, trees, params) or error) from None
-        return result_tree(trees[-1], results) if self.has_result else None
+        if not any(tree.leaves for tree in trees):
+            results: Any = None
+        elif trace_state_clean():
+            results = self._run(communicator, *operands, **params)
+        else:
+            results = self.apply_to_leaves(*operands, **params, communicator=communicator)
+        return result_tree(trees[-1].structure, results or []) if self.has_result else None
 
-    def apply_to_leaves(self, *operands: Any, **params: Any) -> Any:
-        """Call MPI for a list of leaves in place of each operand that is an array."""
-        return apply_to_leaves(self, *operands, **params)
+    def apply_to_leaves(self, *operands: Any, **params: Any) -> list[Any]:
+        """Call MPI for a list of leaves in place of each operand that is an array.
+
+        Returns:
+            The results for the leaves of the last one, or an empty list without results.
+
+        """
+        first_count = len(operands) - self.count_operands
+        axis, result_axis = self.batch_axes(**params)
+        results = []
+        for packed, group in packed_groups(operands[:first_count], axis):
+            result = self.apply_packed(*packed, *operands[first_count:], **params)
+            if result is not None and group.indices:
+                results.append((group, result))
+        return unpack_groups(results, axis, result_axis)
 
     def call_with_status(
         self, communicator: Communicator, *operands: Any, status: Any, **params: Any

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ..forms.token import LinearToken, leaf_after
-from ..layout.packing import Tree, group, pack, unpack
+from ..layout.packing import Tree, packed_groups, unpack_groups
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray, ad
 from ._arguments import like
@@ -58,18 +57,14 @@ class LinearOperation(Operation):
     def call(self, token: LinearToken, x: Any, **params: Any) -> tuple[Any, LinearToken]:
         """Call MPI for a user. Gives the result, or None, and the token that follows."""
         tree = Tree("x", x)
-        arrays = list(map(jnp.asarray, tree.arrays(self.name)))
         leaf = token.leaf
-        results: dict[int, Any] = {}
-        for indices in group(arrays, 0):
-            leaves = [arrays[index] for index in indices]
-            packed = pack(leaves, 0)
-            leaf = leaf_after(leaf, packed)
-            *result, leaf = self.apply(packed, leaf, leaf, is_tangent=False, **params)
-            if result:
-                results.update(zip(indices, unpack(result[0], leaves, 0, 0), strict=True))
-        in_order = [results[index] for index in sorted(results)]
-        return result_tree(tree, in_order), LinearToken(leaf)
+        results = []
+        for packed, group in packed_groups([tree.arrays(self.name)], 0):
+            leaf = leaf_after(leaf, *packed)
+            *result, leaf = self.apply(*packed, leaf, leaf, is_tangent=False, **params)
+            results += [(group, x) for x in result]
+        leaves = unpack_groups(results, 0, 0)
+        return result_tree(tree.structure, leaves), LinearToken(leaf)
 
     def apply(self, *operands: Any, **params: Any) -> Any:
         return self.primitive.bind(*operands, **params)

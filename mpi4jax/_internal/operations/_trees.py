@@ -1,51 +1,46 @@
-"""Operations on the leaves of trees, in as few calls as pay."""
+"""The trees that operands may be: their checks, and the errors that name a leaf."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype, check_reduction
-from ..layout.packing import Tree, group, is_tree, pack, unpack
+from ..environment import settings
+from ..layout.packing import Tree, is_tree
 from ..mpi.handles import Communicator
 from ._declaration import Declaration, get_operation
 
 
-def apply_to_leaves(
-    operation: Declaration, *operands: Sequence[Any], **params: Any
-) -> list[Any]:
-    """Call MPI for packed groups of the leaves of a tree for each operand.
+def call_with_trees(
+    call: Callable[..., Any],
+    operation: Any,
+    communicator: Communicator,
+    operands: Sequence[Any],
+    params: dict[str, Any],
+) -> Any:
+    """Call a function with the leaves of trees, and name the leaf that can't be sent.
 
-    Numbers of rows are those of all leaves.
-
-    Returns:
-        The results for the leaves of the last tree, or an empty list if there are none.
-
+    It gets the operation, the communicator, the trees, the operands with a list of leaves
+    in place of each tree, and the parameters. Numbers of rows are those of all leaves.
     """
-    axis, result_axis = operation.batch_axes(**params)
     first_count = len(operands) - operation.count_operands
-    trees = [list(map(jnp.asarray, leaves)) for leaves in operands[:first_count]]
-    results: dict[int, Any] = {}
-    # Operands may differ in their leaves, and take different numbers of calls.
-    for indices in itertools.zip_longest(*(group(leaves, axis) for leaves in trees)):
-        groups = [
-            None if positions is None else [leaves[n] for n in positions]
-            for leaves, positions in zip(trees, indices, strict=True)
-        ]
-        packed = [None if leaves is None else pack(leaves, axis) for leaves in groups]
-        result = operation.apply_packed(*packed, *operands[first_count:], **params)
-        if result is None or groups[-1] is None:
-            continue
-        unpacked = unpack(result, groups[-1], axis, result_axis)
-        results.update(zip(indices[-1], unpacked, strict=True))
-    return [results[index] for index in sorted(results)]
+    pairs = zip(operation.operands, operands[:first_count], strict=False)
+    trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
+    try:
+        leaves = [tree.arrays(operation.name) for tree in trees]
+        if settings.check and operation.is_collective:
+            _compare(operation, communicator, trees[0], params)
+        operands = *leaves, *operands[first_count:]
+        return call(operation, communicator, trees, operands, params)
+    except TypeError as error:
+        raise (_wrong_leaf(operation, trees, params) or error) from None
 
 
-def compare_trees(
+def _compare(
     operation: Declaration, communicator: Communicator, tree: Tree, params: dict[str, Any]
 ) -> None:
     """Have all processes compare the trees that they pass (MPI4JAX_CHECK)."""
@@ -56,7 +51,7 @@ def compare_trees(
     )
 
 
-def wrong_leaf(
+def _wrong_leaf(
     operation: Declaration, trees: Sequence[Tree], params: dict[str, Any]
 ) -> TypeError | None:
     """The error that names the path of the first leaf that can't be sent, if one can't."""
@@ -72,11 +67,11 @@ def wrong_leaf(
     return None
 
 
-def result_tree(tree: Tree, results: Sequence[Any] | None) -> Any:
-    """The tree of an operation's results, which is like `tree`, or None without results."""
-    if tree.leaves and not results:
+def result_tree(structure: Any, results: Sequence[Any]) -> Any:
+    """The tree of an operation's results, or None without results for its leaves."""
+    if structure.num_leaves and not results:
         return None
-    return jax.tree_util.tree_unflatten(tree.structure, results or [])
+    return jax.tree_util.tree_unflatten(structure, results)
 
 
 def refuse_status_of_trees(function: str, *operands: Any) -> None:
