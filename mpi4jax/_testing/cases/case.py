@@ -28,10 +28,14 @@ class Case:
 
     #: The public functions that are called.
     operations: tuple[str, ...] = ()
+    #: The MPI function that they call, and its debug line, if it is one (see `log`).
+    line = "", ""
     #: Distinguishes the further cases of an operation from the first one, which has none.
     variant = ""
     #: Which process is the root where a test does not say so (-1: the last one).
     usual_root: int | None = None
+    #: Whether the arrays of the other processes only lend their shape and type.
+    reads_root_only = False
     is_reduction = False
     #: Whether the result is one value that all processes share (docs/autodiff.md).
     is_shared = False
@@ -86,12 +90,13 @@ class Case:
             received: The number of elements of the result.
 
         """
-        raise NotImplementedError
+        function, text = self.line
+        return {function: text.format(sent=sent, received=received, root=self.root)}
 
     @property
     def is_read(self) -> bool:
         """Whether this process's array is read, and not only its shape and type."""
-        return True
+        return self.is_root or not self.reads_root_only
 
     def replace(self, **changes: Any) -> Case:
         """The case with some arguments changed."""

@@ -15,6 +15,7 @@ class Allgather(Case):
     """All processes get the arrays of all, stacked."""
 
     operations = ("allgather",)
+    line = "Allgather", "({sent} items)"
     is_shared = True
 
     def call(self, x: Any) -> Any:
@@ -23,14 +24,12 @@ class Allgather(Case):
     def result(self, xs: Arrays) -> Array:
         return np.stack(xs)
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Allgather": f"({sent} items)"}
-
 
 class Allreduce(Case):
     """All processes get the reduction of all arrays."""
 
     operations = ("allreduce",)
+    line = "Allreduce", "with {sent} items"
     is_reduction = True
     is_shared = True
     goes_in_pieces = True
@@ -40,9 +39,6 @@ class Allreduce(Case):
 
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs)
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Allreduce": f"with {sent} items"}
 
 
 class Alltoall(Case):
@@ -67,6 +63,7 @@ class Barrier(Case):
     """No data moves; the result is the argument."""
 
     operations = ("barrier",)
+    line = "Barrier", ""
 
     def call(self, x: Any) -> Any:
         mpi.barrier(comm=self.comm)
@@ -75,15 +72,14 @@ class Barrier(Case):
     def result(self, xs: Arrays) -> Array:
         return xs[self.rank]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Barrier": ""}
-
 
 class Bcast(Case):
     """All processes get root's array."""
 
     operations = ("bcast",)
+    line = "Bcast", "({sent} items, root={root})"
     usual_root = -1
+    reads_root_only = True
     is_shared = True
     goes_in_pieces = True
 
@@ -93,18 +89,12 @@ class Bcast(Case):
     def result(self, xs: Arrays) -> Array:
         return xs[self.root]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Bcast": f"({sent} items, root={self.root})"}
-
-    @property
-    def is_read(self) -> bool:
-        return self.is_root
-
 
 class Exscan(Case):
     """Each process gets the reduction of the arrays of lower ranks."""
 
     operations = ("exscan",)
+    line = "Exscan", "({sent} items)"
     is_reduction = True
     goes_in_pieces = True
 
@@ -116,14 +106,12 @@ class Exscan(Case):
             return np.full_like(xs[0], self.operator.identity(xs[0].dtype))
         return self.operator.reduce(xs[: self.rank])
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Exscan": f"({sent} items)"}
-
 
 class Gather(Case):
     """Root gets the arrays of all, stacked. The others keep theirs."""
 
     operations = ("gather",)
+    line = "Gather", "({sent} items, root={root})"
     usual_root = -1
 
     def call(self, x: Any) -> Any:
@@ -132,14 +120,12 @@ class Gather(Case):
     def result(self, xs: Arrays) -> Array:
         return np.stack(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Gather": f"({sent} items, root={self.root})"}
-
 
 class Reduce(Case):
     """Root gets the reduction of all arrays; the others keep theirs."""
 
     operations = ("reduce",)
+    line = "Reduce", "({sent} items, root={root})"
     usual_root = -1
     is_reduction = True
     goes_in_pieces = True
@@ -150,14 +136,12 @@ class Reduce(Case):
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Reduce": f"({sent} items, root={self.root})"}
-
 
 class ReduceScatter(Case):
     """Each process has a block for each, and gets the reduction of those meant for it."""
 
     operations = ("reduce_scatter",)
+    line = "Reduce_scatter_block", "({received} items)"
     is_reduction = True
 
     def call(self, x: Any) -> Any:
@@ -172,14 +156,12 @@ class ReduceScatter(Case):
     def parts(self, length: int) -> list[int] | None:
         return [length] * self.size
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Reduce_scatter_block": f"({received} items)"}
-
 
 class Scan(Case):
     """Each process gets the reduction of the arrays up to its own rank."""
 
     operations = ("scan",)
+    line = "Scan", "({sent} items)"
     is_reduction = True
     goes_in_pieces = True
 
@@ -189,15 +171,14 @@ class Scan(Case):
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs[: self.rank + 1])
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Scan": f"({sent} items)"}
-
 
 class Scatter(Case):
     """Root has a block for each process. The arrays of the others have a block's shape."""
 
     operations = ("scatter",)
+    line = "Scatter", "({received} items, root={root})"
     usual_root = 0
+    reads_root_only = True
 
     def call(self, x: Any) -> Any:
         return mpi.scatter(x, self.root, comm=self.comm)
@@ -207,10 +188,3 @@ class Scatter(Case):
 
     def result(self, xs: Arrays) -> Array:
         return xs[self.root][self.rank]
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Scatter": f"({received} items, root={self.root})"}
-
-    @property
-    def is_read(self) -> bool:
-        return self.is_root

@@ -148,6 +148,7 @@ class NeighborAllgather(NeighborCase):
     """Each process gets the arrays of its neighbors, stacked."""
 
     operations = ("neighbor_allgather",)
+    line = "Neighbor_allgather", "({sent} items)"
 
     def call(self, x: Any) -> Any:
         return mpi.neighbor_allgather(x, comm=self.neighborhood)
@@ -156,14 +157,12 @@ class NeighborAllgather(NeighborCase):
         missing = np.zeros_like(xs[self.rank])
         return np.stack([missing if o is None else xs[o[0]] for o in self.origins])
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Neighbor_allgather": f"({sent} items)"}
-
 
 class NeighborAllgatherv(NeighborCase):
     """Each process gets the rows of its neighbors, concatenated."""
 
     operations = ("neighbor_allgatherv",)
+    line = "Neighbor_allgatherv", "({sent} items)"
 
     @property
     def rows_received(self) -> list[int]:
@@ -180,9 +179,6 @@ class NeighborAllgatherv(NeighborCase):
         x = xs[self.rank]
         missing = np.zeros((2, *x.shape[1:]), x.dtype)
         return np.concatenate([missing if o is None else xs[o[0]] for o in self.origins])
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Neighbor_allgatherv": f"({sent} items)"}
 
 
 class NeighborAlltoall(NeighborCase):
@@ -208,6 +204,7 @@ class NeighborAlltoallv(NeighborCase):
     """Each process has some rows for each neighbor, and gets some from each."""
 
     operations = ("neighbor_alltoallv",)
+    line = "Neighbor_alltoallv", "({sent} items sent, {received} items received)"
 
     @property
     def rows_received(self) -> list[int]:
@@ -230,33 +227,25 @@ class NeighborAlltoallv(NeighborCase):
             [missing if o is None else parts[o[0]][o[1]] for o in self.origins]
         )
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Neighbor_alltoallv": f"({sent} items sent, {received} items received)"}
 
-
-class NeighborAllgatherInGrid(NeighborAllgather):
+class InGrid(NeighborCase):
     """A grid, where neighbors are missing, or two are one process."""
 
     variant = "grid"
     kind = Grid
 
 
-class NeighborAllgathervInGrid(NeighborAllgatherv):
-    """A grid, where neighbors are missing, or two are one process."""
-
-    variant = "grid"
-    kind = Grid
+class NeighborAllgatherInGrid(InGrid, NeighborAllgather):
+    pass
 
 
-class NeighborAlltoallInGrid(NeighborAlltoall):
-    """A grid, where neighbors are missing, or two are one process."""
-
-    variant = "grid"
-    kind = Grid
+class NeighborAllgathervInGrid(InGrid, NeighborAllgatherv):
+    pass
 
 
-class NeighborAlltoallvInGrid(NeighborAlltoallv):
-    """A grid, where neighbors are missing, or two are one process."""
+class NeighborAlltoallInGrid(InGrid, NeighborAlltoall):
+    pass
 
-    variant = "grid"
-    kind = Grid
+
+class NeighborAlltoallvInGrid(InGrid, NeighborAlltoallv):
+    pass

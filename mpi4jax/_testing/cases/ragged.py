@@ -29,6 +29,7 @@ class Allgatherv(Case):
     """All processes get the rows of all, concatenated."""
 
     operations = ("allgatherv",)
+    line = "Allgatherv", "({sent} items)"
     is_shared = True
 
     def call(self, x: Any) -> Any:
@@ -39,9 +40,6 @@ class Allgatherv(Case):
 
     def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs)
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Allgatherv": f"({sent} items)"}
 
 
 class AllgathervWithCapacity(Allgatherv):
@@ -63,6 +61,7 @@ class Alltoallv(Case):
     """Each process has some rows for each, and gets some from each."""
 
     operations = ("alltoallv",)
+    line = "Alltoallv", "({sent} items sent, {received} items received)"
 
     def call(self, x: Any) -> Any:
         received = [self.rows_to_each(sender)[self.rank] for sender in range(self.size)]
@@ -75,9 +74,6 @@ class Alltoallv(Case):
         return np.concatenate(
             [split(x, self.rows_to_each(sender))[self.rank] for sender, x in enumerate(xs)]
         )
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Alltoallv": f"({sent} items sent, {received} items received)"}
 
 
 class AlltoallvWithCapacity(Alltoallv):
@@ -101,6 +97,7 @@ class Gatherv(Case):
     """Root gets the rows of all, concatenated; the others keep theirs."""
 
     operations = ("gatherv",)
+    line = "Gatherv", "({sent} items, root={root})"
     usual_root = 0
 
     def call(self, x: Any) -> Any:
@@ -112,14 +109,12 @@ class Gatherv(Case):
     def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs) if self.is_root else xs[self.rank]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Gatherv": f"({sent} items, root={self.root})"}
-
 
 class ReduceScatterv(Case):
     """Each process has some rows for each, and gets the reduction of those meant for it."""
 
     operations = ("reduce_scatterv",)
+    line = "Reduce_scatter", "({received} items)"
     is_reduction = True
 
     def call(self, x: Any) -> Any:
@@ -134,15 +129,14 @@ class ReduceScatterv(Case):
     def parts(self, length: int) -> list[int] | None:
         return [length * rows for rows in self.counts]
 
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Reduce_scatter": f"({received} items)"}
-
 
 class Scatterv(Case):
     """Root has some rows for each process. The arrays of the others have as many."""
 
     operations = ("scatterv",)
+    line = "Scatterv", "({received} items, root={root})"
     usual_root = -1
+    reads_root_only = True
 
     def call(self, x: Any) -> Any:
         return mpi.scatterv(x, self.counts, self.root, comm=self.comm)
@@ -153,10 +147,3 @@ class Scatterv(Case):
 
     def result(self, xs: Arrays) -> Array:
         return split(xs[self.root], self.counts)[self.rank]
-
-    def log(self, sent: int, received: int) -> dict[str, str]:
-        return {"Scatterv": f"({received} items, root={self.root})"}
-
-    @property
-    def is_read(self) -> bool:
-        return self.is_root
