@@ -166,12 +166,11 @@ class Plan:
     @on_own_devices
     def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
-        names, leaves, structure = _flatten(fields)
-        results = []
-        for name, leaf in zip(names, leaves, strict=True):
-            extents = self._extents("strip_ghosts", name, leaf)
-            results.append(self._strip(jnp.asarray(leaf), extents))
-        return _unflatten(structure, results)
+        leaves, structure = _flatten(fields)
+        return structure.unflatten(
+            self._strip(jnp.asarray(x), self._extents("strip_ghosts", name, x))
+            for name, x in leaves
+        )
 
     def inner(self, fields: T) -> T:
         """Remove the ghost cells: an older name of :meth:`strip_ghosts`."""
@@ -195,16 +194,12 @@ class Plan:
         self._check_communicator("scatter")
         if root is not None:
             root = root_rank("halo.Plan.scatter", root, self._communicator)
-        names, leaves, structure = _flatten(fields)
-        axes = [
-            self._whole_axes("scatter", name, x)
-            for name, x in zip(names, leaves, strict=True)
-        ]
-
+        leaves, structure = _flatten(fields)
+        axes = [self._whole_axes("scatter", name, x) for name, x in leaves]
         has_fields = root in (None, self._communicator.rank)
         # The values of others are not used. But JAX may differentiate tracers, or map over
         # them, here as on root.
-        is_array = [has_fields or isinstance(x, Tracer) for x in leaves]
+        is_array = [has_fields or isinstance(x, Tracer) for _, x in leaves]
 
         def scatter(arrays: list[Any]) -> list[Any]:
             remaining = iter(arrays)
@@ -212,11 +207,11 @@ class Plan:
                 scatter_field(
                     next(remaining) if is_used else x, of_field, root, fill_value, self.comm
                 )
-                for x, of_field, is_used in zip(leaves, axes, is_array, strict=True)
+                for (_, x), of_field, is_used in zip(leaves, axes, is_array, strict=True)
             ]
 
-        arrays = list(map(jnp.asarray, itertools.compress(leaves, is_array)))
-        return _unflatten(structure, _jit_once(scatter)(arrays))
+        arrays = [jnp.asarray(x) for _, x in itertools.compress(leaves, is_array)]
+        return structure.unflatten(_jit_once(scatter)(arrays))
 
     @overload
     def gather(self, fields: T, *, root: None = None) -> T: ...
@@ -240,26 +235,20 @@ class Plan:
         self._parts("gather")
         if root is not None:
             root = root_rank("halo.Plan.gather", root, self._communicator)
-        names, leaves, structure = _flatten(fields)
-        extents = [
-            self._extents("gather", name, x) for name, x in zip(names, leaves, strict=True)
-        ]
+        leaves, structure = _flatten(fields)
+        extents = [self._extents("gather", name, x) for name, x in leaves]
 
         def gather(arrays: list[Any]) -> list[Any]:
+            pairs = zip(arrays, extents, strict=True)
             return [
-                gather_field(
-                    self._strip(x, of_field),
-                    self._part_axes(x, of_field),
-                    root,
-                    self.comm,
-                )
-                for x, of_field in zip(arrays, extents, strict=True)
+                gather_field(self._strip(x, e), self._part_axes(x, e), root, self.comm)
+                for x, e in pairs
             ]
 
-        whole_fields = _jit_once(gather)(list(map(jnp.asarray, leaves)))
+        whole_fields = _jit_once(gather)([jnp.asarray(x) for _, x in leaves])
         if root not in (None, self._communicator.rank):
             return None
-        return _unflatten(structure, whole_fields)
+        return structure.unflatten(whole_fields)
 
     @property
     def offset(self) -> tuple[int, ...]:
@@ -306,16 +295,16 @@ class Plan:
     def _on_leaves(self, function: Callable[..., list[Any]], fields: Any) -> Any:
         name = function.__name__
         self._check_communicator(name)
-        paths, leaves, structure = _flatten(fields)
+        leaves, structure = _flatten(fields)
         arrays, extents = [], []
-        for path, leaf in zip(paths, leaves, strict=True):
+        for path, leaf in leaves:
             arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
             extents.append(self._extents(name, path, leaf))
         if trace_state_clean():
             results = self._programs[function](arrays, tuple(extents))
         else:
             results = self._run(function, arrays, tuple(extents))
-        return _unflatten(structure, results)
+        return structure.unflatten(results)
 
     def _run(
         self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
@@ -440,15 +429,10 @@ class Plan:
         return axes
 
 
-def _flatten(fields: Any) -> tuple[list[str], list[Any], Any]:
-    """The names of the leaves of a tree in errors, the leaves, and the structure."""
+def _flatten(fields: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """The leaves of a tree, each with its name in errors, and the structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
-    names = [f"fields{jax.tree_util.keystr(path)}" for path, _ in pairs]
-    return names, [leaf for _, leaf in pairs], structure
-
-
-def _unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
-    return jax.tree_util.tree_unflatten(structure, leaves)
+    return [(f"fields{jax.tree_util.keystr(path)}", x) for path, x in pairs], structure
 
 
 def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
