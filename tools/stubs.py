@@ -19,7 +19,6 @@ from typing import Any
 
 from mpi4jax import notoken
 from mpi4jax._internal.forms.token import add_token, is_operation, signature_with_token
-from mpi4jax._internal.nonblocking import functions
 from mpi4jax.experimental import tokens
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mpi4jax"
@@ -35,11 +34,14 @@ IMPORTS = {
     "typing": ("TypeVar", "overload"),
     "arguments.types": (
         *("Array", "ArrayLike", "Comm", "Counts", "Integer", "Op"),
-        *("RankTree", "Status", "Token"),
+        *("RankTree", "Status", "T", "Token"),
     ),
     "nonblocking.requests": ("Request",),
     "operations._arguments": ("ANY_SOURCE", "ANY_TAG"),
 }
+
+#: The forms that start an operation.
+NONBLOCKING = {f"i{name}" for name in notoken.__all__} & {*notoken.__all__}
 
 #: The defaults of parameters that differ from MPI to MPI, if they are negative.
 WILDCARDS = {"source": "ANY_SOURCE", "tag": "ANY_TAG", "recvtag": "ANY_TAG"}
@@ -77,7 +79,7 @@ def stub(
         for name in names
         for text in declarations(name, [*signatures(name)], docs.get(name))
     )
-    body = f'T = TypeVar("T")\nR = TypeVar("R")\n\n{body}'
+    body = f'R = TypeVar("R")\n\n{body}'
     imports = [*imports_for(body, internal), "from . import tree as tree"]
     listed = "".join(f'    "{name}",\n' for name in names)
     return "\n".join([HEAD, *imports, "", f"__all__ = [\n{listed}]\n", body.rstrip(), ""])
@@ -116,7 +118,7 @@ def signatures_of(plain: Callable[..., Any]) -> list[inspect.Signature]:
     signature = inspect.signature(plain)
     if is_operation(plain):
         return overloads_of(plain)
-    if plain.__name__ not in functions.__all__:
+    if plain.__name__ not in NONBLOCKING:
         return [signature]
     requests = [
         of_request(overload, signature)
@@ -193,7 +195,7 @@ def stubs() -> dict[Path, str]:
             notoken,
             ".._internal",
             lambda name: signatures_of(getattr(notoken, name)),
-            functions.__all__,
+            NONBLOCKING,
         ),
         PACKAGE / "experimental/tokens/__init__.pyi": stub(
             tokens,

@@ -149,6 +149,7 @@ def of_devices(errors: list[str]) -> Facts:
 
     from mpi4jax import _core
     from mpi4jax._internal.mpi import binding, context, device
+    from mpi4jax._internal.xla.jax_compat import GPU_PLATFORMS
 
     try:
         devices, backend = jax.local_devices(), jax.default_backend()
@@ -156,7 +157,7 @@ def of_devices(errors: list[str]) -> Facts:
         errors.append(f"JAX has no device: {error}")
         return {"abi": binding.abi()}
     # JAX has one name for the GPUs of all makers, devices have those of their makers.
-    on_gpu = backend == "gpu" or backend in device.PLATFORMS
+    on_gpu = backend == "gpu" or backend in GPU_PLATFORMS
     if on_gpu:
         if _core.device() is None:
             errors.append(str(device.missing_driver()))

@@ -44,9 +44,7 @@ def by_value(values: Iterable[T]) -> Mapping[T, list[int]]:
     return ranks
 
 
-def commonest(
-    kinds: Mapping[T, Sequence[object]],
-) -> tuple[Sequence[T], Sequence[T]]:
+def commonest(kinds: Mapping[T, Sequence[object]]) -> tuple[Sequence[T], Sequence[T]]:
     """The kinds to show, and those that are left. Of many, the largest ones are shown."""
     if len(kinds) <= MOST:
         return list(kinds), []

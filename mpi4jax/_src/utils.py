@@ -10,19 +10,14 @@ import jax
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import (
-    has_cuda_support,
-    has_sycl_support,
-    unpack_hashable,
-    wrap_as_hashable,
-)
+from mpi4jax import has_cuda_support, has_sycl_support, unpack_hashable, wrap_as_hashable
 from mpi4jax._internal.arguments.hashable import HashableMPIType
 from mpi4jax._internal.environment import flag
 from mpi4jax._internal.forms.token import NOTSET, raise_if_token_is_set
 from mpi4jax._internal.mpi.handles import get_default_comm, handle
 from mpi4jax._internal.versions import HAS_TOKENS, versiontuple
 from mpi4jax._internal.xla.effects import OrderedMPIEffect, ordered_effect
-from mpi4jax._internal.xla.jax_compat import apply_primitive, constant, ir, token_type
+from mpi4jax._internal.xla.jax_compat import apply_primitive, ir, ir_constant, token_type
 
 from .jax_compat import EffectType, register_effect
 
@@ -114,7 +109,7 @@ def to_dtype_handle(dtype: Any) -> Any:
 
 def as_mhlo_constant(val: Any, dtype: Any) -> Any:
     """A value of a program that is being lowered, in an array of one element."""
-    return constant(np.array([val], dtype))
+    return ir_constant(np.array([val], dtype))
 
 
 def get_default_layouts(operands: Sequence[Any], order: str = "c") -> list[tuple[int, ...]]:

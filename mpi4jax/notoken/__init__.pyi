@@ -11,6 +11,7 @@ from .._internal.arguments.types import (
     Op,
     RankTree,
     Status,
+    T,
 )
 from .._internal.nonblocking.requests import Request
 from .._internal.operations._arguments import ANY_SOURCE, ANY_TAG
@@ -71,7 +72,6 @@ __all__ = [
     "wait",
 ]
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 @overload

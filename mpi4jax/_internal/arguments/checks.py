@@ -61,11 +61,7 @@ def accepts(value: Any, expected: type) -> bool:
 
 
 def reject(
-    function: str,
-    argument: str,
-    types: tuple[type, ...] | str,
-    value: Any,
-    hint: str = "",
+    function: str, argument: str, types: tuple[type, ...] | str, value: Any, hint: str = ""
 ) -> NoReturn:
     """Raise the TypeError for an argument of the wrong type.
 

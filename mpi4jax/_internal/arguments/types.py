@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, Union
+from typing import Any, Protocol, TypeAlias, TypeVar, Union
 
 import numpy as np
 from jax import Array
@@ -21,8 +21,12 @@ __all__ = [
     "Op",
     "RankTree",
     "Status",
+    "T",
     "Token",
 ]
+
+#: A tree of arrays.
+T = TypeVar("T")
 
 Comm: TypeAlias = MPI.Intracomm | HashableMPIType[MPI.Intracomm] | None
 Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]

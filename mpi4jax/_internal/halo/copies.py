@@ -36,9 +36,9 @@ from ..xla.jax_compat import (
     VaryingPrimitive,
     ad,
     batching,
-    constant,
     def_eager,
     ffi_lowering,
+    ir_constant,
     lower_function,
     register_lowering,
 )
@@ -217,7 +217,7 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
         sources = []
         for n in appended:
             zero = np.zeros((), types[n].dtype)
-            arrays[n] = constant(np.broadcast_to(zero, types[n].shape))
+            arrays[n] = ir_constant(np.broadcast_to(zero, types[n].shape))
     else:
         written = {copy.result.array for copy in copies.copies}
         updated = sorted(written.difference(appended))

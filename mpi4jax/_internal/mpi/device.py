@@ -12,10 +12,8 @@ from mpi4py import MPI
 from mpi4jax import _core
 
 from ..environment import settings
+from ..xla.jax_compat import GPU_PLATFORMS
 from . import context
-
-#: JAX's platforms whose arrays are in device memory.
-PLATFORMS = ("cuda", "rocm")
 
 #: Longer messages travel in chunks: one is copied while another one travels.
 DEFAULT_CHUNK = 4 << 20
@@ -114,4 +112,4 @@ def _uses_copies() -> bool:
     """Whether this process hands copies of its arrays to MPI."""
     if _core.device() is None or _core.is_direct():
         return False
-    return jax.default_backend() in ("gpu", *PLATFORMS)
+    return jax.default_backend() in ("gpu", *GPU_PLATFORMS)

@@ -22,7 +22,7 @@ from ..operations._arguments import (
 )
 from ..operations._batching import batch_at
 from ..operations._declaration import Declaration
-from ..operations._lowering import fill
+from ..operations._lowering import lower_results
 from ..operations._messages import (
     Messages,
     message_attributes,
@@ -33,7 +33,7 @@ from ..operations._messages import (
 from ..operations._transposes import inexact_tangents, is_inexact
 from ..operations.sendrecv import check_batch_of_tangents, mark_p
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import ShapedArray, ad, batching, convert, lower_with
+from ..xla.jax_compat import ShapedArray, ad, batching, convert
 from .start_and_wait import Avals, Flight, bind_start, merge
 
 
@@ -284,11 +284,7 @@ class CollectiveFlight(_HashedOnce):
     ) -> list[Any]:
         if self._forwarded is not None:
             return list(forwarded)
-        parts = self.operation.unwritten_rows(**self.params)
-        if parts:
-            clear = functools.partial(fill, value=0, parts=parts)
-            arrived = lower_with(ctx, lambda x: [clear(x)], arrived, self.arrivals())
-        return list(map(convert, arrived, self.results))
+        return lower_results(self.operation, ctx, arrived, self.results, self.params)
 
     @property
     def _linear_operands(self) -> int:

@@ -125,11 +125,11 @@ def start_call(
 
     The latter is for a call that only prepares another one, as an exchange of counts does.
     """
-    if type(operation) is not Exchange and any(map(is_tree, operands)):
-        return call_with_trees(_start_leaves, operation, communicator, operands, params)
     if type(operation) is Exchange:
         arrays = [x for tree in operands for x in tree.arrays(operation.name)]
         structure = operands[-1].structure
+    elif any(map(is_tree, operands)):
+        return call_with_trees(_start_leaves, operation, communicator, operands, params)
     else:
         pairs = zip(operation.operands, operands, strict=True)
         arrays = [array(operation.name, name, x) for name, x in pairs]

@@ -248,13 +248,7 @@ def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) ->
     # A message belongs to the call that waits for it, if there is a choice.
     sent = envelopes._replace(received=()) if envelopes and envelopes.received else None
     return call_in_program(
-        ctx,
-        flight.handler,
-        values,
-        attributes,
-        sent,
-        avals_in=avals,
-        avals_out=[TICKET],
+        ctx, flight.handler, values, attributes, sent, avals_in=avals, avals_out=[TICKET]
     )
 
 

@@ -128,22 +128,9 @@ def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
 
 
 def row_counts(
-    function: str, argument: str, counts: Any, communicator: Communicator
+    function: str, argument: str, counts: Any, size: int, members: str = "processes"
 ) -> tuple[int, ...]:
-    """The number of rows that each process sends or receives."""
-    return _row_counts(function, argument, counts, communicator.size, "processes")
-
-
-def neighbor_row_counts(
-    function: str, argument: str, counts: Any, size: int
-) -> tuple[int, ...]:
-    """The number of rows that each of `size` neighbors sends or receives."""
-    return _row_counts(function, argument, counts, size, "neighbors")
-
-
-def _row_counts(
-    function: str, argument: str, counts: Any, size: int, members: str
-) -> tuple[int, ...]:
+    """The number of rows that each of so many members sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, (Sequence, np.ndarray), counts)
     counts = tuple(integer(function, argument, count) for count in counts)

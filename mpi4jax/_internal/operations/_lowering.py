@@ -15,8 +15,10 @@ from ..mpi import device
 from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
 from ..xla.jax_compat import (
+    GPU_PLATFORMS,
     LoweredProgram,
     Primitive,
+    ShapedArray,
     calls_with,
     convert,
     forbid_aliasing,
@@ -56,14 +58,26 @@ def lower(operation: Declaration, ctx: Any, *operands: Any, **params: Any) -> Se
         avals_out=list(map(carrier_aval, written)),
         aliases={0: 0} if in_place else None,
     )
-    parts = operation.unwritten_rows(**params)
-    if parts:
-        clear = functools.partial(fill, value=0, parts=parts)
-        results = lower_with(ctx, lambda x: [clear(x)], results, [carrier_aval(written[0])])
     forwarded = operation.forwarded_operand(**params)
     if forwarded is not None:
         return [operands[forwarded]]
-    return list(map(convert, results, written))
+    return lower_results(operation, ctx, results, written, params)
+
+
+def lower_results(
+    operation: Declaration,
+    ctx: Any,
+    results: Sequence[Any],
+    avals: Sequence[ShapedArray],
+    params: dict[str, Any],
+) -> list[Any]:
+    """The results of an operation, from what its handler has written."""
+    parts = operation.unwritten_rows(**params)
+    if parts:
+        clear = functools.partial(fill, value=0, parts=parts)
+        carriers = list(map(carrier_aval, avals))
+        results = lower_with(ctx, lambda x: [clear(x)], results, carriers)
+    return list(map(convert, results, avals))
 
 
 def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
@@ -76,7 +90,7 @@ def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -
         return rule(ctx, *operands, **params)
 
     register_lowering(primitive, rule, platform="cpu")
-    for platform in device.PLATFORMS:
+    for platform in GPU_PLATFORMS:
         on_device = functools.partial(lower_on_device, platform)
         register_lowering(primitive, on_device, platform=platform)
 

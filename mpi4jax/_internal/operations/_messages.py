@@ -20,14 +20,7 @@ from ..layout.packing import Tree, as_words, from_words, word_of
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelope
 from ..xla.jax_compat import ShapedArray, convert, lower_with
-from ._arguments import (
-    PROC_NULL,
-    bytes_of,
-    dest_rank,
-    recv_tag,
-    send_tag,
-    source_rank,
-)
+from ._arguments import PROC_NULL, bytes_of, dest_rank, recv_tag, send_tag, source_rank
 
 
 class Messages(NamedTuple):

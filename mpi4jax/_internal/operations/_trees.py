@@ -17,7 +17,7 @@ from ._declaration import Declaration, get_operation
 
 def call_with_trees(
     call: Callable[..., Any],
-    operation: Any,
+    operation: Declaration,
     communicator: Communicator,
     operands: Sequence[Any],
     params: dict[str, Any],

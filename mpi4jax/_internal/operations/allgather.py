@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array, ArrayLike, Comm
+from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -13,8 +13,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like
 from ._declaration import get_operation
 from ._shared import SharedOperation
-
-T = TypeVar("T")
 
 
 class AllGather(SharedOperation):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import jax.numpy as jnp
 from jax import lax
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -24,8 +24,6 @@ from ._ragged import (
     first_rows,
 )
 from ._shared import SharedOperation
-
-T = TypeVar("T")
 
 
 class AllGatherV(SharedOperation):
@@ -144,6 +142,6 @@ def allgatherv(
         result = rows_operation(communicator, x, recvcounts, rows=rows, capacity=capacity)
         return fill_up(result, recvcounts, padding)
     needs_capacity(name, "counts", counts)
-    counts = row_counts(name, "counts", counts, communicator)
+    counts = row_counts(name, "counts", counts, communicator.size)
     check_rows(name, "x", x, counts[communicator.rank])
     return operation(communicator, x, counts=counts, shared=True)

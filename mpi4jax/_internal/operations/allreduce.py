@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from ..arguments.dtypes import OPERATORS, SUM
-from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
-
-T = TypeVar("T")
 
 
 class AllReduce(Reduction, SharedOperation):

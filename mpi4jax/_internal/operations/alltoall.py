@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm
+from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ._arguments import check_first_axis
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class AllToAll(Operation):

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, row_counts
-from ._ragged import (
-    CountsOperation,
-    RowsOperation,
-    check_padded,
-    counts_array,
-    fill_up,
-)
+from ._ragged import CountsOperation, RowsOperation, check_padded, counts_array, fill_up
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class AllToAllV(Operation):
@@ -135,8 +127,8 @@ def alltoallv(
         result = rows_operation(communicator, x, sendcounts, recvcounts, capacity=capacity)
         return fill_up(result, recvcounts, padding)
     needs_capacity(name, "sendcounts", sendcounts)
-    sendcounts = row_counts(name, "sendcounts", sendcounts, communicator)
-    recvcounts = row_counts(name, "recvcounts", recvcounts, communicator)
+    sendcounts = row_counts(name, "sendcounts", sendcounts, communicator.size)
+    recvcounts = row_counts(name, "recvcounts", recvcounts, communicator.size)
     rank = communicator.rank
     if sendcounts[rank] != recvcounts[rank]:
         raise ValueError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array, ArrayLike, Comm, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -15,8 +15,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank, zeros_after
 from ._declaration import get_operation
 from ._shared import SharedOperation
-
-T = TypeVar("T")
 
 
 class Bcast(SharedOperation):
@@ -40,13 +38,7 @@ class Bcast(SharedOperation):
         return cotangent if communicator.rank == root else jnp.zeros_like(cotangent)
 
     def transpose_unshared(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        root: int,
-        shared: bool,
-        communicator: Communicator,
+        self, cotangent: Any, x: Any, *, root: int, shared: bool, communicator: Communicator
     ) -> Any:
         total = get_operation("reduce").apply(
             cotangent, op_number=SUM, root=root, communicator=communicator

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype
-from ..arguments.types import Comm, RankTree
+from ..arguments.types import Comm, RankTree, T
 from ..forms.token import without_tokens
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -30,8 +30,6 @@ from ._messages import (
 )
 from ._transposes import inexact_tangents, is_inexact, tangents_of
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class Exchange(Operation):
@@ -111,16 +109,11 @@ class Exchange(Operation):
     def check_transpose(self, *, received: Messages, **_: Any) -> None:
         if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
             refuse_unknown_source(
-                "exchange with MPI.ANY_SOURCE or MPI.ANY_TAG",
-                "where the message came from",
+                "exchange with MPI.ANY_SOURCE or MPI.ANY_TAG", "where the message came from"
             )
 
     def transpose(
-        self,
-        *args: Any,
-        sent: Messages,
-        received: Messages,
-        communicator: Communicator,
+        self, *args: Any, sent: Messages, received: Messages, communicator: Communicator
     ) -> Any:
         count = sum(received.leaf_counts)
         cotangents, sendbuf = args[:count], args[count : -count or None]

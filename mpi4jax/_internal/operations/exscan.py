@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
-from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import without_tokens
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
-
-T = TypeVar("T")
 
 
 class ExScan(Reduction):

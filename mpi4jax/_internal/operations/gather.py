@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._declaration import get_operation
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class Gather(Operation):

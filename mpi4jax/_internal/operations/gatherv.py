@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
 from ._declaration import get_operation
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class GatherV(Operation):
@@ -81,7 +79,7 @@ def gatherv(
 
     """
     communicator = handles.communicator("gatherv", comm)
-    counts = row_counts("gatherv", "counts", counts, communicator)
+    counts = row_counts("gatherv", "counts", counts, communicator.size)
     check_rows("gatherv", "x", x, counts[communicator.rank])
     return operation(
         communicator, x, counts=counts, root=root_rank("gatherv", root, communicator)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from ..arguments.checks import renamed_argument
-from ..arguments.types import Array, ArrayLike, Comm
+from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
@@ -19,8 +19,6 @@ from ._arguments import bytes_of, like, padding
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class NeighborAllGather(Operation):

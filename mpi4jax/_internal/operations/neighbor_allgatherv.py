@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import renamed_argument
-from ..arguments.types import Array, ArrayLike, Comm, Counts
+from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
@@ -22,14 +22,12 @@ from ._arguments import (
     bytes_of_a_row,
     check_rows,
     like,
-    neighbor_row_counts,
     padding,
+    row_counts,
 )
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class NeighborAllGatherV(Operation):
@@ -56,12 +54,7 @@ class NeighborAllGatherV(Operation):
         return envelopes(communicator, repeat(bytes_of(x)), received)
 
     def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        counts: tuple[int, ...],
-        communicator: Communicator,
+        self, cotangent: Any, x: Any, *, counts: tuple[int, ...], communicator: Communicator
     ) -> Any:
         # Each neighbor has cotangents of its own for the rows that it was sent.
         _, destinations = neighbors_in(communicator)
@@ -108,7 +101,7 @@ def neighbor_allgatherv(
     name = "neighbor_allgatherv"
     communicator, neighbors = neighborhood(name, comm)
     sources = neighbors.sources
-    counts = neighbor_row_counts(name, "counts", counts, len(sources))
+    counts = row_counts(name, "counts", counts, len(sources), "neighbors")
     for source, count in zip(sources, counts, strict=True):
         if source.rank == communicator.rank:
             check_rows(name, "x", x, count)

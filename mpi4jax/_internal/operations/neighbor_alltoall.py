@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..arguments.checks import renamed_argument
-from ..arguments.types import Array, ArrayLike, Comm
+from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
@@ -18,8 +18,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, bytes_of_a_row, like, padding
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class NeighborAllToAll(Operation):

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..arguments.checks import renamed_argument
-from ..arguments.types import Array, ArrayLike, Comm, Counts
+from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import without_tokens
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
-from ._arguments import (
-    bytes_of_a_row,
-    check_rows,
-    like,
-    neighbor_row_counts,
-    padding,
-)
+from ._arguments import bytes_of_a_row, check_rows, like, padding, row_counts
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class NeighborAllToAllV(Operation):
@@ -36,11 +28,7 @@ class NeighborAllToAllV(Operation):
         return like(x, (sum(recvcounts), *x.shape[1:]))
 
     def unwritten_rows(
-        self,
-        *,
-        sendcounts: tuple[int, ...],
-        recvcounts: tuple[int, ...],
-        **params: Any,
+        self, *, sendcounts: tuple[int, ...], recvcounts: tuple[int, ...], **params: Any
     ) -> Sequence[tuple[int, int]]:
         sources, _ = neighbors_in(**params)
         return proc_null_blocks(sources, recvcounts)
@@ -118,8 +106,8 @@ def neighbor_alltoallv(
     name = "neighbor_alltoallv"
     communicator, neighbors = neighborhood(name, comm)
     sources, destinations, _ = neighbors
-    sendcounts = neighbor_row_counts(name, "sendcounts", sendcounts, len(destinations))
-    recvcounts = neighbor_row_counts(name, "recvcounts", recvcounts, len(sources))
+    sendcounts = row_counts(name, "sendcounts", sendcounts, len(destinations), "neighbors")
+    recvcounts = row_counts(name, "recvcounts", recvcounts, len(sources), "neighbors")
     sent = dict(zip(destinations, sendcounts, strict=True))
     for source, count in zip(sources, recvcounts, strict=True):
         if source.rank == communicator.rank and sent.get(source, count) != count:

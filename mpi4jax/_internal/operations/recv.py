@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
 from ..forms.token import LinearToken, without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -24,8 +24,6 @@ from ._linear import LinearOperation, get_linear
 from ._messages import NO_MESSAGES, Messages
 from ._trees import refuse_status_of_trees
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class Recv(Operation):

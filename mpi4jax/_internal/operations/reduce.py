@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Op
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
-
-T = TypeVar("T")
 
 
 class Reduce(Reduction):
@@ -45,13 +43,7 @@ class Reduce(Reduction):
         return total if communicator.rank == root else total + cotangent
 
     def definition(
-        self,
-        op_number: int,
-        result: Any,
-        x: Any,
-        *,
-        root: int,
-        communicator: Communicator,
+        self, op_number: int, result: Any, x: Any, *, root: int, communicator: Communicator
     ) -> Any:
         gathered = get_operation("gather").apply(x, root=root, communicator=communicator)
         is_root = communicator.rank == root

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
-
-T = TypeVar("T")
 
 
 class ReduceScatter(Reduction):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Op
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Op, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
-
-T = TypeVar("T")
 
 
 class ReduceScatterV(Reduction):
@@ -80,7 +78,7 @@ def reduce_scatterv(
 
     """
     communicator = handles.communicator("reduce_scatterv", comm)
-    counts = row_counts("reduce_scatterv", "counts", counts, communicator)
+    counts = row_counts("reduce_scatterv", "counts", counts, communicator.size)
     check_rows("reduce_scatterv", "x", x, sum(counts))
     op_number = handles.operator_number("reduce_scatterv", op)
     return operation(communicator, x, op_number=op_number, counts=counts)

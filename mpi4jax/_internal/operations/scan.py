@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Op
+from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
-
-T = TypeVar("T")
 
 
 class Scan(Reduction):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer
+from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -12,8 +12,6 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
 from ._declaration import get_operation
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class ScatterV(Operation):
@@ -78,7 +76,7 @@ def scatterv(
 
     """
     communicator = handles.communicator("scatterv", comm)
-    counts = row_counts("scatterv", "counts", counts, communicator)
+    counts = row_counts("scatterv", "counts", counts, communicator.size)
     root = root_rank("scatterv", root, communicator)
     rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
     check_rows("scatterv", "x", x, rows)

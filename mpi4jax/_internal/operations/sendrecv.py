@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Status
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
 from ..forms.token import without_tokens
 from ..mpi import handles
 from ..xla.jax_compat import (
@@ -32,8 +32,6 @@ from ._arguments import (
 )
 from ._messages import Messages
 from .primitive import Operation
-
-T = TypeVar("T")
 
 
 class SendRecv(Operation):

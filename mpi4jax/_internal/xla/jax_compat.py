@@ -22,7 +22,6 @@ import jax
 import jaxlib
 
 # jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
-import numpy as np
 from jax._src import (
     compilation_cache,
     config,
@@ -50,6 +49,7 @@ from jax._src.effects import (
 from jax._src.interpreters import ad as ad
 from jax._src.interpreters import batching as batching
 from jax._src.interpreters import mlir, pxla
+from jax._src.interpreters.mlir import ir_constant as ir_constant
 from jax._src.interpreters.mlir import token_type as token_type
 from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
@@ -228,10 +228,7 @@ def source_info_of(equation: Any) -> Iterator[None]:
     """Give everything that is traced meanwhile the source line of an equation."""
     stack = source_info_util.current_name_stack() + equation.source_info.name_stack
     traceback = equation.source_info.traceback
-    with (
-        source_info_util.user_context(traceback, name_stack=stack),
-        equation.ctx.manager,
-    ):
+    with source_info_util.user_context(traceback, name_stack=stack), equation.ctx.manager:
         yield
 
 
@@ -282,11 +279,6 @@ def lower_with(
     return list(lower_function(function, multiple_results=True)(inner, *values))
 
 
-def constant(array: np.ndarray[Any, Any]) -> Any:
-    """A constant array."""
-    return mlir.ir_constant(array)
-
-
 def convert(value: Any, aval: ShapedArray) -> Any:
     """Convert a value to a data type."""
     element = mlir.dtype_to_ir_type(aval.dtype)
@@ -310,10 +302,14 @@ def set_token(ctx: Any, effect: Effect, token: Any) -> None:
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
 
+#: JAX's platforms whose arrays are in device memory.
+GPU_PLATFORMS = ("cuda", "rocm")
+
+
 def is_for_gpus(ctx: Any) -> bool:
     """Whether the program is for GPUs."""
     platforms = ctx.platforms or ctx.module_context.platforms
-    return not {"cuda", "rocm"}.isdisjoint(platforms)
+    return not set(GPU_PLATFORMS).isdisjoint(platforms)
 
 
 def operand_of_call(result: Any, target: str) -> Any:

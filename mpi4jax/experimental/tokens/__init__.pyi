@@ -11,6 +11,7 @@ from ..._internal.arguments.types import (
     Op,
     RankTree,
     Status,
+    T,
     Token,
 )
 from ..._internal.nonblocking.requests import Request
@@ -72,7 +73,6 @@ __all__ = [
     "wait",
 ]
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 @overload
