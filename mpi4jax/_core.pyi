@@ -54,11 +54,16 @@ def describe_communicator(
 def free_communicator(comm_number: int) -> None:
     """Make calls on a communicator an error, and free the communicators made of it."""
 
-def follow_copies(world: int) -> None:
+def follow(world: int, comm_self: int) -> None:
     """Count the copies of `MPI_COMM_WORLD`, by its handle, and theirs.
 
-    By that, processes know which copy each other means.
+    By that, processes know which copy each other means. Calls are refused once MPI is about
+    to be finalised, which it says by that of `MPI_COMM_SELF`, and in processes that are
+    forked from this one.
     """
+
+def check_available() -> None:
+    """Raise a RuntimeError where MPI may not be called."""
 
 def share_default() -> None:
     """Say that others than mpi4jax may communicate on the default communicator."""
@@ -284,7 +289,6 @@ DEADLOCK: int
 def start_watching(
     rank: int,
     size: int,
-    comm_self: int,
     whereabouts: Callable[[Sequence[int]], Threads],
     *,
     report_after: float,
@@ -293,8 +297,8 @@ def start_watching(
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `comm_self` is the handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads
-    are: it gets the system's numbers of those that are in calls.
+    `whereabouts` says where Python's threads are: it gets the system's numbers of those
+    that are in calls.
     """
 
 def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-
 from mpi4jax import _core
 
 from .environment import settings
+from .forks import at_exit
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
 from .mpi import binding, context
@@ -56,4 +55,4 @@ def _end() -> None:
             _core.free_staging()
 
 
-atexit.register(_end)
+at_exit(_end)

@@ -155,3 +155,33 @@ def test_mpi_finalised_by_the_program(launch):
         ranks=2,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_calls_after_mpi_was_finalised(launch):
+    """Fails if MPI is called then: it ends the program."""
+    done = launch(
+        """
+        import jax, jax.numpy as jnp
+        from mpi4jax import notoken as mpi
+        from mpi4py import MPI
+
+        @jax.jit
+        def program(x):
+            return mpi.allreduce(x, op=MPI.SUM)
+
+        x = jnp.ones(3)
+        program(x).block_until_ready()
+        MPI.Finalize()
+        try:
+            program(x).block_until_ready()
+        except ValueError as error:
+            print(error)
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr
+    error = (
+        "FAILED_PRECONDITION: MPI was finalised before: call mpi4jax's operations before "
+        "MPI.Finalize()"
+    )
+    assert done.stdout.replace("\n", "") == error * 2

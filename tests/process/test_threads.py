@@ -9,15 +9,15 @@ PROGRAM = """
     from pathlib import Path
     import jax.numpy as jnp, mpi4jax
     from mpi4jax import diagnostics
-    from mpi4py import MPI
 
     diagnostics.watch()
-    mpi4jax.allreduce(jnp.ones(1), op=MPI.SUM)
+    request = mpi4jax.isendrecv(jnp.ones(1), jnp.ones(1), 0, 0)
     for task in Path("/proc/self/task").iterdir():
         name = (task / "comm").read_text().strip()
         if name.startswith("mpi4jax-"):
             status = dict(line.split(":", 1) for line in (task / "status").open())
             print(name, status["SigBlk"].strip())
+    mpi4jax.wait(request)
 """
 
 
@@ -27,7 +27,7 @@ def test_signals_go_to_the_threads_of_the_program(launch, tmp_path):
     done = launch(PROGRAM, MPI4JAX_TRACE=str(tmp_path / "trace"))
     assert done.returncode == 0, done.stderr
     masks = {name: int(mask, 16) for name, mask in map(str.split, done.stdout.splitlines())}
-    assert {"mpi4jax-watch", "mpi4jax-trace"} <= set(masks)
+    assert {"mpi4jax-watch", "mpi4jax-trace", "mpi4jax-progres"} <= set(masks)
     for name, mask in masks.items():
         blocked = {sent for sent in signal.Signals if mask >> (sent - 1) & 1}
         assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked, name

@@ -25,7 +25,7 @@ except RuntimeError as error:
 
 from mpi4jax import _core  # noqa: E402
 
-from ..watch.startup import follow_copies  # noqa: E402
+from ..watch.startup import follow  # noqa: E402
 from ..xla.effects import custom_call_target  # noqa: E402
 from ..xla.jax_compat import register_ffi_target  # noqa: E402
 
@@ -62,4 +62,4 @@ def load() -> None:
     operations[:] = [*(name for name, _ in on_host), "comm_split"]
     if MPI.Is_initialized():
         # As soon as possible: the processes have to know the same copies.
-        follow_copies()
+        follow()

@@ -92,6 +92,7 @@ def default_comm(
     """
     global _default_comm
     if _default_comm is None:
+        _core.check_available()
         unknown = "What the others do is not known before they do."
         with LateRankReport(doing, f"{rule} {unknown}"):
             _default_comm = MPI.COMM_WORLD.Clone()
@@ -128,6 +129,7 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
 
 
 def _register(comm: MPI.Intracomm, comm_number: int) -> Communicator:
+    _core.check_available()
     rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
     communicator = Communicator(comm_number, rank, size, _last_tag(comm), neighbors)
     _by_handle[_handleof(comm)] = communicator

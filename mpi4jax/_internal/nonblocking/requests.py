@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
@@ -21,6 +20,7 @@ from mpi4jax import _core
 from ..arguments.checks import array, reject
 from ..arguments.dtypes import avals_of
 from ..environment import settings
+from ..forks import at_exit
 from ..layout.packing import PackedGroup, Tree, is_tree, packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..operations._eager import EagerCalls, starting
@@ -235,7 +235,7 @@ def prepare() -> None:
     """Start the progress thread, and have requests reported that nobody waits for."""
     is_possible = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
     _core.set_pushing(settings.progress_thread and is_possible)
-    atexit.register(_finish)
+    at_exit(_finish)
 
 
 #: The seconds that requests which were not waited for have at the end of a program.

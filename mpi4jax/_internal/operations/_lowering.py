@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax import _core
+
 from ..arguments.dtypes import carrier_aval
 from ..mpi import device
 from ..xla import call_sites
@@ -109,6 +111,8 @@ def call_in_program(
     `envelopes` are the messages that the call sends and receives, and `awaited` those for
     which it is reported to wait.
     """
+    # A process that was forked would wait for XLA's compiler, whose threads it has not got.
+    _core.check_available()
     index = call_sites.note(ctx, envelopes, awaited)
     attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)

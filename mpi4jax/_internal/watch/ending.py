@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _sitebuiltins
-import atexit
 import dis
 import functools
 import sys
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 
 from mpi4jax import _core
 
+from ..forks import at_exit
 from ..xla.call_sites import Frame, current_line, describe_stack
 
 #: Reasons are cut here.
@@ -130,4 +130,4 @@ def tell() -> bool:
 def enable() -> None:
     """Note from now on why this process ends."""
     _ending.watch()
-    atexit.register(tell)
+    at_exit(tell)

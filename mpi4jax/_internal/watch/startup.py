@@ -21,21 +21,24 @@ from .whereabouts import whereabouts
 
 
 @functools.cache
-def follow_copies() -> None:
-    """Count the copies of COMM_WORLD, so that processes know which one each other means."""
-    _core.follow_copies(handle(MPI.COMM_WORLD))
+def follow() -> None:
+    """Count the copies of COMM_WORLD, so that processes know which one each other means.
+
+    Has operations fail once MPI is finalised, and in processes that are forked from this
+    one. MPI is initialised by now.
+    """
+    _core.follow(handle(MPI.COMM_WORLD), handle(MPI.COMM_SELF))
 
 
 @functools.cache
 def start() -> None:
     """Start the watching thread. MPI is initialised by now."""
     comm = MPI.COMM_WORLD
-    follow_copies()
+    follow()
     _core.set_world(handle(comm))
     _core.start_watching(
         comm.Get_rank(),
         comm.Get_size(),
-        handle(MPI.COMM_SELF),
         whereabouts,
         report_after=settings.hang_report or math.inf,
         timeout=settings.timeout,

@@ -12,7 +12,7 @@ use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
-use crate::mpi::Abi;
+use crate::mpi::{Abi, check_available};
 use crate::recorder::Operation;
 use crate::xla::{self, Buffer, Frame, Handler};
 
@@ -143,6 +143,7 @@ fn run<A: Abi, M: Memory>(
     memory: M,
     body: impl FnOnce(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
+    check_available()?;
     let mut call = Call::begin(operation, frame, memory)?;
     if check_is_enabled() {
         call.check_before()?;
@@ -157,6 +158,7 @@ fn start<A: Abi, M: Memory>(
     memory: M,
     body: fn(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
+    check_available()?;
     let mut call = Call::begin(operation, frame, memory)?;
     if check_is_enabled() {
         call.check_before()?;

@@ -31,8 +31,8 @@ pub trait Core: Sync {
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     fn status_ignore(&self) -> usize;
 
-    /// Counts the copies of `MPI_COMM_WORLD`, and theirs.
-    fn follow_copies(&self, world: usize);
+    /// Counts the copies of `MPI_COMM_WORLD`, and theirs, and is told when MPI can't be called any more.
+    fn follow(&self, world: usize, comm_self: usize);
 
     /// The lineage of a communicator, if it is a copy that is followed.
     fn lineage_of(&self, comm: usize) -> Option<Lineage>;
@@ -41,7 +41,7 @@ pub trait Core: Sync {
     fn free_communicator(&self, comm_number: usize);
 
     /// Starts the thread that watches calls.
-    fn start_watching(&self, start: Start, comm_self: usize);
+    fn start_watching(&self, start: Start);
 
     /// Has this MPI answer JAX's collectives.
     fn serve_jax(&self, handles: Vec<usize>, members: Vec<i32>, rank: i32, devices: Devices);
@@ -78,9 +78,11 @@ impl<A: Abi> Core for Binding<A> {
         self.constants.status_ignore
     }
 
-    fn follow_copies(&self, world: usize) {
+    fn follow(&self, world: usize, comm_self: usize) {
         if let Some(functions) = A::functions().get() {
             mpi::follow_copies(functions, A::Comm::from_raw(world));
+            mpi::follow_end(functions, A::Comm::from_raw(comm_self));
+            mpi::before_finalize(ops::stop_pushing);
         }
     }
 
@@ -92,8 +94,8 @@ impl<A: Abi> Core for Binding<A> {
         ops::free_communicator::<A>(comm_number);
     }
 
-    fn start_watching(&self, start: Start, comm_self: usize) {
-        watch::start::<A>(start, comm_self);
+    fn start_watching(&self, start: Start) {
+        watch::start::<A>(start);
     }
 
     fn serve_jax(&self, handles: Vec<usize>, members: Vec<i32>, rank: i32, devices: Devices) {

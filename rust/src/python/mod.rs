@@ -34,8 +34,8 @@ mod _core {
 
     #[pymodule_export]
     use super::objects::{
-        describe_communicator, follow_copies, free_communicator, set_communicator, set_datatype,
-        set_neighbors, set_operator, set_status, set_world, share_default,
+        check_available, describe_communicator, follow, free_communicator, set_communicator,
+        set_datatype, set_neighbors, set_operator, set_status, set_world, share_default,
     };
 
     #[pymodule_export]

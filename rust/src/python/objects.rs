@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::binding::loaded;
@@ -60,12 +61,19 @@ pub fn free_communicator(comm_number: usize) {
 }
 
 /// Counts the copies of `MPI_COMM_WORLD`, by its handle, and theirs, so that ranks know which copy
-/// each other means.
+/// each other means. Refuses calls once MPI is about to be finalised, which it says by that of
+/// `MPI_COMM_SELF`, and in processes that are forked from this one.
 #[pyfunction]
-pub fn follow_copies(world: usize) {
+pub fn follow(world: usize, comm_self: usize) {
     if let Some(core) = loaded() {
-        core.follow_copies(world);
+        core.follow(world, comm_self);
     }
+}
+
+/// Raises an error where MPI may not be called.
+#[pyfunction]
+pub fn check_available() -> PyResult<()> {
+    mpi::check_available().map_err(|error| PyRuntimeError::new_err(error.message))
 }
 
 /// Says that others than mpi4jax may communicate on the default communicator.

@@ -22,15 +22,14 @@ type Whereabouts = (
     bool,
 );
 
-/// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`. `comm_self` is
-/// the handle of `MPI_COMM_SELF`. `whereabouts` says where Python's threads are; it gets the system's
-/// numbers of those that are in calls.
+/// Starts to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
+/// `whereabouts` says where Python's threads are; it gets the system's numbers of those that are in
+/// calls.
 #[pyfunction]
-#[pyo3(signature = (rank, size, comm_self, whereabouts, *, report_after, timeout, end_deadlocks))]
+#[pyo3(signature = (rank, size, whereabouts, *, report_after, timeout, end_deadlocks))]
 pub fn start_watching(
     rank: i32,
     size: i32,
-    comm_self: usize,
     whereabouts: Py<PyAny>,
     report_after: f64,
     timeout: Option<f64>,
@@ -69,7 +68,7 @@ pub fn start_watching(
         settings,
     };
     if let Some(core) = loaded() {
-        core.start_watching(start, comm_self);
+        core.start_watching(start);
     }
 }
 

@@ -54,11 +54,6 @@ impl Drop for Claim {
     }
 }
 
-/// The calling thread is one of the core from now on.
-pub fn claim() {
-    mem::forget(Claim::new());
-}
-
 /// Whether a thread is one of the core.
 pub fn is_own(thread: u32) -> bool {
     lock(&CORE_THREADS).contains(&thread)

@@ -19,5 +19,5 @@ mod watcher;
 pub use mailbox::Objects;
 pub use python_threads::{Ask, Python, set_ask};
 pub use round::{Question, RoundId};
-pub use thread::{Start, connect, end_with, finish, start};
+pub use thread::{Start, connect, end_with, start};
 pub use watcher::{Action, Alarm, Process, Settings, Watcher, WatcherMessage};

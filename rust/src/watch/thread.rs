@@ -1,8 +1,6 @@
 //! The thread that watches the calls of this process.
 
 use std::collections::HashSet;
-use std::ffi::{c_int, c_void};
-use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -16,7 +14,7 @@ use crate::diagnosis::{DEADLOCK, End};
 use crate::lock::lock;
 use crate::log;
 use crate::memory::gpu_aware;
-use crate::mpi::{Abi, Functions, Handle, exit_at_once};
+use crate::mpi::{Abi, Functions, before_finalize, exit_at_once};
 use crate::ops;
 use crate::recorder::os_thread;
 
@@ -63,9 +61,9 @@ pub fn connect(objects: Objects, hosts: Vec<String>) {
     *lock(&OBJECTS) = Some(objects);
 }
 
-/// Called by MPI when it is about to be finalised: waits until all processes are there, as MPI
+/// Called when MPI is about to be finalised: waits until all processes are there, as MPI
 /// itself would do next. So each of them answers as long as others wait.
-pub fn finish() {
+fn finish() {
     end_with_default();
     IS_ENDING.store(true, Ordering::Release);
     wake();
@@ -82,8 +80,8 @@ fn end_with_default() {
     });
 }
 
-/// Starts the thread. `comm_self` is mpi4py's number for `MPI_COMM_SELF`.
-pub fn start<A: Abi>(start: Start, comm_self: usize) {
+/// Starts the thread.
+pub fn start<A: Abi>(start: Start) {
     let Some(functions) = A::functions().get() else {
         return;
     };
@@ -91,49 +89,10 @@ pub fn start<A: Abi>(start: Start, comm_self: usize) {
     if thread.is_some() {
         return;
     }
-    call_when_finalised(functions, A::Comm::from_raw(comm_self));
+    before_finalize(finish);
     note_interrupts();
     let watch = move || watch::<A>(functions, start);
     *thread = os_thread::spawn("mpi4jax-watch", watch).ok();
-}
-
-/// Has MPI call [`finish`] at the begin of `MPI_Finalize`: it then deletes the attributes of
-/// `MPI_COMM_SELF` (MPI-4.1 §11.2.4).
-fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
-    unsafe extern "C" fn copy<A: Abi>(
-        _: A::Comm,
-        _: c_int,
-        _: *mut c_void,
-        _: *mut c_void,
-        _: *mut c_void,
-        flag: *mut c_int,
-    ) -> c_int {
-        // SAFETY: MPI lends the flag. Copies of the communicator don't get the attribute.
-        unsafe { *flag = 0 };
-        0
-    }
-    unsafe extern "C" fn delete<A: Abi>(
-        _: A::Comm,
-        _: c_int,
-        _: *mut c_void,
-        _: *mut c_void,
-    ) -> c_int {
-        finish();
-        0
-    }
-    let mut keyval = 0;
-    // SAFETY: both functions live for good, and the key may be written.
-    unsafe {
-        let made = (functions.comm_create_keyval)(
-            Some(copy::<A>),
-            Some(delete::<A>),
-            &raw mut keyval,
-            ptr::null_mut(),
-        );
-        if made == 0 {
-            (functions.comm_set_attr)(comm_self, keyval, ptr::null_mut());
-        }
-    }
 }
 
 fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {

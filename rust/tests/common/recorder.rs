@@ -205,6 +205,25 @@ pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
     outcome
 }
 
+static DELETE_ATTRIBUTE: Mutex<DeleteAttribute<Recorder>> = Mutex::new(None);
+
+unsafe extern "C" fn comm_create_keyval(
+    _: CopyAttribute<Recorder>,
+    delete: DeleteAttribute<Recorder>,
+    _: *mut c_int,
+    _: *mut c_void,
+) -> c_int {
+    *DELETE_ATTRIBUTE.lock().unwrap() = delete;
+    0
+}
+
+/// Begins to finalise MPI: deletes an attribute of `MPI_COMM_SELF`, of the key that was made last.
+pub fn finalize() {
+    let delete = DELETE_ATTRIBUTE.lock().unwrap().unwrap();
+    // SAFETY: the function takes what MPI gives it.
+    unsafe { delete(0, 0, ptr::null_mut(), ptr::null_mut()) };
+}
+
 /// The number that `MPI_Comm_split` adds to the handle of a communicator.
 pub const REVERSED: i64 = 0x1000;
 
@@ -344,6 +363,7 @@ unsafe extern "C" fn cancel(request: *mut c_int) -> c_int {
 fn functions() -> Functions<Recorder> {
     let mut functions = Functions {
         cancel,
+        comm_create_keyval,
         comm_free,
         comm_split,
         error_string,

@@ -1,0 +1,14 @@
+"""Processes that are forked from this one: they have its objects, but no MPI."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections.abc import Callable
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Call a function at the exit of this process, but of none that is forked from it."""
+    atexit.register(function)
+    os.register_at_fork(after_in_child=functools.partial(atexit.unregister, function))
