@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -60,13 +60,8 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
         cls._run = wrapper(cls._run)
 
 
-class _Mode(threading.local):
-    """A function that a thread calls in place of all operations, if it is not None."""
-
-    start: Callable[..., Any] | None = None
-
-
-_mode = _Mode()
+#: What is called in place of all operations, if it is not None.
+_start: ContextVar[Callable[..., Any] | None] = ContextVar("start", default=None)
 
 
 @contextlib.contextmanager
@@ -77,26 +72,11 @@ def starting(start: Callable[..., Any] | None) -> Iterator[None]:
         start: Gets the operation, and what it is called with. None has calls made again.
 
     """
-    before, _mode.start = _mode.start, start
+    token = _start.set(start)
     try:
         yield
     finally:
-        _mode.start = before
-
-
-def on_result(function: Callable[..., T]) -> Callable[..., T]:
-    """Have a function of an operation's result wait for it, if it is a request.
-
-    Further positional arguments are arrays, and the others are hashable.
-    """
-
-    @functools.wraps(function)
-    def call(result: Any, *arrays: Any, **params: Any) -> Any:
-        if hasattr(result, "then"):
-            return result.then(function, *arrays, **params)
-        return function(result, *arrays, **params)
-
-    return call
+        _start.reset(token)
 
 
 @makes_eager_calls
@@ -105,8 +85,9 @@ class EagerCalls(Declaration):
 
     def __call__(self, communicator: Communicator, *operands: Any, **params: Any) -> Any:
         """Call MPI for a user, whose arrays are still to be checked."""
-        if _mode.start is not None:
-            return _mode.start(self, communicator, *operands, **params)
+        start = _start.get()
+        if start is not None:
+            return start(self, communicator, *operands, **params)
         for operand in operands:
             if type(operand) not in PLAIN_TYPES:
                 if any(map(is_tree, operands)):

@@ -14,7 +14,6 @@ from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
 from ..xla.call_sites import Envelope, Envelopes
 from ._arguments import fill_leaves
-from ._eager import on_result
 from ._lowering import fill
 
 
@@ -67,20 +66,15 @@ def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Env
     return tuple(Envelope(*neighbor, size) for neighbor, size in pairs)
 
 
+_fill = functools.partial(jax.jit, static_argnums=2)(fill)
+
+
 def fill_blocks(
     result: Any, padding: Sequence[Any], parts: tuple[tuple[int, int], ...]
 ) -> Any:
     """The result with the padding of each array in the parts that no process sends."""
     if not parts:
         return result
-    return _fill_leaves(result, padding, parts=parts)
-
-
-_fill = functools.partial(jax.jit, static_argnums=2)(fill)
-
-
-@on_result
-def _fill_leaves(
-    result: Any, padding: Sequence[Any], *, parts: tuple[tuple[int, int], ...]
-) -> Any:
+    if hasattr(result, "then"):  # a request: the result is not there yet
+        return result.then(fill_blocks, padding, parts=parts)
     return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)
