@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::iter;
 
-use _core::recorder::{self, Array, Awaited, Record};
+use _core::recorder::{self, Array, Awaited, Operation, Record, Recordable, Scope};
 
 mod common;
 use common::recorder::*;
@@ -257,4 +257,92 @@ fn a_call_in_progress_keeps_its_record() {
     let skipped = OTHERS / 1024;
     let after = recorder::recorded().end;
     assert!((OTHERS + 1..OTHERS + 2 + skipped).contains(&(after - before)));
+}
+
+/// A call that does something while its record is written.
+struct During<F>(i64, F);
+
+impl<F: Fn()> Recordable for During<F> {
+    fn sent(&self) -> Option<(i32, i64)> {
+        Some((F32, self.0))
+    }
+
+    fn received(&self) -> Option<(i32, i64)> {
+        self.1();
+        Some((F32, self.0))
+    }
+
+    fn integers(&self, mut see: impl FnMut(usize, i64)) {
+        see(0, self.0);
+    }
+
+    fn attribute_names(&self) -> Vec<String> {
+        vec!["tag".into()]
+    }
+}
+
+static CALL: Operation = Operation::new("call", Scope::Message);
+
+fn begin(count: i64) -> recorder::Recording {
+    recorder::begin(&CALL, &During(count, || ()), RANK_0)
+}
+
+/// Fails if the calls of other threads that come around the ring write into the record, too.
+#[test]
+fn a_record_is_written_by_one_call() {
+    let _alone = alone();
+    let others = || {
+        for count in 1..5000 {
+            drop(begin(count));
+        }
+    };
+    let call = During(7, || {
+        std::thread::scope(|scope| scope.spawn(others).join().unwrap())
+    });
+    let recording = recorder::begin(&CALL, &call, RANK_0);
+    let record = recording.record().unwrap();
+    assert_eq!((record.sent, record.received), (array(7), array(7)));
+    assert_eq!(record.attribute("tag"), Some(7));
+    assert_eq!(record.end, None);
+    assert_eq!(recorder::in_progress(), [recording.id()]);
+}
+
+/// Fails if calls take each other's records where there are too many of them.
+#[test]
+fn more_calls_at_once_than_records() {
+    const KEPT: usize = 1024;
+    let _alone = alone();
+    let recordings: Vec<_> = (0..2 * KEPT as i64).map(begin).collect();
+    let in_progress = recorder::in_progress();
+    assert_eq!(in_progress.len(), KEPT);
+    for (recording, count) in recordings.iter().zip(0..).take(KEPT) {
+        assert_eq!(recording.record().unwrap().sent, array(count));
+    }
+    assert!(recordings[KEPT].record().is_none());
+    drop(recordings);
+    assert!(recorder::in_progress().is_empty());
+    assert_eq!(begin(3).record().unwrap().sent, array(3));
+}
+
+/// Fails if a call is not counted as another one is made at the same time.
+#[test]
+fn calls_at_once_on_a_communicator_are_counted() {
+    const CALLS: u64 = 100_000;
+    static COLLECTIVE: Operation = Operation::new("collective", Scope::All);
+    let _alone = alone();
+    let communicator = new_communicator().0;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..CALLS {
+                    drop(recorder::begin(
+                        &COLLECTIVE,
+                        &During(1, || ()),
+                        communicator,
+                    ));
+                }
+            });
+        }
+    });
+    assert_eq!(recorder::calls_on(communicator), 2 * CALLS);
 }

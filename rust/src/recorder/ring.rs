@@ -1,10 +1,10 @@
 //! The records, in a ring.
 //!
-//! A call takes the next slot by one atomic increment, and fills it by plain stores. A reader copies
-//! a slot and compares its number before and after: a copy of a slot that was being written
-//! meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread that hangs
-//! in MPI has its record where others see it. The record of a call in progress is never overwritten:
-//! a call whose slot is occupied by one takes the next slot.
+//! A call takes the next slot by one atomic increment, claims it by one exchange, and fills it by plain
+//! stores. A reader copies a slot and compares its number before and after: a copy of a slot that was
+//! being written meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread
+//! that hangs in MPI has its record where others see it. A record that is being written, or that of a
+//! call in progress, is never overwritten: a call whose slot is occupied by one takes the next slot.
 
 use std::ops::Range;
 use std::ptr;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
 };
-use std::sync::{Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ impl Record {
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// The id of the call, or 0 while the record is written.
+    /// The id of the call, or [`WRITING`]. 0 before the first call.
     id: AtomicU64,
     operation: AtomicPtr<Operation>,
     sequence: AtomicU64,
@@ -115,11 +115,32 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
+/// The id in a slot while its record is written.
+const WRITING: u64 = u64::MAX;
+
+/// The slot of all calls for which the ring has no room. Nobody reads it.
+static NO_SLOT: LazyLock<Slot> = LazyLock::new(Slot::default);
+
 impl Slot {
-    /// Whether it holds a call that is in progress.
+    /// Takes the slot for a call, unless it has one that is being written or in progress.
     #[inline(always)]
-    fn is_occupied(&self) -> bool {
-        self.end.load(Relaxed) == 0 && self.id.load(Relaxed) != 0
+    fn claim(&self) -> bool {
+        let before = self.id.load(Acquire);
+        let is_over = || before != WRITING && self.end.load(Acquire) != 0;
+        // A thread may have come so far and no further while others filled the whole ring.
+        (before == 0 || is_over())
+            && self
+                .id
+                .compare_exchange(before, WRITING, Relaxed, Relaxed)
+                .is_ok()
+    }
+
+    /// The id of the call that it has, if that is in progress.
+    fn in_progress(&self) -> Option<u64> {
+        let id = self.id.load(Acquire);
+        let is_in_progress = ![0, WRITING].contains(&id) && self.end.load(Relaxed) == 0;
+        fence(Acquire);
+        (is_in_progress && self.id.load(Relaxed) == id).then_some(id)
     }
 }
 
@@ -182,30 +203,37 @@ impl Ring {
             self.wait(id);
         }
         let slot = self.slot(id);
-        if slot.is_occupied() {
-            return self.next_free(id);
+        if slot.claim() {
+            return (slot, id);
         }
-        (slot, id)
+        self.next_free(id)
     }
 
     /// The slot of the next call, where that for this id is occupied.
     #[cold]
     #[inline(never)]
     fn next_free(&self, mut id: u64) -> (&Slot, u64) {
-        // If all of them are, there are more calls in progress than the ring has room for.
         for _ in 0..self.slots.len() {
-            if !self.slot(id).is_occupied() {
-                break;
-            }
-            if self.limit.load(Relaxed) != NO_LIMIT {
-                lock(&self.skipped).push(id);
-            }
+            self.skip(id);
             id = self.count.fetch_add(1, Relaxed) + 1;
             if self.is_taken(id) {
                 self.wait(id);
             }
+            let slot = self.slot(id);
+            if slot.claim() {
+                return (slot, id);
+            }
         }
-        (self.slot(id), id)
+        // There are more calls in progress than the ring has room for.
+        self.skip(id);
+        (&NO_SLOT, id)
+    }
+
+    /// Notes that no record has this id.
+    fn skip(&self, id: u64) {
+        if self.limit.load(Relaxed) != NO_LIMIT {
+            lock(&self.skipped).push(id);
+        }
     }
 
     #[inline(always)]
@@ -284,7 +312,6 @@ pub fn begin(
     communicator: i64,
 ) -> Recording {
     let (slot, id) = Ring::get().next();
-    slot.id.store(0, Relaxed);
     fence(Release);
 
     let sequence = if operation.is_collective() {
@@ -325,19 +352,15 @@ pub fn begin(
     Recording { slot, id }
 }
 
-/// The position of a collective call among those on the communicator.
-///
-/// Nothing is lost by counting without a lock: to call two of them at once would be an error
-/// (MPI-4.1 §6.14).
+/// The position of a collective call among those on the communicator. Two of them at once are an error
+/// of the program (MPI-4.1 §6.14), which is then told of calls that have positions of their own.
 #[inline(always)]
 fn next_on(communicator: i64) -> u64 {
     let count = SEQUENCES.get(communicator).unwrap_or_else(|| {
         // Calls on other numbers than communicators have were refused before.
         SEQUENCES.get_or_grow(usize::try_from(communicator).unwrap_or(0))
     });
-    let sequence = count.load(Relaxed) + 1;
-    count.store(sequence, Relaxed);
-    sequence
+    count.fetch_add(1, Relaxed) + 1
 }
 
 /// How many collective calls there were on a communicator.
@@ -440,9 +463,8 @@ impl Progress {
 impl Drop for Recording {
     #[inline(always)]
     fn drop(&mut self) {
-        // Others may have made so many calls meanwhile that the slot is another's by now.
         if self.slot.id.load(Relaxed) == self.id {
-            self.slot.end.store(now().0, Relaxed);
+            self.slot.end.store(now().0, Release);
         }
     }
 }
@@ -496,8 +518,7 @@ pub fn record(id: u64) -> Option<Record> {
 /// The ids of the calls in progress, the oldest first.
 pub fn in_progress() -> Vec<u64> {
     let slots = Ring::get().slots.iter();
-    let occupied = slots.filter(|slot| slot.is_occupied());
-    let mut ids: Vec<u64> = occupied.map(|slot| slot.id.load(Relaxed)).collect();
+    let mut ids: Vec<u64> = slots.filter_map(Slot::in_progress).collect();
     ids.sort_unstable();
     ids
 }
