@@ -3,6 +3,7 @@
 mod abi;
 mod abort;
 mod availability;
+mod buffers;
 pub mod functions;
 mod growing_list;
 pub mod half_float;
@@ -17,6 +18,7 @@ mod types;
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, exit_at_once, set_world};
 pub use availability::{before_finalize, check_available, follow_end, is_available, is_forked};
+pub use buffers::{RecvBuffer, SendBuffer};
 pub use functions::{
     CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };

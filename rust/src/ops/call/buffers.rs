@@ -1,64 +1,36 @@
 //! The arrays of a call, as MPI is told about them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
 use super::Call;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, REGISTRY};
+use crate::mpi::{Abi, Datatype, REGISTRY, RecvBuffer, SendBuffer};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
-/// `count` elements of `datatype` at an address (MPI-4.1 §3.2.2).
-#[derive(Clone, Copy)]
-pub struct MpiBuffer<P> {
-    pub address: P,
-    pub count: i64,
-    pub datatype: Datatype,
-}
-
-/// A buffer that MPI reads.
-pub type SendBuffer = MpiBuffer<*const c_void>;
-/// A buffer that MPI writes.
-pub type RecvBuffer = MpiBuffer<*mut c_void>;
-
-impl SendBuffer {
-    /// The buffer as one that MPI may write, for types that hold both kinds.
-    pub fn cast_mut(self) -> RecvBuffer {
-        MpiBuffer {
-            address: self.address.cast_mut(),
-            count: self.count,
-            datatype: self.datatype,
-        }
-    }
-}
-
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// An operand as MPI reads it.
-    pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer> {
+    pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
         if self.is_nonblocking() {
             return self.copy_operand(operand);
         }
         let (datatype, bytes) = measure(operand)?;
-        Ok(MpiBuffer {
-            address: self.in_memory(|memory| memory.read(operand, bytes))?,
-            count: operand.count,
-            datatype,
-        })
+        let address = self.in_memory(|memory| memory.read(operand, bytes))?;
+        // SAFETY: XLA lends the operand for the time of the call.
+        Ok(unsafe { SendBuffer::new(address, operand.count, datatype) })
     }
 
     /// A result as MPI writes it.
-    pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer> {
+    pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
         if self.is_nonblocking() {
             return self.room_for(result);
         }
         let (datatype, bytes) = measure(result)?;
-        Ok(MpiBuffer {
-            address: self.in_memory(|memory| memory.write(result, bytes))?,
-            count: result.count,
-            datatype,
-        })
+        let address = self.in_memory(|memory| memory.write(result, bytes))?;
+        // SAFETY: XLA lends the result for the time of the call.
+        Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
     }
 
     /// The one result of the call, or what it will be if the call is nonblocking.
@@ -115,13 +87,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(None)
     }
 
-    /// The address of a result, or null where MPI does not look at it.
-    pub fn recv_address(&self, result: Option<&Buffer>) -> Result<*mut c_void> {
-        result.map_or(Ok(ptr::null_mut()), |result| {
-            Ok(self.recv_buffer(result)?.address)
-        })
-    }
-
     /// The operand that only root has, if this is root.
     pub fn operand_at_root(&self, root: c_int) -> Result<Option<Buffer<'a>>> {
         if self.communicator.rank != root {
@@ -132,27 +97,20 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(Some(operand))
     }
 
-    /// The address of an operand, or null where MPI does not look at it.
-    pub fn send_address(&self, operand: Option<&Buffer>) -> Result<*const c_void> {
-        operand.map_or(Ok(ptr::null()), |operand| {
-            Ok(self.send_buffer(operand)?.address)
-        })
-    }
-
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
     /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
     pub fn both_buffers(
         &self,
         operand: &Buffer,
         result: &Buffer,
-    ) -> Result<(SendBuffer, RecvBuffer)> {
+    ) -> Result<(SendBuffer<'_>, RecvBuffer<'_>)> {
         let recv = self.recv_buffer(result)?;
         if self.is_nonblocking() {
             return Ok((self.copy_into_result(operand, 0)?, recv));
         }
         let mut send = self.send_buffer(operand)?;
-        if send.address == recv.address {
-            send.address = A::constants().in_place as *const c_void;
+        if send.begins_where(&recv) {
+            send = SendBuffer::in_place(send.count(), send.datatype());
         }
         Ok((send, recv))
     }

@@ -8,11 +8,11 @@
 use std::ffi::c_int;
 
 use super::Call;
-use super::buffers::{MpiBuffer, RecvBuffer, SendBuffer, measure};
+use super::buffers::measure;
 use super::in_flight::Arrival;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
-use crate::mpi::{Abi, Datatype};
+use crate::mpi::{Abi, Datatype, RecvBuffer, SendBuffer};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::XLA_FFI_DataType;
@@ -26,7 +26,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// Copies an operand to a block of its own.
     #[cold]
-    pub(super) fn copy_operand(&self, operand: &Buffer) -> Result<SendBuffer> {
+    pub(super) fn copy_operand(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
         let (datatype, bytes) = measure(operand)?;
         let mut block = Block::take(bytes);
         self.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
@@ -34,16 +34,13 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         if let Some(departure) = &self.departure {
             departure.borrow_mut().add_block(block);
         }
-        Ok(MpiBuffer {
-            address,
-            count: operand.count,
-            datatype,
-        })
+        // SAFETY: the block is the flight's, which outlives the call.
+        Ok(unsafe { SendBuffer::new(address, operand.count, datatype) })
     }
 
     /// Makes room for a result.
     #[cold]
-    pub(super) fn room_for(&self, result: &Buffer) -> Result<RecvBuffer> {
+    pub(super) fn room_for(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
         let (datatype, bytes) = measure(result)?;
         let mut block = Block::take(bytes);
         let address = block.address(0).cast();
@@ -54,17 +51,14 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             let arrival = Arrival::whole(array, datatype, block, bytes);
             departure.arrivals.push(arrival);
         }
-        Ok(MpiBuffer {
-            address,
-            count: result.count,
-            datatype,
-        })
+        // SAFETY: the block is the flight's, which outlives the call.
+        Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
     }
 
     /// Copies an operand to where it is a part of the last result, `start` bytes from the begin of
     /// that. MPI takes `MPI_IN_PLACE` for its address then.
     #[cold]
-    pub fn copy_into_result(&self, operand: &Buffer, start: usize) -> Result<SendBuffer> {
+    pub fn copy_into_result(&self, operand: &Buffer, start: usize) -> Result<SendBuffer<'_>> {
         let (datatype, bytes) = measure(operand)?;
         if let Some(departure) = &self.departure
             && let Some(block) = departure.borrow_mut().last_block()
@@ -72,16 +66,12 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             let part = block.part(start..start + bytes);
             self.in_memory(|memory| memory.load(operand, part))?;
         }
-        Ok(MpiBuffer {
-            address: A::constants().in_place as *const _,
-            count: operand.count,
-            datatype,
-        })
+        Ok(SendBuffer::in_place(operand.count, datatype))
     }
 
     /// An operand that has a block in the last result, where a nonblocking call has it sent from.
     #[inline(always)]
-    pub fn send_block_of(&self, operand: &Buffer, rank: c_int) -> Result<SendBuffer> {
+    pub fn send_block_of(&self, operand: &Buffer, rank: c_int) -> Result<SendBuffer<'_>> {
         if !self.is_nonblocking() {
             return self.send_buffer(operand);
         }

@@ -14,9 +14,8 @@ use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, Status};
+use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, RecvBuffer, Status};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{MpiBuffer, RecvBuffer};
 use crate::recorder::{self, Array, Record};
 
 /// The envelope and the array of a message, which travel ahead of it.
@@ -97,18 +96,14 @@ pub struct Labelled {
 pub struct Refusal {
     pub error: Error,
     /// Where it is received, and what its elements are, unless that was the message.
-    room: Option<(Vec<u8>, i64, Datatype)>,
+    room: Option<(Vec<u8>, Datatype)>,
 }
 
 impl Refusal {
     /// Where the message is received, unless it has been.
-    pub fn buffer(&mut self) -> Option<RecvBuffer> {
-        let (bytes, count, datatype) = self.room.as_mut()?;
-        Some(MpiBuffer {
-            address: bytes.as_mut_ptr().cast(),
-            count: *count,
-            datatype: *datatype,
-        })
+    pub fn buffer(&mut self) -> Option<RecvBuffer<'_>> {
+        let (bytes, datatype) = self.room.as_mut()?;
+        Some(RecvBuffer::of(&mut bytes[..], *datatype))
     }
 }
 
@@ -336,7 +331,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let bytes = vec![0; label.count.max(0) as usize * datatype.size];
         Ok(Some(Refusal {
             error,
-            room: Some((bytes, label.count, datatype)),
+            room: Some((bytes, datatype)),
         }))
     }
 

@@ -1,10 +1,12 @@
 //! Collective operations that move arrays whose blocks have one size (MPI-4.1 §6.3 to §6.8).
 
+use std::ptr;
+
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::Abi;
+use crate::mpi::{Abi, RecvBuffer};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{MpiBuffer, block_for_each};
+use crate::ops::call::buffers::block_for_each;
 use crate::ops::call::counts::{Collective, Count, invoke};
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::pieces::pieces;
@@ -15,21 +17,21 @@ pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = call.result_of_blocks(&operand, call.communicator.size)?;
     let recv = call.recv_buffer(&result)?;
     let send = call.send_block_of(&operand, call.communicator.rank)?;
-    let block = call.typed_count(send.count, send.datatype)?;
+    let block = call.typed_count(send.count(), send.datatype())?;
     call.collective(
         &Access::WHOLE,
         ["MPI_Allgather", "MPI_Iallgather"],
         block.count,
-        || items(send.count),
+        || items(send.count()),
         // SAFETY: `send` has a block, and `recv` one for every rank.
         |mpi, comm| unsafe {
             invoke!(
                 mpi.allgather
                     / iallgather(
-                        send.address,
+                        send.address::<A>(),
                         block.count,
                         block.datatype,
-                        recv.address,
+                        recv.address(),
                         block.count,
                         block.datatype,
                         comm,
@@ -45,7 +47,7 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = call.result_of_blocks(&operand, 1)?;
     let count = block_for_each(&operand, call.communicator.size)?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let block = call.typed_count(count, send.datatype)?;
+    let block = call.typed_count(count, send.datatype())?;
     call.collective(
         &Access::WHOLE,
         ["MPI_Alltoall", "MPI_Ialltoall"],
@@ -56,10 +58,10 @@ pub fn alltoall<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             invoke!(
                 mpi.alltoall
                     / ialltoall(
-                        send.address,
+                        send.address::<A>(),
                         block.count,
                         block.datatype,
-                        recv.address,
+                        recv.address(),
                         block.count,
                         block.datatype,
                         comm,
@@ -99,21 +101,19 @@ pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     } else if is_root {
         let [] = call.results()?;
         let send = call.send_buffer(&operand)?;
-        MpiBuffer {
-            address: send.address.cast_mut(),
-            count: send.count,
-            datatype: send.datatype,
-        }
+        let address = send.address::<A>().cast_mut();
+        // SAFETY: root's buffer is not written to.
+        unsafe { RecvBuffer::new(address, send.count(), send.datatype()) }
     } else {
         let result = call.result_of_blocks(&operand, 1)?;
         call.recv_buffer(&result)?
     };
-    let length = call.piece_length(buffer.datatype);
-    for elements in pieces(buffer.count, length) {
-        let access = Access::both(&elements, length, buffer.datatype.size);
-        let address = buffer.address.wrapping_byte_add(access.read.start);
+    let length = call.piece_length(buffer.datatype());
+    for elements in pieces(buffer.count(), length) {
+        let access = Access::both(&elements, length, buffer.datatype().size);
+        let address = buffer.address().wrapping_byte_add(access.read.start);
         let count = elements.end - elements.start;
-        let typed = call.typed_count(count, buffer.datatype)?;
+        let typed = call.typed_count(count, buffer.datatype())?;
         call.collective(
             &access,
             ["MPI_Bcast", "MPI_Ibcast"],
@@ -134,20 +134,23 @@ pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let size = call.communicator.size;
     let result = call.only_at_root(root, || call.result_of_blocks(&operand, size))?;
-    let recv = call.recv_address(result.as_ref())?;
+    let recv = result.as_ref().map(|result| call.recv_buffer(result));
+    let recv = recv
+        .transpose()?
+        .map_or(ptr::null_mut(), |recv| recv.address());
     let send = call.send_buffer(&operand)?;
-    let block = call.typed_count(send.count, send.datatype)?;
+    let block = call.typed_count(send.count(), send.datatype())?;
     call.collective(
         &Access::WHOLE,
         ["MPI_Gather", "MPI_Igather"],
         block.count,
-        || items_and_root(send.count, root),
+        || items_and_root(send.count(), root),
         // SAFETY: `send` has a block, and on root `recv` has one for every rank.
         |mpi, comm| unsafe {
             invoke!(
                 mpi.gather
                     / igather(
-                        send.address,
+                        send.address::<A>(),
                         block.count,
                         block.datatype,
                         recv,
@@ -166,14 +169,17 @@ pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let operand = call.operand_at_root(root)?;
     let result = call.result_of_block(operand.as_ref(), call.communicator.size)?;
-    let send = call.send_address(operand.as_ref())?;
+    let send = operand.as_ref().map(|operand| call.send_buffer(operand));
+    let send = send
+        .transpose()?
+        .map_or(ptr::null(), |send| send.address::<A>());
     let recv = call.recv_buffer(&result)?;
-    let block = call.typed_count(recv.count, recv.datatype)?;
+    let block = call.typed_count(recv.count(), recv.datatype())?;
     call.collective(
         &Access::WHOLE,
         ["MPI_Scatter", "MPI_Iscatter"],
         block.count,
-        || items_and_root(recv.count, root),
+        || items_and_root(recv.count(), root),
         // SAFETY: `recv` has a block, and on root `send` has one for every rank.
         |mpi, comm| unsafe {
             invoke!(
@@ -182,7 +188,7 @@ pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                         send,
                         block.count,
                         block.datatype,
-                        recv.address,
+                        recv.address(),
                         block.count,
                         block.datatype,
                         root,

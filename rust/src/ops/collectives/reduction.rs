@@ -6,9 +6,8 @@ use std::ptr;
 use super::reduction_pieces::ReductionPiece;
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::Abi;
+use crate::mpi::{Abi, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RecvBuffer, SendBuffer};
 use crate::ops::call::counts::{Collective, Count, invoke};
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::operator::Operator;
@@ -24,7 +23,7 @@ fn reduction<A: Abi, M: Memory>(
     let result = call.result_of_blocks(&operand, 1)?;
     let op = call.operator(operand.dtype)?;
     let (send, recv) = call.both_buffers(&operand, &result)?;
-    for piece in call.reduction_pieces(send, recv.address, &op) {
+    for piece in call.reduction_pieces(send, recv.address(), &op) {
         let count = piece.count;
         call.collective(
             &piece.access,
@@ -119,7 +118,7 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (send, recv) = match result {
         Some(result) => {
             let (send, recv) = call.both_buffers(&operand, &result)?;
-            (send, recv.address)
+            (send, recv.address())
         }
         None => (call.send_buffer(&operand)?, ptr::null_mut()),
     };
@@ -166,14 +165,15 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // MPI may hand the blocks of all ranks to an operator at once.
     let longest = if op.is_predefined {
-        recv.count
+        recv.count()
     } else {
-        send.count
+        send.count()
     };
     if !call.reduces(longest, &op) {
-        return reduce_each(call, send, recv, &op, |_| recv.count);
+        let block = recv.count();
+        return reduce_each(call, send, recv, &op, |_| block);
     }
-    let count = Count(recv.count);
+    let count = Count(recv.count());
     call.collective(
         &Access::WHOLE,
         ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"],
@@ -184,10 +184,10 @@ pub fn reduce_scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             invoke!(
                 mpi.reduce_scatter_block
                     / ireduce_scatter_block(
-                        send.address,
-                        recv.address,
+                        send.address::<A>(),
+                        recv.address(),
                         count,
-                        recv.datatype.handle::<A>(),
+                        recv.datatype().handle::<A>(),
                         op.handle,
                         comm,
                     )
@@ -204,16 +204,13 @@ pub fn reduce_each<A: Abi, M: Memory>(
     op: &Operator<A>,
     count_of: impl Fn(c_int) -> i64,
 ) -> Result<()> {
-    let mut start = 0;
+    let mut first = 0;
     for root in 0..call.communicator.size {
-        let block = SendBuffer {
-            address: send.address.wrapping_byte_add(start),
-            count: count_of(root),
-            datatype: recv.datatype,
-        };
+        let block = send.part(first, count_of(root));
+        let start = first as usize * send.datatype().size;
         let is_root = call.communicator.rank == root;
         let recv = if is_root {
-            recv.address
+            recv.address()
         } else {
             ptr::null_mut()
         };
@@ -224,7 +221,7 @@ pub fn reduce_each<A: Abi, M: Memory>(
             }
             reduce_piece(call, &piece, op, root)?;
         }
-        start += block.count as usize * send.datatype.size;
+        first += block.count();
     }
     Ok(())
 }

@@ -3,9 +3,8 @@
 use std::ffi::c_void;
 
 use crate::memory::{Access, Memory};
-use crate::mpi::Abi;
+use crate::mpi::{Abi, SendBuffer};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::SendBuffer;
 use crate::ops::call::counts::Count;
 use crate::ops::call::operator::Operator;
 use crate::ops::call::pieces::pieces;
@@ -29,24 +28,24 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// The pieces of a reduction of `send` into `recv`, one for each call of MPI: all of it, or several where
     /// the communicator says so, or MPI can't count so far. Null and `MPI_IN_PLACE` are the same
     /// for every piece.
-    pub fn reduction_pieces(
+    pub fn reduction_pieces<'b>(
         &self,
-        send: SendBuffer,
+        send: SendBuffer<'b>,
         recv: *mut c_void,
         op: &Operator<A>,
-    ) -> impl Iterator<Item = ReductionPiece<A>> + use<A, M> {
-        let size = send.datatype.size;
-        let mut length = self.piece_length(send.datatype);
-        if !self.reduces(send.count.min(length), op) {
+    ) -> impl Iterator<Item = ReductionPiece<A>> + use<'b, A, M> {
+        let size = send.datatype().size;
+        let mut length = self.piece_length(send.datatype());
+        if !self.reduces(send.count().min(length), op) {
             length = self.counting.limit;
         }
-        pieces(send.count, length).map(move |elements| {
+        pieces(send.count(), length).map(move |elements| {
             let access = Access::both(&elements, length, size);
             ReductionPiece {
-                send: forward::<A>(send.address.cast_mut(), access.read.start).cast_const(),
+                send: forward::<A>(send.address::<A>().cast_mut(), access.read.start).cast_const(),
                 recv: forward::<A>(recv, access.read.start),
                 count: Count(elements.end - elements.start),
-                datatype: send.datatype.handle::<A>(),
+                datatype: send.datatype().handle::<A>(),
                 access,
             }
         })

@@ -10,6 +10,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt::Arguments;
+use std::ptr;
 
 use super::reduction::reduce_each;
 use crate::error::{Error, Result};
@@ -298,13 +299,13 @@ fn all_gather<A: Abi, M: Memory>(
             call,
             functions,
             details,
-            send.datatype,
-            (send.address, |_| Span::whole(sent)),
-            (recv.address, |rank| layout.span(rank)),
+            send.datatype(),
+            (send.address::<A>(), |_| Span::whole(sent)),
+            (recv.address(), |rank| layout.span(rank)),
         );
     }
     call.collective(
-        &access(sent, received, send.datatype),
+        &access(sent, received, send.datatype()),
         functions,
         layout.largest,
         details,
@@ -313,13 +314,13 @@ fn all_gather<A: Abi, M: Memory>(
             invoke!(
                 mpi.allgatherv
                     / iallgatherv(
-                        send.address,
+                        send.address::<A>(),
                         Count(sent),
-                        send.datatype.handle::<A>(),
-                        recv.address,
+                        send.datatype().handle::<A>(),
+                        recv.address(),
                         &layout.counts,
                         &layout.displacements,
-                        recv.datatype.handle::<A>(),
+                        recv.datatype().handle::<A>(),
                         comm,
                     )
             )
@@ -396,10 +397,10 @@ fn all_to_all<A: Abi, M: Memory>(
 ) -> Result<()> {
     let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
     let (goes, comes) = (sent.total() * row, received.total() * row);
-    let (sent, send_unit) = in_units(call, sent, row, send.datatype)?;
-    let (received, recv_unit) = in_units(call, received, row, recv.datatype)?;
+    let (sent, send_unit) = in_units(call, sent, row, send.datatype())?;
+    let (received, recv_unit) = in_units(call, received, row, recv.datatype())?;
     call.collective(
-        &access(goes, comes, send.datatype),
+        &access(goes, comes, send.datatype()),
         ["MPI_Alltoallv", "MPI_Ialltoallv"],
         sent.largest.max(received.largest),
         || format!("({goes} items sent, {comes} items received)"),
@@ -408,11 +409,11 @@ fn all_to_all<A: Abi, M: Memory>(
             invoke!(
                 mpi.alltoallv
                     / ialltoallv(
-                        send.address,
+                        send.address::<A>(),
                         &sent.counts,
                         &sent.displacements,
                         send_unit.datatype,
-                        recv.address,
+                        recv.address(),
                         &received.counts,
                         &received.displacements,
                         recv_unit.datatype,
@@ -431,25 +432,28 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
     let result = call.only_at_root(root, || result_of_rows(call, &operand, row, shares.total()))?;
-    let recv = call.recv_address(result.as_ref())?;
+    let recv = result.as_ref().map(|result| call.recv_buffer(result));
+    let recv = recv
+        .transpose()?
+        .map_or(ptr::null_mut(), |recv| recv.address());
     let send = call.send_buffer(&operand)?;
     let layout = Layout::new(&shares, row);
     let functions = ["MPI_Gatherv", "MPI_Igatherv"];
-    let details = || items_and_root(send.count, root);
+    let details = || items_and_root(send.count(), root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
         return alltoallw(
             call,
             functions,
             details,
-            send.datatype,
-            (send.address, |rank| {
-                Span::whole(send.count).only_if(rank == root)
+            send.datatype(),
+            (send.address::<A>(), |rank| {
+                Span::whole(send.count()).only_if(rank == root)
             }),
             (recv, |rank| layout.span(rank).only_if(is_root)),
         );
     }
-    let datatype = send.datatype.handle::<A>();
+    let datatype = send.datatype().handle::<A>();
     call.collective(
         &Access::WHOLE,
         functions,
@@ -460,8 +464,8 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             invoke!(
                 mpi.gatherv
                     / igatherv(
-                        send.address,
-                        Count(send.count),
+                        send.address::<A>(),
+                        Count(send.count()),
                         datatype,
                         recv,
                         &layout.counts,
@@ -490,31 +494,31 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let longest = if op.is_predefined {
         shares.0.iter().fold(0, |n, m| n.max(*m)) * row
     } else {
-        send.count
+        send.count()
     };
     if !call.reduces(longest, &op) {
         return reduce_each(call, send, recv, &op, |rank| counts.of(rank));
     }
     // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
     let mut nothing = 0u8;
-    let address = match recv.count {
+    let address = match recv.count() {
         0 if !call.is_nonblocking() => (&raw mut nothing).cast(),
-        _ => recv.address,
+        _ => recv.address(),
     };
     call.collective(
         &Access::WHOLE,
         ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"],
         Count(longest),
-        || items(recv.count),
+        || items(recv.count()),
         // SAFETY: `send` has the rows of all ranks, and `recv` those of this one.
         |mpi, comm| unsafe {
             invoke!(
                 mpi.reduce_scatter
                     / ireduce_scatter(
-                        send.address,
+                        send.address::<A>(),
                         address,
                         &counts,
-                        recv.datatype.handle::<A>(),
+                        recv.datatype().handle::<A>(),
                         op.handle,
                         comm,
                     )
@@ -530,25 +534,28 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
     let operand = call.operand_at_root(root)?;
     let (result, row) = scattered_rows(call, operand.as_ref(), &shares)?;
-    let send = call.send_address(operand.as_ref())?;
+    let send = operand.as_ref().map(|operand| call.send_buffer(operand));
+    let send = send
+        .transpose()?
+        .map_or(ptr::null(), |send| send.address::<A>());
     let recv = call.recv_buffer(&result)?;
     let layout = Layout::new(&shares, row);
     let functions = ["MPI_Scatterv", "MPI_Iscatterv"];
-    let details = || items_and_root(recv.count, root);
+    let details = || items_and_root(recv.count(), root);
     if !call.counting.takes(layout.largest.0) {
         let is_root = call.communicator.rank == root;
         return alltoallw(
             call,
             functions,
             details,
-            recv.datatype,
+            recv.datatype(),
             (send, |rank| layout.span(rank).only_if(is_root)),
-            (recv.address, |rank| {
-                Span::whole(recv.count).only_if(rank == root)
+            (recv.address(), |rank| {
+                Span::whole(recv.count()).only_if(rank == root)
             }),
         );
     }
-    let datatype = recv.datatype.handle::<A>();
+    let datatype = recv.datatype().handle::<A>();
     call.collective(
         &Access::WHOLE,
         functions,
@@ -563,8 +570,8 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
                         &layout.counts,
                         &layout.displacements,
                         datatype,
-                        recv.address,
-                        Count(recv.count),
+                        recv.address(),
+                        Count(recv.count()),
                         datatype,
                         root,
                         comm,

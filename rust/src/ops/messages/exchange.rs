@@ -68,13 +68,15 @@ fn all_at_once<A: Abi, M: Memory>(
     received: &[Transfer],
 ) -> Result<()> {
     let outgoing = sent.iter().map(|Transfer { array, peer }| {
-        let buffer = call.send_buffer(array)?.cast_mut();
-        MessageBuffer::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+        let buffer = call.send_buffer(array)?;
+        let address = buffer.address::<A>().cast_mut();
+        MessageBuffer::new(call, *peer, address, buffer.count(), buffer.datatype())
     });
     let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
     let incoming = received.iter().map(|Transfer { array, peer }| {
         let buffer = call.recv_buffer(array)?;
-        MessageBuffer::new(call, *peer, buffer.address, buffer.count, buffer.datatype)
+        let (count, datatype) = (buffer.count(), buffer.datatype());
+        MessageBuffer::new(call, *peer, buffer.address(), count, datatype)
     });
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);

@@ -14,14 +14,14 @@
 //! The block of a neighbor that is `MPI_PROC_NULL` is left as it is. The program around the call writes
 //! it.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RecvBuffer, measure};
+use crate::ops::call::buffers::measure;
 use crate::ops::call::log_text::items;
 use crate::ops::call::requests::{MessageBuffer, exchange_messages};
 use crate::ops::check::{number_type, world_rank};
@@ -82,16 +82,15 @@ fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Block> {
 fn messages<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     peers: impl Iterator<Item = Neighbor>,
-    array: RecvBuffer,
+    (address, datatype): (*mut c_void, Datatype),
     blocks: impl Iterator<Item = Block>,
 ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
     let blocks = peers.zip(blocks);
     blocks
         .filter(|(peer, _)| peer.is_process())
         .map(|(peer, Block { first, count })| {
-            let start = first as usize * array.datatype.size;
-            let address = array.address.wrapping_byte_add(start);
-            MessageBuffer::new(call, peer, address, count, array.datatype)
+            let address = address.wrapping_byte_add(first as usize * datatype.size);
+            MessageBuffer::new(call, peer, address, count, datatype)
         })
         .collect()
 }
@@ -144,8 +143,10 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         if !is_single && (1..=SMALL).contains(&block) {
             return self.run_bundles(functions, datatype);
         }
-        let send = self.call.send_buffer(&self.operand)?.cast_mut();
+        let send = self.call.send_buffer(&self.operand)?;
         let recv = self.call.recv_buffer(&self.result)?;
+        let send = (send.address::<A>().cast_mut(), send.datatype());
+        let recv = (recv.address(), recv.datatype());
         let sent = (0..).map(|index| Block {
             first: index * self.stride,
             count: self.count,
@@ -188,11 +189,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         packed: &mut [u8],
         datatype: Datatype,
     ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
-        let packed = RecvBuffer {
-            address: packed.as_mut_ptr().cast(),
-            count: (packed.len() / datatype.size) as i64,
-            datatype,
-        };
+        let packed = (packed.as_mut_ptr().cast(), datatype);
         let peers = ends.bundles.iter().map(|bundle| bundle.peer);
         let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
         let blocks = in_a_row(counts.map(|count| count * self.count));
@@ -274,9 +271,11 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let row = row_of(&operand, operand.dims.first().copied().unwrap_or(0))?;
     let result = result_of_rows(call, &operand, row, sum(&counts))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let (first, count) = (0, send.count);
+    let (first, count) = (0, send.count());
+    let send = (send.address::<A>().cast_mut(), send.datatype());
+    let recv = (recv.address(), recv.datatype());
     let sent = iter::repeat_with(|| Block { first, count });
-    let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
+    let sent = messages(call, edges.destinations.each(), send, sent)?;
     let received = in_a_row(counts.iter().map(|rows| rows * row));
     let received = messages(call, edges.sources.each(), recv, received)?;
     let details = || items(count);
@@ -310,14 +309,17 @@ pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let row = row_of(&operand, sum(&sent))?;
     let result = result_of_rows(call, &operand, row, sum(&received))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+    let counts = (send.count(), recv.count());
+    let send = (send.address::<A>().cast_mut(), send.datatype());
+    let recv = (recv.address(), recv.datatype());
     let sent = in_a_row(sent.iter().map(|rows| rows * row));
-    let sent = messages(call, edges.destinations.each(), send.cast_mut(), sent)?;
+    let sent = messages(call, edges.destinations.each(), send, sent)?;
     let received = in_a_row(received.iter().map(|rows| rows * row));
     let received = messages(call, edges.sources.each(), recv, received)?;
     run_messages(
         call,
         ["MPI_Neighbor_alltoallv", "MPI_Ineighbor_alltoallv"],
-        || format!("({} items sent, {} items received)", send.count, recv.count),
+        || format!("({} items sent, {} items received)", counts.0, counts.1),
         &sent,
         &received,
     )

@@ -4,21 +4,21 @@
 //! A shorter one, which may be empty, is the last. So who receives knows the end, also where there
 //! is room for more.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Communicator, Status, source_and_tag};
+use crate::mpi::{Abi, Communicator, RecvBuffer, SendBuffer, Status, source_and_tag};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RecvBuffer, SendBuffer, check_blocks};
+use crate::ops::call::buffers::check_blocks;
 use crate::ops::call::counts::{Count, Form, invoke};
 use crate::ops::call::pieces::piece_at;
 use crate::ops::check::labels::{Labelled, Refusal};
 
 /// A message that is being sent.
-pub struct Outgoing {
-    pub buffer: SendBuffer,
+pub struct Outgoing<'b> {
+    pub buffer: SendBuffer<'b>,
     pub dest: c_int,
     pub tag: c_int,
     /// Whether the bytes are looked at.
@@ -30,21 +30,21 @@ pub struct Outgoing {
     pub is_done: bool,
 }
 
-impl Outgoing {
+impl<'b> Outgoing<'b> {
     pub fn new<A: Abi>(
         communicator: &Communicator,
-        buffer: SendBuffer,
+        buffer: SendBuffer<'b>,
         dest: c_int,
         tag: c_int,
     ) -> Self {
-        let length = communicator.piece_length(buffer.datatype.size);
+        let length = communicator.piece_length(buffer.datatype().size);
         Self {
             buffer,
             dest,
             tag,
             is_read: dest != A::constants().proc_null,
             length,
-            piece: piece_at(0, buffer.count, length),
+            piece: piece_at(0, buffer.count(), length),
             is_done: false,
         }
     }
@@ -56,7 +56,7 @@ impl Outgoing {
 
     /// The bytes of the next piece.
     pub fn access(&self) -> Access {
-        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
+        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
         access.written = 0..0;
         if !self.is_read {
             access.read.end = access.read.start;
@@ -64,20 +64,20 @@ impl Outgoing {
         access
     }
 
-    pub fn address(&self, access: &Access) -> *const c_void {
-        self.buffer.address.wrapping_byte_add(access.read.start)
+    pub fn next(&self) -> SendBuffer<'b> {
+        self.buffer.part(self.piece.start, self.count())
     }
 
     /// The piece has been sent.
     pub fn advance(&mut self) {
         self.is_done = self.count() < self.length;
-        self.piece = piece_at(self.piece.end, self.buffer.count, self.length);
+        self.piece = piece_at(self.piece.end, self.buffer.count(), self.length);
     }
 }
 
 /// A message that is being received.
-pub struct Incoming<A: Abi> {
-    buffer: RecvBuffer,
+pub struct Incoming<'b, A: Abi> {
+    buffer: RecvBuffer<'b>,
     pub source: c_int,
     pub tag: c_int,
     length: i64,
@@ -95,26 +95,26 @@ pub struct Incoming<A: Abi> {
     pub is_alone: bool,
 }
 
-impl<A: Abi> Incoming<A> {
+impl<'b, A: Abi> Incoming<'b, A> {
     pub fn new(
         communicator: &Communicator,
-        buffer: RecvBuffer,
+        buffer: RecvBuffer<'b>,
         source: c_int,
         tag: c_int,
         wanted: *mut A::Status,
     ) -> Self {
-        let length = communicator.piece_length(buffer.datatype.size);
+        let length = communicator.piece_length(buffer.datatype().size);
         Self {
-            buffer,
             source,
             tag,
             length,
-            piece: piece_at(0, buffer.count, length),
+            piece: piece_at(0, buffer.count(), length),
             is_done: false,
             wanted,
             own: Status::EMPTY,
             refusal: None,
             is_alone: true,
+            buffer,
         }
     }
 
@@ -123,8 +123,7 @@ impl<A: Abi> Incoming<A> {
         (self.source, self.tag) = (label.source, label.tag);
         if let Some(mut refusal) = label.refusal {
             if let Some(buffer) = refusal.buffer() {
-                self.buffer = buffer;
-                self.piece = piece_at(0, buffer.count, self.length);
+                self.piece = piece_at(0, buffer.count(), self.length);
             } else {
                 self.is_done = true;
             }
@@ -145,7 +144,7 @@ impl<A: Abi> Incoming<A> {
 
     /// The bytes of the next piece. One of several is written when it is known how many came.
     fn access(&self) -> Access {
-        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype.size);
+        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
         access.read = 0..0;
         let is_written = self.is_alone && !self.is_in_pieces() && self.refusal.is_none();
         if !is_written || self.source == A::constants().proc_null {
@@ -154,8 +153,17 @@ impl<A: Abi> Incoming<A> {
         access
     }
 
-    fn address(&self, access: &Access) -> *mut c_void {
-        self.buffer.address.wrapping_byte_add(access.written.start)
+    /// The array of the message, or where it goes instead.
+    fn buffer(&mut self) -> RecvBuffer<'_> {
+        let refusal = self.refusal.as_mut();
+        let instead = refusal.and_then(|refusal| refusal.buffer());
+        instead.unwrap_or_else(|| self.buffer.reborrow())
+    }
+
+    /// Where there is room for the next piece.
+    fn next(&mut self) -> RecvBuffer<'_> {
+        let (first, count) = (self.piece.start, self.count());
+        self.buffer().part(first, count)
     }
 
     fn is_in_pieces(&self) -> bool {
@@ -177,7 +185,9 @@ impl<A: Abi> Incoming<A> {
             return Ok(());
         }
         let status = self.status();
-        let datatype = self.buffer.datatype.handle::<A>();
+        let buffer = self.buffer();
+        let (room, element) = (buffer.count(), buffer.datatype());
+        let datatype = element.handle::<A>();
         let mut count = 0;
         // SAFETY: MPI has filled the status.
         let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
@@ -185,7 +195,7 @@ impl<A: Abi> Incoming<A> {
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
         if self.is_alone {
-            call.store_elements(&(start..end), self.buffer.datatype)?;
+            call.store_elements(&(start..end), element)?;
         }
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
@@ -193,7 +203,7 @@ impl<A: Abi> Incoming<A> {
             // SAFETY: MPI has filled the status.
             let (source, tag) = unsafe { source_and_tag::<A>(status) };
             (self.source, self.tag) = (source, tag);
-            self.piece = piece_at(end, self.buffer.count, self.length);
+            self.piece = piece_at(end, room, self.length);
         } else if self.wanted == status {
             // SAFETY: the status is the caller's own, filled by MPI, and stays (MPI-4.1 §13.3).
             let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
@@ -216,7 +226,7 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Receives a message behind its label, if it has one, and says whether it fits.
 pub fn finish_receiving<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    message: &mut Incoming<A>,
+    message: &mut Incoming<'_, A>,
     label: Option<Labelled>,
 ) -> Result<Result<()>> {
     if let Some(label) = label {
@@ -228,10 +238,11 @@ pub fn finish_receiving<A: Abi, M: Memory>(
     Ok(message.outcome())
 }
 
-fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<A>) -> Result<()> {
+fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<'_, A>) -> Result<()> {
     let (access, count) = (message.access(), message.count());
-    let typed = call.typed_count(count, message.buffer.datatype)?;
-    let (address, status) = (message.address(&access), message.status());
+    let recv = message.next();
+    let typed = call.typed_count(count, recv.datatype())?;
+    let (address, status) = (recv.address(), message.status());
     let (source, tag) = (message.source, message.tag);
     // SAFETY: the result has room for so many there; `status` is the address of one, or
     // MPI_STATUS_IGNORE.
@@ -269,10 +280,11 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     Ok(())
 }
 
-fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing) -> Result<()> {
+fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing<'_>) -> Result<()> {
     let (access, count) = (message.access(), message.count());
-    let typed = call.typed_count(count, message.buffer.datatype)?;
-    let address = message.address(&access);
+    let send = message.next();
+    let typed = call.typed_count(count, send.datatype())?;
+    let address = send.address::<A>();
     let (dest, tag) = (message.dest, message.tag);
     call.counted(
         &access,
@@ -297,7 +309,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
-    let mut replace = send.count.min(recv.count) > 0 && send.address == recv.address.cast_const();
+    let mut replace = send.count().min(recv.count()) > 0 && send.begins_where(&recv);
     if replace {
         check_blocks(&result, &operand, 1)?;
     }
@@ -326,8 +338,8 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 
 fn exchange_pieces<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &mut Outgoing,
-    received: &mut Incoming<A>,
+    sent: &mut Outgoing<'_>,
+    received: &mut Incoming<'_, A>,
     replace: bool,
 ) -> Result<()> {
     let (dest, send_tag) = (sent.dest, sent.tag);
@@ -336,11 +348,12 @@ fn exchange_pieces<A: Abi, M: Memory>(
         written: received.access().written,
         ..sent.access()
     };
-    let (send, recv) = (sent.address(&access), received.address(&access));
-    let status = received.status();
     let (send_count, recv_count) = (sent.count(), received.count());
-    let typed_sent = call.typed_count(send_count, sent.buffer.datatype)?;
-    let typed_received = call.typed_count(recv_count, received.buffer.datatype)?;
+    let (send, recv) = (sent.next(), received.next());
+    let typed_sent = call.typed_count(send_count, send.datatype())?;
+    let typed_received = call.typed_count(recv_count, recv.datatype())?;
+    let (send, recv) = (send.address::<A>(), recv.address());
+    let status = received.status();
     let body = |mpi: Form<A>, comm: A::Comm| {
         if replace {
             // SAFETY: operand and result are one array, of equal shape and type.

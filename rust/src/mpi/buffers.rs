@@ -1,0 +1,250 @@
+//! The buffers that MPI reads and writes (MPI-4.1 §3.2.2), with the lifetime of their memory.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::abi::Abi;
+use super::registry::Datatype;
+
+/// A buffer that MPI reads: so many elements of a data type, in memory that stays as it is for `'b`.
+#[derive(Clone, Copy)]
+pub struct SendBuffer<'b> {
+    source: Source,
+    count: i64,
+    datatype: Datatype,
+    memory: PhantomData<&'b [u8]>,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Memory(*const c_void),
+    /// `MPI_IN_PLACE`: the operand is in the receive buffer (MPI-4.1 §6.2).
+    InPlace,
+}
+
+/// A buffer that MPI writes, in memory that nobody else uses for `'b`.
+pub struct RecvBuffer<'b> {
+    address: *mut c_void,
+    count: i64,
+    datatype: Datatype,
+    memory: PhantomData<&'b mut [u8]>,
+}
+
+impl<'b> SendBuffer<'b> {
+    /// `count` elements at an address.
+    ///
+    /// # Safety
+    /// They are there, and nobody writes to them for `'b`.
+    pub const unsafe fn new(address: *const c_void, count: i64, datatype: Datatype) -> Self {
+        Self {
+            source: Source::Memory(address),
+            count,
+            datatype,
+            memory: PhantomData,
+        }
+    }
+
+    /// Values of the core's own, as elements of a type into which their bytes divide.
+    pub fn of<T: IntoBytes + Immutable + ?Sized>(values: &'b T, datatype: Datatype) -> Self {
+        let bytes = values.as_bytes();
+        let count = elements(bytes.len(), datatype);
+        // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`.
+        unsafe { Self::new(bytes.as_ptr().cast(), count, datatype) }
+    }
+
+    /// `MPI_IN_PLACE`, for so many elements of the receive buffer.
+    pub const fn in_place(count: i64, datatype: Datatype) -> Self {
+        Self {
+            source: Source::InPlace,
+            count,
+            datatype,
+            memory: PhantomData,
+        }
+    }
+
+    /// The number of elements.
+    pub const fn count(&self) -> i64 {
+        self.count
+    }
+
+    /// The type of the elements.
+    pub const fn datatype(&self) -> Datatype {
+        self.datatype
+    }
+
+    /// Whether the buffer begins where the other one does.
+    pub fn begins_where(&self, recv: &RecvBuffer) -> bool {
+        matches!(self.source, Source::Memory(address) if ptr::eq(address, recv.address))
+    }
+
+    /// `count` of the elements, from one on. In place, they are those of the receive buffer's part.
+    pub fn part(&self, first: i64, count: i64) -> Self {
+        check_part(self.count, first, count);
+        let source = match self.source {
+            Source::Memory(address) => {
+                Source::Memory(address.wrapping_byte_add(bytes(first, self.datatype)))
+            }
+            Source::InPlace => Source::InPlace,
+        };
+        Self {
+            source,
+            count,
+            ..*self
+        }
+    }
+
+    /// The address that MPI takes.
+    #[inline(always)]
+    pub fn address<A: Abi>(&self) -> *const c_void {
+        match self.source {
+            Source::Memory(address) => address,
+            Source::InPlace => A::constants().in_place as *const c_void,
+        }
+    }
+}
+
+impl<'b> RecvBuffer<'b> {
+    /// `count` elements at an address.
+    ///
+    /// # Safety
+    /// There is room for them, which nobody else reads or writes for `'b`.
+    pub const unsafe fn new(address: *mut c_void, count: i64, datatype: Datatype) -> Self {
+        Self {
+            address,
+            count,
+            datatype,
+            memory: PhantomData,
+        }
+    }
+
+    /// Values of the core's own, as elements of a type into which their bytes divide.
+    pub fn of<T: IntoBytes + FromBytes + ?Sized>(values: &'b mut T, datatype: Datatype) -> Self {
+        let bytes = values.as_mut_bytes();
+        let count = elements(bytes.len(), datatype);
+        // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`, and may have any
+        // content.
+        unsafe { Self::new(bytes.as_mut_ptr().cast(), count, datatype) }
+    }
+
+    /// The number of elements.
+    pub const fn count(&self) -> i64 {
+        self.count
+    }
+
+    /// The type of the elements.
+    pub const fn datatype(&self) -> Datatype {
+        self.datatype
+    }
+
+    /// The buffer for a shorter time.
+    pub fn reborrow(&mut self) -> RecvBuffer<'_> {
+        RecvBuffer { ..*self }
+    }
+
+    /// `count` of the elements, from one on.
+    pub fn part(self, first: i64, count: i64) -> Self {
+        check_part(self.count, first, count);
+        Self {
+            address: self.address.wrapping_byte_add(bytes(first, self.datatype)),
+            count,
+            ..self
+        }
+    }
+
+    /// Takes the first elements off.
+    pub fn take_front(&mut self, count: i64) -> Self {
+        check_part(self.count, 0, count);
+        let front = Self { count, ..*self };
+        self.address = self.address.wrapping_byte_add(bytes(count, self.datatype));
+        self.count -= count;
+        front
+    }
+
+    /// The elements as they are, to be sent.
+    pub fn as_send(&self) -> SendBuffer<'_> {
+        // SAFETY: nobody writes to them while this buffer is borrowed.
+        unsafe { SendBuffer::new(self.address, self.count, self.datatype) }
+    }
+
+    /// The address that MPI takes.
+    #[inline(always)]
+    pub fn address(&self) -> *mut c_void {
+        self.address
+    }
+}
+
+/// How many elements there are in so many bytes.
+fn elements(bytes: usize, datatype: Datatype) -> i64 {
+    assert!(
+        bytes % datatype.size == 0,
+        "{bytes} bytes of elements with {} each",
+        datatype.size
+    );
+    (bytes / datatype.size) as i64
+}
+
+fn bytes(count: i64, datatype: Datatype) -> usize {
+    count as usize * datatype.size
+}
+
+fn check_part(all: i64, first: i64, count: i64) {
+    let is_part =
+        first >= 0 && count >= 0 && first.checked_add(count).is_some_and(|end| end <= all);
+    assert!(
+        is_part,
+        "{count} elements from {first} on are no part of {all}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mpi::abi::IntHandles;
+
+    const INT: Datatype = Datatype::new(0, 4);
+
+    #[test]
+    fn parts_begin_at_their_elements() {
+        let mut values = [1i32, 2, 3, 4, 5];
+        let start = values.as_ptr() as usize;
+        let at = |send: SendBuffer| (send.address::<IntHandles>() as usize - start, send.count());
+        let send = SendBuffer::of(&values, INT);
+        assert_eq!(at(send), (0, 5));
+        assert_eq!(at(send.part(2, 3)), (8, 3));
+        assert_eq!(at(send.part(2, 3).part(1, 1)), (12, 1));
+        let mut recv = RecvBuffer::of(&mut values, INT);
+        assert_eq!(at(recv.reborrow().part(4, 1).as_send()), (16, 1));
+        assert_eq!(at(recv.take_front(2).as_send()), (0, 2));
+        assert_eq!(at(recv.as_send()), (8, 3));
+    }
+
+    #[test]
+    fn in_place_is_everywhere() {
+        let send = SendBuffer::in_place(3, INT);
+        let in_place = IntHandles::constants().in_place;
+        assert_eq!(send.count(), 3);
+        assert_eq!(send.part(1, 2).address::<IntHandles>() as usize, in_place);
+    }
+
+    #[test]
+    #[should_panic(expected = "3 elements from 3 on are no part of 5")]
+    fn no_part_goes_beyond_the_end() {
+        SendBuffer::of(&[0i32; 5], INT).part(3, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "-1 elements from 1 on are no part of 5")]
+    fn nothing_is_taken_off_the_front_twice() {
+        let mut values = [0i32; 5];
+        RecvBuffer::of(&mut values, INT).part(1, -1);
+    }
+
+    #[test]
+    #[should_panic(expected = "6 bytes of elements with 4 each")]
+    fn bytes_are_whole_elements() {
+        SendBuffer::of(&[0u8; 6], INT);
+    }
+}
