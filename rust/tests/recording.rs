@@ -297,7 +297,7 @@ fn a_record_is_written_by_one_call() {
         }
     };
     let call = During(7, || {
-        std::thread::scope(|scope| scope.spawn(others).join().unwrap())
+        std::thread::scope(|scope| scope.spawn(others).join().unwrap());
     });
     let recording = recorder::begin(&CALL, &call, RANK_0);
     let record = recording.record().unwrap();

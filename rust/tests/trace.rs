@@ -3,10 +3,13 @@
 // Miri lends no files.
 #![cfg(not(miri))]
 
+use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use _core::recorder;
 use _core::trace::{self, Entry, MAGIC, NONE};
@@ -182,6 +185,34 @@ fn calls_are_in_the_order_in_which_they_began() {
     assert_eq!(entries.len(), 3001);
     assert!(entries.is_sorted_by_key(|entry| entry.begin));
     assert!(entries[0].end > entries[1000].end);
+}
+
+/// Fails if each call waits for a disk that hangs, and not one of them.
+#[test]
+fn a_disk_that_hangs() {
+    const CALLS: u64 = 4000;
+    let _alone = alone();
+    // A pipe takes some calls, and no more until it is read.
+    let path = file("pipe");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let mut options = fs::OpenOptions::new();
+    let mut pipe = options.read(true).write(true).open(&path).unwrap();
+    trace::start(&path, names()).unwrap();
+    let (send_end, end) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..CALLS {
+            drop(run("send", send()));
+        }
+        send_end.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(200)).unwrap();
+    thread::spawn(move || std::io::copy(&mut pipe, &mut std::io::sink()));
+    let summary = trace::stop().unwrap();
+    assert_eq!(summary.count + summary.lost, CALLS);
+    assert!(summary.lost > 0, "{summary:?}");
+    fs::remove_file(&path).unwrap();
 }
 
 /// Calls that were written stay, the rest is counted, and the program goes on.

@@ -285,6 +285,25 @@ def test_a_disk_that_is_full(launch, tmp_path):
     assert printed.splitlines()[2].endswith("; it has not got to its end")
 
 
+def test_a_thread_that_cannot_be_started(launch, tmp_path):
+    """Fails if calls wait for a trace that nobody writes."""
+    done = launch(
+        f"""
+        from mpi4jax import _core, notoken as mpi
+        try:
+            _core.start_trace({str(tmp_path / "calls")!r}, ["barrier"], 1024)
+        except BlockingIOError:
+            print("no thread")
+        for _ in range(1500):
+            mpi.barrier()
+        print(_core.stop_trace())
+        """,
+        # More than there are addresses.
+        RUST_MIN_STACK=str(2**60),
+    )
+    assert (done.returncode, done.stdout) == (0, "no thread\nNone\n"), done.stderr
+
+
 def test_a_profile_that_cannot_be_printed(launch, tmp_path):
     """Its rank ends its trace all the same, for which the others wait."""
     folder = tmp_path / "trace"

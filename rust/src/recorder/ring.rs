@@ -156,6 +156,8 @@ struct Ring {
 
 /// The limit while there is no reader of all calls.
 const NO_LIMIT: u64 = u64::MAX;
+/// The limit while the reader of all calls comes to nothing, so that none waits for it.
+const STALLED: u64 = NO_LIMIT - 1;
 
 /// Has so many calls be kept, at least. This has to be said before the first call.
 pub fn set_capacity(calls: usize) {
@@ -252,12 +254,18 @@ impl Ring {
     #[inline(never)]
     fn wait(&self, id: u64) {
         const STEP: Duration = Duration::from_micros(50);
-        // It waits for nothing but the disk. If that hangs, calls are lost instead.
+        // It waits for nothing but the disk. If that hangs, calls are lost until it goes on.
         for _ in 0..20_000 {
             if !self.is_taken(id) {
                 return;
             }
             thread::sleep(STEP);
+        }
+        let limit = self.limit.load(Relaxed);
+        if limit <= id {
+            let _ = self
+                .limit
+                .compare_exchange(limit, STALLED, Relaxed, Relaxed);
         }
     }
 }
