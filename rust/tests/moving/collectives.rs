@@ -83,3 +83,21 @@ fn arrays_may_travel_in_pieces() {
         }
     });
 }
+
+/// Fails if a process compares what it should not, or something that is not there yet.
+#[test]
+fn all_are_checked() {
+    for size in 1..=3 {
+        let world = World::new(size, LATE);
+        ops::set_check(true);
+        world.run(|rank| {
+            for case in cases(rank, 0, 5) {
+                case.run(rank);
+            }
+            for case in cases(rank, 0, 5) {
+                case.start(rank).wait(rank);
+            }
+            bcast(rank, 0, 5, true).start(rank).wait(rank);
+        });
+    }
+}

@@ -9,6 +9,9 @@ mod collectives;
 mod errors;
 mod flights;
 mod messages;
+mod programs;
+#[path = "../common/random.rs"]
+mod random;
 
 #[global_allocator]
 static ALLOCATOR: mpi::memory::Watched = mpi::memory::Watched;
