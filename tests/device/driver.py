@@ -6,6 +6,7 @@ import copy
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -30,6 +31,7 @@ _SIGNATURES = {
     "stand_in_reset_counts": ([], None),
     "stand_in_live": ([c_char_p], c_uint64),
     "stand_in_fail": ([c_char_p, c_int, c_uint64], None),
+    "cuLaunchHostFunc": ([c_void_p, c_void_p, c_void_p], c_int),
     "cuInit": ([c_uint], c_int),
     "cuCtxSetCurrent": ([c_void_p], c_int),
     "cuCtxGetCurrent": ([ctypes.POINTER(c_void_p)], c_int),
@@ -141,6 +143,16 @@ class Stream:
     def __init__(self, context_index: int = 0) -> None:
         self.handle = _library.stand_in_stream(context(context_index))
         weakref.finalize(self, _library.stand_in_free_stream, self.handle)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have the stream call a function, and do nothing else meanwhile."""
+        called = _HostFunction(lambda _: function() and None)
+        _called.append(called)
+        assert _library.cuLaunchHostFunc(self.handle, called, None) == 0
+
+
+_HostFunction = ctypes.CFUNCTYPE(None, c_void_p)
+_called: list[Any] = []
 
 
 def shares(device: int) -> int:

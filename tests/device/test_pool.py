@@ -1,6 +1,7 @@
 """The page-locked memory: kept for the next call, limited, and freed."""
 
 import threading
+import time
 
 import driver
 import numpy as np
@@ -99,6 +100,33 @@ def test_a_call_that_needs_more_than_the_limit(limit, stream):
     start_on_device(allreduce(3 * BLOCK), alone(), stream)
     _core.free_staging()
     assert live("host_bytes") == live("events") == 0
+
+
+@pytest.mark.skipif(driver.PLATFORM != "cuda", reason="calls a function of CUDA's")
+def test_a_stream_that_waits_for_another_call(stream):
+    """Fails if a call that waits for a stream keeps others from the memory until then."""
+    _core.set_staging_limit(BLOCK)
+    gate = threading.Event()
+    was_opened = []
+    stream.call(lambda: was_opened.append(gate.wait(60)))
+    first = receive(1, stream)
+    waits = count("cuEventSynchronize")
+    second = []
+
+    def receive_another():
+        driver.set_context(driver.context(0))
+        second.append(receive(2, stream))
+
+    thread = threading.Thread(target=receive_another)
+    thread.start()
+    while count("cuEventSynchronize") == waits:
+        time.sleep(0.01)
+    third = start_on_device(allreduce(2 * BLOCK), alone(), driver.Stream(), delay=0)
+    gate.set()
+    thread.join()
+    assert [pending.get()[0] for pending in (first, *second)] == [1, 2]
+    assert third.get() == on_host(third.call, alone())
+    assert was_opened == [True]
 
 
 def test_a_lower_limit(stream):

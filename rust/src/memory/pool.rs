@@ -51,6 +51,7 @@ impl StagingBuffer {
         self.free_at.is_none_or(has_come)
     }
 
+    /// Waits until no copy from or to the buffer is under way.
     fn wait(&self) {
         if let Some(event) = self.free_at {
             // SAFETY: the event is one of the buffer's. An error means that no copy is under way.
@@ -90,6 +91,9 @@ struct State {
 }
 
 /// Staging buffers for all threads.
+///
+/// Nothing that may wait for a stream is done with the lock, such as freeing: the stream may be waiting
+/// for a call that needs a buffer itself.
 pub struct Pool(Mutex<State>);
 
 /// The pool of this process.
@@ -111,27 +115,35 @@ impl Pool {
     /// A buffer of at least so many bytes, for copies by streams of the current context.
     pub fn take(&self, driver: &'static Driver, bytes: usize) -> Result<StagingBuffer, Failure> {
         let context = driver.context()?;
-        let mut state = lock(&self.0);
         let size = size_class(bytes.max(SMALLEST));
-        // What went beyond the limit was for one call.
-        state.shrink(0);
-        if let Some(buffer) = state.take(context, size, StagingBuffer::is_free) {
-            return Ok(buffer);
-        }
-        if !state.has_room_for(size) {
-            // One that will be free is better than a new one.
-            if let Some(buffer) = state.take(context, size, |_| true) {
+        let (choice, superfluous) = lock(&self.0).choose(context, size);
+        drop(superfluous);
+        match choice {
+            Choice::Free(buffer) => Ok(buffer),
+            Choice::Busy(buffer) => {
                 buffer.wait();
-                return Ok(buffer);
+                Ok(buffer)
             }
-            state.shrink(size);
+            Choice::New => self.make(driver, context, size),
         }
-        let buffer = match StagingBuffer::new(driver, context, size) {
-            Err(_) if state.shrink(usize::MAX) => StagingBuffer::new(driver, context, size)?,
-            outcome => outcome?,
+    }
+
+    /// A new buffer, for which there is room in the limit.
+    fn make(
+        &self,
+        driver: &'static Driver,
+        context: Context,
+        size: usize,
+    ) -> Result<StagingBuffer, Failure> {
+        let make = || StagingBuffer::new(driver, context, size);
+        let outcome = match make() {
+            Err(_) if self.clear() => make(),
+            outcome => outcome,
         };
-        state.bytes += size;
-        Ok(buffer)
+        if outcome.is_err() {
+            lock(&self.0).bytes -= size;
+        }
+        outcome
     }
 
     /// Takes a buffer back. The next one that needs it waits until `stream` is done with it.
@@ -150,13 +162,40 @@ impl Pool {
         lock(&self.0).idle.push(buffer);
     }
 
-    /// Frees all unused buffers.
-    pub fn clear(&self) {
-        lock(&self.0).shrink(usize::MAX);
+    /// Frees all unused buffers. Gives whether there were any.
+    pub fn clear(&self) -> bool {
+        let unused = lock(&self.0).shrink(usize::MAX);
+        !unused.is_empty()
     }
 }
 
+/// The buffer that a call gets: an unused one, one that copies are still to be made from or to, or a new
+/// one, which counts already.
+enum Choice {
+    Free(StagingBuffer),
+    Busy(StagingBuffer),
+    New,
+}
+
 impl State {
+    /// Chooses the buffer for a call, and takes out those that are to be freed before.
+    fn choose(&mut self, context: Context, size: usize) -> (Choice, Vec<StagingBuffer>) {
+        // What went beyond the limit was for one call.
+        let mut superfluous = self.shrink(0);
+        if let Some(buffer) = self.take(context, size, StagingBuffer::is_free) {
+            return (Choice::Free(buffer), superfluous);
+        }
+        if !self.has_room_for(size) {
+            // One that will be free is better than a new one.
+            if let Some(buffer) = self.take(context, size, |_| true) {
+                return (Choice::Busy(buffer), superfluous);
+            }
+            superfluous.extend(self.shrink(size));
+        }
+        self.bytes += size;
+        (Choice::New, superfluous)
+    }
+
     /// Takes out a buffer of this context and size that fits. A larger one is for larger arrays: a
     /// call with two arrays could find no room for the other one.
     fn take(
@@ -176,18 +215,20 @@ impl State {
         self.bytes.saturating_add(more) <= self.limit
     }
 
-    /// Frees buffers until so many bytes more are within the limit. Says whether it freed any.
-    fn shrink(&mut self, more: usize) -> bool {
-        let before = self.idle.len();
+    /// Takes out buffers to be freed, until so many bytes more are within the limit. Those that are busy
+    /// come last.
+    fn shrink(&mut self, more: usize) -> Vec<StagingBuffer> {
+        let mut superfluous = Vec::new();
         while !self.has_room_for(more) && !self.idle.is_empty() {
-            // The next one is waited for if none is free.
             let index = self
                 .idle
                 .iter()
                 .position(StagingBuffer::is_free)
                 .unwrap_or(0);
-            self.bytes -= self.idle.swap_remove(index).bytes;
+            let buffer = self.idle.swap_remove(index);
+            self.bytes -= buffer.bytes;
+            superfluous.push(buffer);
         }
-        self.idle.len() < before
+        superfluous
     }
 }
