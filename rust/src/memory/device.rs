@@ -186,7 +186,8 @@ impl Staged {
         }
     }
 
-    /// An array, with memory for its copy. It has that of one of the others if both are one.
+    /// An array, with memory for its copy. It has that of one of the others if both are one: an array that
+    /// begins where another one does may be longer.
     fn stage(
         &self,
         array: &Buffer,
@@ -195,9 +196,12 @@ impl Staged {
     ) -> Result<StagedArray, Failure> {
         let device = array.address as usize;
         // An empty array may have any address.
-        let is_other = |other: &StagedArray| other.device == device && other.bytes.min(bytes) > 0;
-        if let Some(other) = others.find(is_other).filter(|_| !self.has_overlaps) {
-            return Ok(StagedArray { bytes, ..other });
+        let is_other = |other: &StagedArray| (other.device, other.bytes) == (device, bytes);
+        if let Some(other) = others
+            .find(is_other)
+            .filter(|_| bytes > 0 && !self.has_overlaps)
+        {
+            return Ok(other);
         }
         let mut buffers = self.buffers.borrow_mut();
         let mut host = ptr::null_mut();
@@ -326,5 +330,30 @@ impl Drop for Staged {
         for buffer in self.buffers.take() {
             POOL.give_back(buffer, stream);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails if an array gets a copy that is as long as another one at its address.
+    #[test]
+    fn arrays_at_one_address_share_a_copy_if_they_are_one() {
+        const OPERAND: usize = 64 << 10;
+        const RESULT: usize = 4 * OPERAND;
+        let staged = Staged::new(Driver::idle(), ptr::null_mut(), false);
+        let array = Buffer {
+            address: ptr::without_provenance_mut(0x1000),
+            dtype: 0,
+            dims: &[],
+            count: 0,
+        };
+        let operand = staged.read(&array, OPERAND).unwrap();
+        assert_eq!(staged.write(&array, OPERAND).unwrap().cast_const(), operand);
+        let result = staged.write(&array, RESULT).unwrap();
+        assert_ne!(result.cast_const(), operand);
+        drop(staged);
+        POOL.clear();
     }
 }

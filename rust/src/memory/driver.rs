@@ -86,6 +86,22 @@ macro_rules! driver_functions {
             }
         }
 
+        #[cfg(test)]
+        impl DriverFunctions {
+            /// Functions that do nothing.
+            fn idle() -> Self {
+                Self {
+                    $($field: {
+                        unsafe extern "C" fn idle($(_: $type),*) -> c_int {
+                            0
+                        }
+                        idle
+                    },)*
+                    $($other: None,)*
+                }
+            }
+        }
+
         impl Driver {
             $(
                 $(#[$doc])*
@@ -180,6 +196,36 @@ pub struct Driver {
     /// How many devices it has.
     pub devices: c_int,
     functions: DriverFunctions,
+}
+
+#[cfg(test)]
+impl Driver {
+    /// One without a device, whose page-locked memory is any memory.
+    pub(super) fn idle() -> &'static Self {
+        unsafe extern "C" fn host_alloc(
+            address: *mut *mut c_void,
+            bytes: usize,
+            _: c_uint,
+        ) -> c_int {
+            // SAFETY: the caller lends room for the address.
+            unsafe { *address = libc::malloc(bytes) };
+            0
+        }
+        unsafe extern "C" fn host_free(address: *mut c_void) -> c_int {
+            // SAFETY: it comes from `host_alloc`, and is freed once.
+            unsafe { libc::free(address) };
+            0
+        }
+        Box::leak(Box::new(Self {
+            vendor: Vendor::Cuda,
+            devices: 0,
+            functions: DriverFunctions {
+                host_alloc,
+                host_free,
+                ..DriverFunctions::idle()
+            },
+        }))
+    }
 }
 
 impl Driver {
