@@ -263,3 +263,37 @@ def test_cache_of_a_jaxlib_that_breaks_programs(launch, jaxlib, cache, is_on, wa
     )
     assert done.stdout == f"{is_on}\n"
     assert ("mpi4jax turns the cache off" in done.stderr) == warns
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized", "multiple"])
+@pytest.mark.parametrize("is_initialised", [True, False], ids=["before", "after"])
+def test_warning_about_the_level_of_threads(launch, level, is_initialised):
+    """Said once: at import, or when MPI is used, if it is initialised after that."""
+    done = launch(
+        f"""
+        import mpi4py
+        mpi4py.rc.initialize = {is_initialised}
+        mpi4py.rc.thread_level = "{level}"
+        from mpi4py import MPI
+        import jax.numpy as jnp, mpi4jax
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_{level.upper()})
+        provided = MPI.Query_thread()
+        for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+            mpi4jax.notoken.allreduce(jnp.ones(1), op=MPI.SUM, comm=comm)
+        print(provided)
+        if not {is_initialised}:
+            MPI.Finalize()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    names = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"]
+    # MPI may give more than it was asked for.
+    provided = names[int(done.stdout)]
+    warning = (
+        f"MPI was initialised with MPI_THREAD_{provided}, but JAX calls it from threads of "
+        "its own"
+    )
+    expected = provided in ("SINGLE", "FUNNELED")
+    assert done.stderr.count(warning) == expected, done.stderr
+    assert done.stderr.count("Ask for MPI_THREAD_MULTIPLE") == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 
 import numpy as np
 from mpi4py import MPI
@@ -28,6 +29,21 @@ def follow() -> None:
     one. MPI is initialised by now.
     """
     _core.follow(handle(MPI.COMM_WORLD), handle(MPI.COMM_SELF))
+    _check_thread_level()
+
+
+def _check_thread_level() -> None:
+    """Warn if MPI allows calls from the main thread only."""
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_SERIALIZED:
+        name = "FUNNELED" if level == MPI.THREAD_FUNNELED else "SINGLE"
+        warnings.warn(
+            f"\nMPI was initialised with MPI_THREAD_{name}, but JAX calls it from threads "
+            "of its own. That may\ncrash, hang or give wrong results. Ask for "
+            "MPI_THREAD_MULTIPLE, which mpi4py does by default\nunless "
+            "mpi4py.rc.thread_level says otherwise.",
+            stacklevel=2,
+        )
 
 
 @functools.cache
