@@ -86,6 +86,10 @@ fn offset(file: &[u8], at: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
 
     /// A library with these symbols: their names, sections and addresses.
@@ -146,6 +150,21 @@ mod tests {
     fn a_name_that_two_symbols_have_is_none() {
         let file = library(&[("one", 1, 10), ("one", 1, 20)]);
         assert_eq!(symbols(&file, ["one"]), None);
+    }
+
+    proptest! {
+        /// Fails by a panic where a number in the file is believed.
+        #[test]
+        fn any_file_has_an_answer(
+            position: Index,
+            bytes in vec(prop_oneof![Just(0), Just(255), any::<u8>()], 1..9),
+        ) {
+            let mut file = library(&[("one", 1, 10), ("two", 1, 20)]);
+            let start = position.index(file.len());
+            let end = file.len().min(start + bytes.len());
+            file.splice(start..end, bytes);
+            let _ = symbols(&file, ["one", "two"]);
+        }
     }
 
     /// Fails by a panic where a length is believed.

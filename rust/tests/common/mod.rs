@@ -61,6 +61,7 @@ pub fn outcome(error: *mut XLA_FFI_Error) -> Outcome {
 }
 
 /// An operand or a result. Nothing is read or written at its address.
+#[derive(Debug, Clone)]
 pub struct Buffer {
     pub kind: c_int,
     pub is_null: bool,
