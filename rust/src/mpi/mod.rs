@@ -4,6 +4,7 @@ mod abi;
 mod abort;
 mod availability;
 mod buffers;
+pub mod calls;
 pub mod functions;
 mod growing_list;
 pub mod half_float;
@@ -30,5 +31,5 @@ pub use registry::{
     Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
 };
 pub use requests::Request;
-pub use status::{Status, source_and_tag};
+pub use status::{Status, StatusPlace, source_and_tag};
 pub use types::{Handle, Types};

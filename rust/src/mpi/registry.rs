@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::abi::Abi;
 use super::growing_list::GrowingList;
+use super::status::StatusPlace;
 use super::types::Handle;
 use crate::error::{Error, Result};
 
@@ -319,17 +320,18 @@ impl Registry {
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 
-    /// The address of the status with this number; a negative one stands for `MPI_STATUS_IGNORE`.
-    pub fn status<A: Abi>(&self, status_number: i64) -> Result<*mut A::Status> {
-        let address = if status_number < 0 {
-            A::constants().status_ignore
-        } else {
-            self.statuses
-                .get(status_number)
-                .map(|slot| slot.load(Ordering::Acquire))
-                .filter(|address| *address != 0)
-                .ok_or_else(|| Error::precondition(format!("status {status_number} is unknown")))?
-        };
-        Ok(address as *mut A::Status)
+    /// The status with this number; a negative one stands for `MPI_STATUS_IGNORE`.
+    pub fn status<A: Abi>(&self, status_number: i64) -> Result<StatusPlace<'static, A>> {
+        if status_number < 0 {
+            return Ok(StatusPlace::ignored());
+        }
+        let address = self
+            .statuses
+            .get(status_number)
+            .map(|slot| slot.load(Ordering::Acquire))
+            .filter(|address| *address != 0)
+            .ok_or_else(|| Error::precondition(format!("status {status_number} is unknown")))?;
+        // SAFETY: Python keeps the status there, and gives it to the operation that it calls.
+        Ok(unsafe { StatusPlace::at(address as *mut A::Status) })
     }
 }

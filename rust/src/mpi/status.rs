@@ -1,6 +1,7 @@
-//! The status of a receive, where the user has passed none.
+//! The status of a receive.
 
 use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::ptr;
 
 use super::abi::Abi;
@@ -18,10 +19,17 @@ impl Status {
         ptr::from_mut(&mut self.0).cast()
     }
 
+    /// The status as a place for MPI's.
+    pub fn place<A: Abi>(&mut self) -> StatusPlace<'_, A> {
+        StatusPlace {
+            address: self.address::<A>(),
+            status: PhantomData,
+        }
+    }
+
     /// The rank that has sent the message, and the tag of the message.
     pub fn source_and_tag<A: Abi>(&mut self) -> (c_int, c_int) {
-        // SAFETY: any words are numbers. Of a status that MPI has not filled, they are 0.
-        unsafe { source_and_tag::<A>(self.address::<A>()) }
+        self.place::<A>().source_and_tag()
     }
 
     /// How many elements of a type have been received, or MPI's error code.
@@ -30,10 +38,77 @@ impl Status {
         functions: &Functions<A>,
         datatype: A::Datatype,
     ) -> Result<c_int, c_int> {
+        self.place::<A>().count(functions, datatype)
+    }
+}
+
+/// The place where MPI puts a status: the core's own, a user's, or none (`MPI_STATUS_IGNORE`).
+pub struct StatusPlace<'s, A: Abi> {
+    address: *mut A::Status,
+    status: PhantomData<&'s mut Status>,
+}
+
+impl<A: Abi> StatusPlace<'_, A> {
+    /// `MPI_STATUS_IGNORE`.
+    pub fn ignored() -> Self {
+        Self {
+            address: A::constants().status_ignore as *mut A::Status,
+            status: PhantomData,
+        }
+    }
+
+    /// A status at an address.
+    ///
+    /// # Safety
+    /// It is one of MPI's, and nobody else uses it as long as this value.
+    pub unsafe fn at(address: *mut A::Status) -> Self {
+        Self {
+            address,
+            status: PhantomData,
+        }
+    }
+
+    /// Whether MPI gives no status.
+    pub fn is_ignored(&self) -> bool {
+        self.address.addr() == A::constants().status_ignore
+    }
+
+    /// The place for a shorter time.
+    pub fn reborrow(&mut self) -> StatusPlace<'_, A> {
+        StatusPlace { ..*self }
+    }
+
+    pub(super) fn address(&self) -> *mut A::Status {
+        self.address
+    }
+
+    /// The rank that has sent the message, and the tag of the message.
+    pub fn source_and_tag(&self) -> (c_int, c_int) {
+        assert!(!self.is_ignored());
+        // SAFETY: any words are numbers. Of a status that MPI has not filled, they are 0.
+        unsafe { source_and_tag::<A>(self.address) }
+    }
+
+    /// How many elements of a type have been received, or MPI's error code.
+    pub fn count(&self, functions: &Functions<A>, datatype: A::Datatype) -> Result<c_int, c_int> {
+        assert!(!self.is_ignored());
         let mut count = 0;
         // SAFETY: there is room for the count. MPI only reads the status, which is its own or empty.
-        let code = unsafe { (functions.get_count)(self.address::<A>(), datatype, &raw mut count) };
+        let code = unsafe { (functions.get_count)(self.address, datatype, &raw mut count) };
         if code == 0 { Ok(count) } else { Err(code) }
+    }
+
+    /// Has the status say that so many elements have been received (MPI-4.1 §13.3). Gives MPI's error
+    /// code.
+    pub fn set_elements(
+        &mut self,
+        functions: &Functions<A>,
+        datatype: A::Datatype,
+        count: i64,
+    ) -> c_int {
+        assert!(!self.is_ignored());
+        // SAFETY: the status is MPI's or empty, and nobody else uses it.
+        unsafe { (functions.status_set_elements)(self.address, datatype, count) }
     }
 }
 

@@ -19,8 +19,7 @@ mod handlers;
 mod local;
 mod messages;
 
-pub use call::companions::free_communicator;
-pub use call::counts::set_count_limit;
+pub use crate::mpi::calls::{free_communicator, set_count_limit};
 pub use call::on_error::set_raise_on_error;
 pub use check::claims::Comparison;
 pub use check::labels::traffic;

@@ -9,7 +9,8 @@ use super::communicators::Communicators;
 use super::records::{self, Facts, Request, Requests};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::Error;
-use crate::mpi::{Abi, Functions, Handle, Status};
+use crate::mpi::calls::{CallError, Mpi};
+use crate::mpi::{Abi, Communicator, Functions, Handle, Status};
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
 
@@ -190,22 +191,23 @@ impl<A: Abi> Served<A> {
             unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut new_comm) };
             new_comm.into_raw()
         });
+        let size = size as c_int;
+        let communicator = Communicator::new(*companion, rank, size, 0);
+        let mpi = Mpi::new(self.mpi, &communicator);
         let ranks = Comparison {
-            functions: self.mpi,
-            comm: A::Comm::from_raw(*companion),
+            mpi: &mpi,
             rank,
-            size: size as c_int,
-            check: &|function, code| match code {
-                0 => Ok(()),
-                _ => Err(Error::internal(format!(
-                    "{function}: {}",
-                    self.mpi.error_text(code)
-                ))),
+            size,
+            fail: &|error| match error {
+                CallError::Impossible(error) => error,
+                CallError::Mpi(failure) => {
+                    Error::internal(format!("{}: {}", failure.function, failure.text))
+                }
             },
         };
         let report = match ranks.disagreement(record, None) {
             Ok(None) => return 0,
-            Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(ranks.comm)),
+            Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(&mpi)),
             Err(error) => error.message,
         };
         self.communicators.set_report(index, report);

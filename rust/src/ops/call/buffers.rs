@@ -97,6 +97,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(Some(operand))
     }
 
+    /// The operand that only root has, as MPI reads it.
+    pub fn send_buffer_at_root(&self, operand: Option<&Buffer>) -> Result<Option<SendBuffer<'_>>> {
+        operand.map(|operand| self.send_buffer(operand)).transpose()
+    }
+
+    /// The result that only root has, as MPI writes it.
+    pub fn recv_buffer_at_root(&self, result: Option<&Buffer>) -> Result<Option<RecvBuffer<'_>>> {
+        result.map(|result| self.recv_buffer(result)).transpose()
+    }
+
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
     /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
     pub fn both_buffers(

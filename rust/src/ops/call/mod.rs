@@ -3,8 +3,6 @@
 pub mod buffers;
 pub mod companions;
 mod copies;
-pub mod counts;
-pub mod derived;
 pub mod in_flight;
 pub mod log_text;
 pub mod on_error;
@@ -16,12 +14,12 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ops::Range;
 
-use self::counts::{Collective, Count, Counting, Form};
 use self::in_flight::InFlight;
 use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory, fault};
-use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, REGISTRY, Request};
+use crate::mpi::calls::{Around, CallError, Caller, Mpi, Outcome, Owner, TypedCount, check};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Request, StatusPlace};
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -29,7 +27,7 @@ use crate::xla::{Buffer, Frame};
 pub struct Call<'a, A: Abi, M> {
     frame: &'a Frame<'a>,
     pub functions: &'static Functions<A>,
-    pub counting: Counting<A>,
+    pub mpi: Mpi<A>,
     pub memory: M,
     /// The number of the communicator.
     pub comm_number: i64,
@@ -49,13 +47,14 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             .get()
             .ok_or_else(|| Error::precondition("no MPI library is loaded"))?;
         let comm_number = frame.attribute("comm_number")?;
+        let communicator = REGISTRY.communicator(comm_number)?;
         Ok(Self {
             frame,
             functions,
-            counting: Counting::new(functions),
+            mpi: Mpi::new(functions, &communicator),
             memory,
             comm_number,
-            communicator: REGISTRY.communicator(comm_number)?,
+            communicator,
             operation,
             recording: recorder::begin(operation, frame, comm_number),
             checked: None,
@@ -127,94 +126,70 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Where to put the status of a receive.
-    pub fn status(&self) -> Result<*mut A::Status> {
+    pub fn status(&self) -> Result<StatusPlace<'static, A>> {
         REGISTRY.status::<A>(self.number("status_number")?)
     }
 
-    /// Calls a function that takes counts, of which `largest` is the largest, with no access to more
-    /// than that.
-    pub fn counted(
-        &self,
-        access: &Access,
-        function: &'static str,
-        largest: Count,
-        details: impl FnOnce() -> String,
-        body: impl FnOnce(Form<A>, A::Comm) -> c_int,
-    ) -> Result<()> {
-        let form = self.counting.form(largest);
-        self.mpi_with(access, function, details, |_, comm| body(form, comm))
+    /// One blocking call of MPI, with no access to more than that.
+    #[inline(always)]
+    pub fn blocking<'c, D: FnOnce() -> String>(
+        &'c self,
+        access: &'c Access,
+        details: D,
+    ) -> Caller<'c, A, Logged<'c, 'a, A, M, D>> {
+        self.mpi.blocking(Logged::new(self, access, details))
     }
 
-    /// Calls a collective function that takes counts, of which `largest` is the largest, or its
-    /// nonblocking form, with no access to more than that.
-    pub fn collective(
-        &self,
-        access: &Access,
-        [blocking, nonblocking]: [&'static str; 2],
-        largest: Count,
-        details: impl FnOnce() -> String,
-        body: impl FnOnce(Collective<A>, A::Comm) -> c_int,
-    ) -> Result<()> {
-        let form = self.counting.form(largest);
-        let mut request = A::Request::from_raw(0);
-        let (function, slot) = match self.departure {
-            None => (blocking, None),
-            Some(_) => (nonblocking, Some(&raw mut request)),
-        };
-        self.mpi_with(access, function, details, |functions, comm| {
-            let code = body(
-                Collective {
-                    form,
-                    request: slot,
-                },
-                comm,
-            );
-            if code == 0
-                && let Some(departure) = &self.departure
-            {
-                // SAFETY: MPI has given the request. A nonblocking call has no buffers but those of
-                // its departure.
-                unsafe {
-                    let request = Request::new(functions, request);
-                    departure.borrow_mut().requests().push(request);
-                }
-            }
-            code
-        })
+    /// One call of a collective function, or of its nonblocking form, with no access to more than
+    /// that.
+    #[inline(always)]
+    pub fn collective<'c, D: FnOnce() -> String>(
+        &'c self,
+        access: &'c Access,
+        details: D,
+    ) -> Caller<'c, A, Logged<'c, 'a, A, M, D>> {
+        self.collective_on(&self.mpi, access, details)
     }
 
-    /// Calls MPI and sees to the log and to errors. `body` gets the functions and the
-    /// communicator's handle and gives back MPI's error code.
+    /// One such call on another communicator of the same ranks.
+    #[inline(always)]
+    pub fn collective_on<'c, D: FnOnce() -> String>(
+        &'c self,
+        mpi: &'c Mpi<A>,
+        access: &'c Access,
+        details: D,
+    ) -> Caller<'c, A, Logged<'c, 'a, A, M, D>> {
+        let logged = Logged::new(self, access, details);
+        match self.departure.as_deref() {
+            None => mpi.blocking(logged),
+            // SAFETY: all buffers of a nonblocking call are blocks of its departure.
+            Some(departure) => unsafe { mpi.nonblocking(logged, departure) },
+        }
+    }
+
+    /// `count` elements for one call of MPI.
+    pub fn typed(&self, count: i64, datatype: Datatype) -> Result<TypedCount<A>> {
+        let typed = self.mpi.typed(count, datatype);
+        typed.map_err(|error| self.error(error))
+    }
+
+    /// One call of what ranks tell each other: without debug lines, on no array of the call.
+    pub fn quietly(&self) -> Caller<'_, A, impl Around> {
+        self.mpi.blocking(|error| self.error(error))
+    }
+
+    /// Makes MPI calls with `body`, which gives back MPI's error code, and sees to the log and to errors.
     pub fn mpi(
         &self,
         function: &'static str,
         details: impl FnOnce() -> String,
         body: impl FnOnce(&'static Functions<A>, A::Comm) -> c_int,
     ) -> Result<()> {
-        self.mpi_with(&Access::WHOLE, function, details, body)
-    }
-
-    fn mpi_with(
-        &self,
-        access: &Access,
-        function: &'static str,
-        details: impl FnOnce() -> String,
-        body: impl FnOnce(&'static Functions<A>, A::Comm) -> c_int,
-    ) -> Result<()> {
-        self.in_memory(|memory| memory.before(access))?;
-        let crash_line = M::IS_DIRECT.then(|| self.crash_line(function));
-        let _guard = crash_line.as_deref().map(fault::Guard::new);
-        let comm = self.communicator.handle::<A>();
-        let code = if log::is_enabled() {
-            let entry = log::LoggedCall::begin(self.communicator.rank, function, &details());
-            let code = body(self.functions, comm);
-            entry.end(code);
-            code
-        } else {
-            body(self.functions, comm)
-        };
-        self.check(function, code)?;
-        self.in_memory(|memory| memory.after(access))
+        let logged = Logged::new(self, &Access::WHOLE, details);
+        logged.call(function, || {
+            let code = body(self.functions, self.communicator.handle::<A>());
+            check(self.functions, function, code)
+        })
     }
 
     /// The line on stderr if MPI crashes on device memory.
@@ -254,7 +229,75 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 }
 
+/// The log, the memory and the errors of a call of MPI.
+pub struct Logged<'c, 'a, A: Abi, M, D> {
+    call: &'c Call<'a, A, M>,
+    access: &'c Access,
+    details: D,
+}
+
+impl<'c, 'a, A: Abi, M, D> Logged<'c, 'a, A, M, D> {
+    #[inline(always)]
+    fn new(call: &'c Call<'a, A, M>, access: &'c Access, details: D) -> Self {
+        Self {
+            call,
+            access,
+            details,
+        }
+    }
+}
+
+impl<A: Abi, M: Memory, D: FnOnce() -> String> Around for Logged<'_, '_, A, M, D> {
+    #[inline(always)]
+    fn call(self, function: &'static str, body: impl FnOnce() -> Outcome) -> Result<()> {
+        let Self { call, access, .. } = self;
+        call.in_memory(|memory| memory.before(access))?;
+        let crash_line = M::IS_DIRECT.then(|| call.crash_line(function));
+        let _guard = crash_line.as_deref().map(fault::Guard::new);
+        let outcome = if log::is_enabled() {
+            let rank = call.communicator.rank;
+            let entry = log::LoggedCall::begin(rank, function, &(self.details)());
+            let outcome = body();
+            entry.end(code_of(&outcome));
+            outcome
+        } else {
+            body()
+        };
+        outcome.map_err(|error| call.error(error))?;
+        call.in_memory(|memory| memory.after(access))
+    }
+}
+
+/// MPI's error code, or -1 if MPI was not called.
+fn code_of(outcome: &Outcome) -> c_int {
+    match outcome {
+        Ok(()) => 0,
+        Err(CallError::Mpi(failure)) => failure.code,
+        Err(CallError::Impossible(_)) => -1,
+    }
+}
+
+impl Owner for RefCell<InFlight> {
+    fn take_over(&self, request: Request) {
+        // SAFETY: a nonblocking call has no buffers but those of its departure.
+        unsafe { self.borrow_mut().requests().push(request) };
+    }
+
+    fn keep(&self, list: Box<dyn Send>) {
+        self.borrow_mut().keep(list);
+    }
+}
+
 impl<A: Abi, M> Call<'_, A, M> {
+    /// Sees to an error of a call.
+    #[cold]
+    pub fn error(&self, error: CallError) -> Error {
+        match error {
+            CallError::Mpi(failure) => self.failed(&failure),
+            CallError::Impossible(error) => error,
+        }
+    }
+
     /// Where to say how far the call has got.
     pub fn progress(&self) -> Progress {
         self.recording.progress()
@@ -262,14 +305,8 @@ impl<A: Abi, M> Call<'_, A, M> {
 
     /// Sees to an error code of MPI's.
     pub fn check(&self, function: &'static str, code: c_int) -> Result<()> {
-        if code == 0 {
-            return Ok(());
-        }
-        Err(self.failed(&Failure {
-            function,
-            code,
-            text: self.functions.error_text(code),
-        }))
+        let outcome = check(self.functions, function, code);
+        outcome.map_err(|error| self.error(error))
     }
 
     #[cold]

@@ -3,27 +3,26 @@
 use std::ffi::{c_int, c_void};
 
 use super::Call;
-use super::counts::invoke;
-use super::derived::TypedCount;
 use super::in_flight::InFlight;
 use crate::error;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Handle, Neighbor, Request};
+use crate::mpi::calls::{Mpi, TypedCount};
+use crate::mpi::{Abi, Datatype, Neighbor, Request};
 
 /// The buffer of a message, with the process that it is sent to or received from.
-pub struct MessageBuffer<'c, A: Abi, M> {
+pub struct MessageBuffer<A: Abi> {
     /// The process on the other side, and the tag.
     pub peer: Neighbor,
     /// Where its elements are, or go to.
     address: *mut c_void,
     /// How many there are.
     pub count: i64,
-    elements: TypedCount<'c, A, M>,
+    elements: TypedCount<A>,
 }
 
-impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
-    pub fn new(
-        call: &'c Call<'c, A, M>,
+impl<A: Abi> MessageBuffer<A> {
+    pub fn new<M: Memory>(
+        call: &Call<A, M>,
         peer: Neighbor,
         address: *mut c_void,
         count: i64,
@@ -33,7 +32,7 @@ impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
             peer,
             address,
             count,
-            elements: call.typed_count(count, datatype)?,
+            elements: call.typed(count, datatype)?,
         })
     }
 }
@@ -44,22 +43,35 @@ impl<'c, A: Abi, M: Memory> MessageBuffer<'c, A, M> {
 ///
 /// # Safety
 /// The elements of all messages are there, and nobody else's, until their requests are done.
-pub unsafe fn begin<A: Abi, M>(
-    call: &Call<A, M>,
-    comm: A::Comm,
-    sent: &[MessageBuffer<A, M>],
-    received: &[MessageBuffer<A, M>],
+pub unsafe fn begin<A: Abi>(
+    mpi: &Mpi<A>,
+    sent: &[MessageBuffer<A>],
+    received: &[MessageBuffer<A>],
     requests: &mut Vec<Request>,
 ) -> c_int {
     requests.reserve(received.len() + sent.len());
     let first = requests.len();
-    // SAFETY: the caller's promise.
-    let mut receive = |message| unsafe { receive(call, comm, message) }.map(|r| requests.push(r));
+    let mut receive = |MessageBuffer {
+                           address,
+                           elements,
+                           peer,
+                           ..
+                       }: &MessageBuffer<A>| {
+        // SAFETY: the caller's promise.
+        unsafe { mpi.irecv(*address, elements, *peer) }.map(|request| requests.push(request))
+    };
     let mut begun = received.iter().try_for_each(&mut receive);
     let receives = requests.len();
     if begun.is_ok() {
-        // SAFETY: the caller's promise.
-        let mut send = |message| unsafe { send(call, comm, message) }.map(|r| requests.push(r));
+        let mut send = |MessageBuffer {
+                            address,
+                            elements,
+                            peer,
+                            ..
+                        }: &MessageBuffer<A>| {
+            // SAFETY: the caller's promise.
+            unsafe { mpi.isend(*address, elements, *peer) }.map(|request| requests.push(request))
+        };
         begun = sent.iter().try_for_each(&mut send);
     }
     let code = begun.err().unwrap_or(0);
@@ -75,15 +87,14 @@ impl InFlight {
     ///
     /// # Safety
     /// All messages are parts of blocks of this value.
-    pub unsafe fn begin<A: Abi, M: Memory>(
+    pub unsafe fn begin<A: Abi>(
         &mut self,
-        call: &Call<A, M>,
-        comm: A::Comm,
-        sent: &[MessageBuffer<A, M>],
-        received: &[MessageBuffer<A, M>],
+        mpi: &Mpi<A>,
+        sent: &[MessageBuffer<A>],
+        received: &[MessageBuffer<A>],
     ) -> c_int {
         // SAFETY: the blocks stay until all requests are done.
-        unsafe { begin(call, comm, sent, received, self.requests()) }
+        unsafe { begin(mpi, sent, received, self.requests()) }
     }
 }
 
@@ -94,64 +105,6 @@ fn withdraw(receives: &mut [Request]) {
     for receive in receives {
         receive.wait();
     }
-}
-
-/// Begins to receive a message, or gives MPI's error code.
-///
-/// # Safety
-/// There is room for it until the request is done.
-unsafe fn receive<A: Abi, M>(
-    call: &Call<A, M>,
-    comm: A::Comm,
-    message: &MessageBuffer<A, M>,
-) -> Result<Request, c_int> {
-    let mut request = A::Request::from_raw(0);
-    let form = call.counting.form(message.elements.count);
-    // SAFETY: the caller's promise.
-    let code = unsafe {
-        invoke!(form.irecv(
-            message.address,
-            message.elements.count,
-            message.elements.datatype,
-            message.peer.rank,
-            message.peer.tag,
-            comm,
-            &raw mut request,
-        ))
-    };
-    // SAFETY: MPI has given the request, and the caller keeps the buffer.
-    (code == 0)
-        .then(|| unsafe { Request::new(call.functions, request) })
-        .ok_or(code)
-}
-
-/// Begins to send a message, or gives MPI's error code.
-///
-/// # Safety
-/// Its elements are there, and stay as they are until the request is done.
-unsafe fn send<A: Abi, M>(
-    call: &Call<A, M>,
-    comm: A::Comm,
-    message: &MessageBuffer<A, M>,
-) -> Result<Request, c_int> {
-    let mut request = A::Request::from_raw(0);
-    let form = call.counting.form(message.elements.count);
-    // SAFETY: the caller's promise.
-    let code = unsafe {
-        invoke!(form.isend(
-            message.address.cast_const(),
-            message.elements.count,
-            message.elements.datatype,
-            message.peer.rank,
-            message.peer.tag,
-            comm,
-            &raw mut request,
-        ))
-    };
-    // SAFETY: MPI has given the request, and the caller keeps the buffer.
-    (code == 0)
-        .then(|| unsafe { Request::new(call.functions, request) })
-        .ok_or(code)
 }
 
 /// Requests whose buffers are those of the call: it does not return before they are done.
@@ -171,13 +124,13 @@ impl Drop for OfTheCall {
 /// The elements of all messages are there, and nobody else's, until it returns.
 pub unsafe fn exchange_messages<A: Abi, M>(
     call: &Call<A, M>,
-    comm: A::Comm,
-    sent: &[MessageBuffer<A, M>],
-    received: &[MessageBuffer<A, M>],
+    mpi: &Mpi<A>,
+    sent: &[MessageBuffer<A>],
+    received: &[MessageBuffer<A>],
 ) -> c_int {
     let mut requests = OfTheCall(Vec::new());
     // SAFETY: the caller's promise, as all of them are done when this returns.
-    let mut first = unsafe { begin(call, comm, sent, received, &mut requests.0) };
+    let mut first = unsafe { begin(mpi, sent, received, &mut requests.0) };
     for (index, request) in requests.0.iter_mut().enumerate() {
         call.progress().set_awaited_message(index);
         let code = request.wait();

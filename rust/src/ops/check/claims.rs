@@ -15,7 +15,8 @@ use crate::diagnosis::{
 };
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::mpi::{Abi, Companion, Functions, PredefinedOp, REGISTRY};
+use crate::mpi::calls::{CallError, Mpi};
+use crate::mpi::{Abi, Companion, PredefinedOp, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::recorder::{Array, Record, Scope};
 use crate::xla::hash;
@@ -41,16 +42,14 @@ fn claim(record: &Record) -> i64 {
 /// The ranks that make a call, as they compare it: on a communicator of its own, so that a rank that
 /// is elsewhere is not taken for one that calls something else.
 pub struct Comparison<'a, A: Abi> {
-    /// MPI's.
-    pub functions: &'a Functions<A>,
-    /// The communicator.
-    pub comm: A::Comm,
+    /// MPI on the communicator.
+    pub mpi: &'a Mpi<A>,
     /// The rank of this process in it.
     pub rank: c_int,
     /// How many ranks there are.
     pub size: c_int,
-    /// Makes an error of a function's code.
-    pub check: &'a dyn Fn(&'static str, c_int) -> Result<()>,
+    /// Sees to an error of a call.
+    pub fail: &'a dyn Fn(CallError) -> Error,
 }
 
 impl<A: Abi> Comparison<'_, A> {
@@ -90,20 +89,11 @@ impl<A: Abi> Comparison<'_, A> {
     /// The largest of the numbers of all ranks.
     fn largest<const N: usize>(&self, own: [i64; N]) -> Result<[i64; N]> {
         let mut largest = [0; N];
-        let datatype = number_type()?.handle::<A>();
-        let max = REGISTRY.operator::<A>(PredefinedOp::Max.number())?;
-        // SAFETY: both arrays have so many numbers.
-        let code = unsafe {
-            (self.functions.int.allreduce)(
-                own.as_ptr().cast(),
-                largest.as_mut_ptr().cast(),
-                N as c_int,
-                datatype,
-                max,
-                self.comm,
-            )
-        };
-        (self.check)("MPI_Allreduce", code)?;
+        let datatype = number_type()?;
+        let max = Mpi::operator(PredefinedOp::Max.number())?;
+        let recv = RecvBuffer::of(&mut largest, datatype);
+        let send = SendBuffer::of(&own, datatype);
+        self.mpi.blocking(self.fail).allreduce(send, recv, &max)?;
         Ok(largest)
     }
 
@@ -152,20 +142,9 @@ impl<A: Abi> Comparison<'_, A> {
         // JSON may end in spaces.
         own.resize(length as usize, b' ');
         let mut all = vec![0; own.len() * self.size as usize];
-        let datatype = byte_type()?.handle::<A>();
-        // SAFETY: `own` has so many bytes, and `all` has so many for each rank.
-        let code = unsafe {
-            (self.functions.int.allgather)(
-                own.as_ptr().cast(),
-                length as c_int,
-                datatype,
-                all.as_mut_ptr().cast(),
-                length as c_int,
-                datatype,
-                self.comm,
-            )
-        };
-        (self.check)("MPI_Allgather", code)?;
+        let send = SendBuffer::of(&own[..], byte_type()?);
+        let recv = RecvBuffer::of(&mut all[..], byte_type()?);
+        self.mpi.blocking(self.fail).allgather(send, recv)?;
         all.chunks_exact(own.len())
             .map(|bytes| serde_json::from_slice(bytes).map_err(unreadable))
             .collect()
@@ -180,36 +159,35 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(());
         }
         let row = self.row(record)?;
-        let comm = self.companion(Companion::Check)?;
-        let report = self.with_ranks(comm, |ranks| ranks.disagreement(record, row))?;
+        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
+        let report = self.with_ranks(&mpi, |ranks| ranks.disagreement(record, row))?;
         if let Some(report) = report {
-            return Err(self.refuse(report, Some(comm)));
+            return Err(self.refuse(report, Some(&mpi)));
         }
         if record.operation.has_counts_of_pairs {
-            return self.refuse_if_any(record, self.complaints(comm, record)?);
+            return self.refuse_if_any(record, self.complaints(&mpi, record)?);
         }
         Ok(())
     }
 
     /// If any rank complains, it is an error on all of them.
     pub fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
-        let comm = self.companion(Companion::Check)?;
-        let report = self.with_ranks(comm, |ranks| ranks.complaint(record, complaints))?;
-        report.map_or(Ok(()), |report| Err(self.refuse(report, Some(comm))))
+        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
+        let report = self.with_ranks(&mpi, |ranks| ranks.complaint(record, complaints))?;
+        report.map_or(Ok(()), |report| Err(self.refuse(report, Some(&mpi))))
     }
 
     /// Does something with the other ranks.
     fn with_ranks<T>(
         &self,
-        comm: A::Comm,
+        mpi: &Mpi<A>,
         body: impl FnOnce(&Comparison<A>) -> Result<T>,
     ) -> Result<T> {
         body(&Comparison {
-            functions: self.functions,
-            comm,
+            mpi,
             rank: self.communicator.rank,
             size: self.communicator.size,
-            check: &|function, code| self.check(function, code),
+            fail: &|error| self.error(error),
         })
     }
 
@@ -229,7 +207,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Messages of other ranks that this one does not expect, in words.
-    fn complaints(&self, comm: A::Comm, record: &Record) -> Result<Vec<String>> {
+    fn complaints(&self, mpi: &Mpi<A>, record: &Record) -> Result<Vec<String>> {
         let size = self.communicator.size as usize;
         let elements = |name: &str, array: Option<Array>| -> Result<Vec<i64>> {
             let mut counts = self.ints(name)?;
@@ -241,21 +219,11 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         let sent = elements("sendcounts", record.sent)?;
         let expected = elements("recvcounts", record.received)?;
-        let mut coming = vec![0; size];
-        let datatype = number_type()?.handle::<A>();
-        // SAFETY: both lists have a number for each rank.
-        let code = unsafe {
-            (self.functions.int.alltoall)(
-                sent.as_ptr().cast(),
-                1,
-                datatype,
-                coming.as_mut_ptr().cast(),
-                1,
-                datatype,
-                comm,
-            )
-        };
-        self.check("MPI_Alltoall", code)?;
+        let mut coming = vec![0i64; size];
+        let send = SendBuffer::of(&sent[..], number_type()?);
+        let recv = RecvBuffer::of(&mut coming[..], number_type()?);
+        let caller = mpi.blocking(|error| self.error(error));
+        caller.alltoall(send, recv, 1)?;
         let own = world_rank(record, self.communicator.rank);
         let differing = coming.iter().zip(&expected).enumerate();
         let differing = differing.filter(|(_, (coming, expected))| coming != expected);

@@ -14,7 +14,7 @@ use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, RecvBuffer, Status};
+use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, RecvBuffer, SendBuffer, Status};
 use crate::ops::call::Call;
 use crate::recorder::{self, Array, Record};
 
@@ -145,18 +145,8 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let Some(label) = self.label(Neighbor { rank: dest, tag }, sent) else {
             return Ok(());
         };
-        // SAFETY: the label has so many bytes.
-        let code = unsafe {
-            (self.functions.int.send)(
-                (&raw const label).cast(),
-                BYTES,
-                byte_type()?.handle::<A>(),
-                dest,
-                tag,
-                self.communicator.handle::<A>(),
-            )
-        };
-        self.check("MPI_Send", code)
+        let send = SendBuffer::of(&label, byte_type()?);
+        self.quietly().send(send, Neighbor { rank: dest, tag })
     }
 
     /// Receives the label of a message, if there is one.
@@ -174,19 +164,9 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(None);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
-        // SAFETY: there is room for the label and the status.
-        let code = unsafe {
-            (self.functions.int.recv)(
-                (&raw mut label).cast(),
-                BYTES,
-                byte_type()?.handle::<A>(),
-                source,
-                tag,
-                self.communicator.handle::<A>(),
-                status.address::<A>(),
-            )
-        };
-        self.check("MPI_Recv", code)?;
+        let recv = RecvBuffer::of(&mut label, byte_type()?);
+        let from = Neighbor { rank: source, tag };
+        self.quietly().recv(recv, from, status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
     }
@@ -211,25 +191,14 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return self.receive_label(source, recv_tag, wanted);
         };
         let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
-        let datatype = byte_type()?.handle::<A>();
-        // SAFETY: both labels have so many bytes, and there is room for the status.
-        let code = unsafe {
-            (self.functions.int.sendrecv)(
-                (&raw const own).cast(),
-                BYTES,
-                datatype,
-                dest,
-                send_tag,
-                (&raw mut label).cast(),
-                BYTES,
-                datatype,
-                source,
-                recv_tag,
-                self.communicator.handle::<A>(),
-                status.address::<A>(),
-            )
+        let sent = SendBuffer::of(&own, byte_type()?);
+        let recv = RecvBuffer::of(&mut label, byte_type()?);
+        let from = Neighbor {
+            rank: source,
+            tag: recv_tag,
         };
-        self.check("MPI_Sendrecv", code)?;
+        self.quietly()
+            .sendrecv((sent, to), (recv, from), status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
     }

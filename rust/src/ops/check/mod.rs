@@ -11,6 +11,7 @@ use crate::diagnosis::DEADLOCK;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
+use crate::mpi::calls::Mpi;
 use crate::mpi::{Abi, Datatype, Functions, REGISTRY, abort};
 use crate::ops::call::Call;
 use crate::recorder::{self, Record, Scope};
@@ -65,7 +66,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// Ends all ranks with a report, or makes an error of it.
     #[cold]
-    pub fn refuse(&self, report: Vec<String>, together: Option<A::Comm>) -> Error {
+    pub fn refuse(&self, report: Vec<String>, together: Option<&Mpi<A>>) -> Error {
         let (comm, rank) = (self.communicator.handle::<A>(), self.communicator.rank);
         Error::invalid(refuse(self.functions, comm, rank, report, together))
     }
@@ -79,7 +80,7 @@ pub fn refuse<A: Abi>(
     comm: A::Comm,
     rank: c_int,
     mut report: Vec<String>,
-    together: Option<A::Comm>,
+    together: Option<&Mpi<A>>,
 ) -> String {
     if !on_error::raises() {
         report.push(format!("ending all ranks with exit code {DEADLOCK}\n"));
@@ -87,8 +88,10 @@ pub fn refuse<A: Abi>(
             log::print_error(&report.join("\n"));
         }
         if let Some(together) = together {
-            // SAFETY: a communicator that is valid, of the same ranks.
-            unsafe { (functions.barrier)(together) };
+            // The end comes with or without them.
+            let _ = together
+                .blocking(|_| Error::internal("no barrier"))
+                .barrier();
         }
         abort(functions, comm, DEADLOCK);
     }

@@ -3,12 +3,15 @@
 //! Before any row is sent, the ranks tell each other how many there are. If some of them do not
 //! fit, that is the same error on all ranks.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
+
+use zerocopy::IntoBytes;
 
 use super::rows::sum;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
-use crate::mpi::{Abi, PredefinedOp, REGISTRY};
+use crate::memory::{Access, Memory};
+use crate::mpi::calls::{BcastBuffer, Mpi};
+use crate::mpi::{Abi, PredefinedOp, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::items;
 use crate::ops::check::{byte_type, number_type};
@@ -22,15 +25,15 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// The numbers in an operand.
     pub fn counts(&self, operand: &Buffer) -> Result<Vec<i64>> {
         let size = count_size(operand)?;
-        let mut bytes = vec![0; operand.count as usize * size];
-        self.in_memory(|memory| memory.load(operand, &mut bytes))?;
-        let numbers = bytes
-            .chunks_exact(size)
-            .map(|bytes| match bytes.try_into() {
-                Ok(short) => i32::from_ne_bytes(short).into(),
-                Err(_) => bytes.try_into().map_or(0, i64::from_ne_bytes),
-            });
-        Ok(numbers.collect())
+        let count = operand.count as usize;
+        let mut shorts = vec![0i32; count];
+        let mut numbers = vec![0i64; count];
+        if size == size_of::<i32>() {
+            self.in_memory(|memory| memory.load(operand, shorts.as_mut_bytes()))?;
+            return Ok(shorts.into_iter().map(i64::from).collect());
+        }
+        self.in_memory(|memory| memory.load(operand, numbers.as_mut_bytes()))?;
+        Ok(numbers)
     }
 
     /// Writes the numbers of a result.
@@ -43,42 +46,28 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 counts.len()
             )));
         }
-        let mut bytes = Vec::new();
-        for count in counts {
-            if size == size_of::<i32>() {
-                let short = i32::try_from(*count).map_err(|_| {
-                    Error::invalid(format!("{count} rows, which 32 bits can't count"))
-                })?;
-                bytes.extend(short.to_ne_bytes());
-            } else {
-                bytes.extend(count.to_ne_bytes());
-            }
+        if size != size_of::<i32>() {
+            return self.in_memory(|memory| memory.store(result, counts.as_bytes()));
         }
-        self.in_memory(|memory| memory.store(result, &bytes))
+        let to_short = |count: &i64| {
+            i32::try_from(*count)
+                .map_err(|_| Error::invalid(format!("{count} rows, which 32 bits can't count")))
+        };
+        let shorts = counts.iter().map(to_short).collect::<Result<Vec<_>>>()?;
+        self.in_memory(|memory| memory.store(result, shorts.as_bytes()))
     }
 
     /// Makes it an error on all ranks if one of them complains: that of the first that does.
     fn refuse_together(&self, complaint: Option<String>) -> Result<()> {
         let (rank, size) = (self.communicator.rank, self.communicator.size);
-        let own = i64::from(if complaint.is_some() { rank } else { size });
-        let mut first = 0i64;
-        let (int64, byte) = (number_type()?.handle::<A>(), byte_type()?.handle::<A>());
-        let min = REGISTRY.operator::<A>(PredefinedOp::Min.number())?;
-        self.mpi(
-            "MPI_Allreduce",
-            || "with 1 items".to_owned(),
-            // SAFETY: each is a number.
-            |mpi, comm| unsafe {
-                (mpi.int.allreduce)(
-                    (&raw const own).cast(),
-                    (&raw mut first).cast(),
-                    1,
-                    int64,
-                    min,
-                    comm,
-                )
-            },
-        )?;
+        let own = [i64::from(if complaint.is_some() { rank } else { size })];
+        let mut first = [0i64];
+        let (int64, byte) = (number_type()?, byte_type()?);
+        let min = Mpi::operator(PredefinedOp::Min.number())?;
+        let recv = RecvBuffer::of(&mut first, int64);
+        self.blocking(&Access::WHOLE, || "with 1 items".to_owned())
+            .allreduce(SendBuffer::of(&own, int64), recv, &min)?;
+        let [first] = first;
         if first == i64::from(size) {
             return Ok(());
         }
@@ -86,18 +75,14 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             .filter(|_| first == i64::from(rank))
             .unwrap_or_default()
             .into_bytes();
-        let mut length = text.len() as i64;
-        let comm = self.communicator.handle::<A>();
-        let broadcast = |address: *mut c_void, count: i64, datatype| {
-            // SAFETY: so many elements are there.
-            let code = unsafe {
-                (self.functions.int.bcast)(address, count as c_int, datatype, first as c_int, comm)
-            };
-            self.check("MPI_Bcast", code)
+        let mut length = [text.len() as i64];
+        let broadcast = |buffer: RecvBuffer| {
+            let buffer = BcastBuffer::Recv(buffer);
+            self.quietly().bcast(buffer, first as c_int)
         };
-        broadcast((&raw mut length).cast(), 1, int64)?;
-        text.resize(length as usize, 0);
-        broadcast(text.as_mut_ptr().cast(), length, byte)?;
+        broadcast(RecvBuffer::of(&mut length, int64))?;
+        text.resize(length[0] as usize, 0);
+        broadcast(RecvBuffer::of(&mut text[..], byte))?;
         Err(Error::invalid(String::from_utf8_lossy(&text)))
     }
 }
@@ -150,22 +135,12 @@ pub fn alltoallv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         )));
     }
     let mut received = vec![0i64; sent.len()];
-    let int64 = number_type()?.handle::<A>();
-    call.mpi(
-        "MPI_Alltoall",
-        || items(1),
-        // SAFETY: both lists have a number for each rank.
-        |mpi, comm| unsafe {
-            (mpi.int.alltoall)(
-                sent.as_ptr().cast(),
-                1,
-                int64,
-                received.as_mut_ptr().cast(),
-                1,
-                int64,
-                comm,
-            )
-        },
+    let int64 = number_type()?;
+    let recv = RecvBuffer::of(&mut received[..], int64);
+    call.blocking(&Access::WHOLE, || items(1)).alltoall(
+        SendBuffer::of(&sent[..], int64),
+        recv,
+        1,
     )?;
     let (goes, comes) = (sum(&sent), sum(&received));
     let complaint = if sent.iter().any(|count| *count < 0) {
@@ -201,24 +176,11 @@ pub fn allgatherv_counts<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     };
     let statement = [own, rows, capacity];
     let mut statements = vec![[0i64; 3]; call.communicator.size as usize];
-    let int64 = number_type()?.handle::<A>();
-    let length = statement.len() as c_int;
-    call.mpi(
-        "MPI_Allgather",
-        || items(length.into()),
-        // SAFETY: the list has room for what each rank states.
-        |mpi, comm| unsafe {
-            (mpi.int.allgather)(
-                statement.as_ptr().cast(),
-                length,
-                int64,
-                statements.as_mut_ptr().cast(),
-                length,
-                int64,
-                comm,
-            )
-        },
-    )?;
+    let int64 = number_type()?;
+    let send = SendBuffer::of(&statement, int64);
+    let recv = RecvBuffer::of(&mut statements[..], int64);
+    call.blocking(&Access::WHOLE, || items(send.count()))
+        .allgather(send, recv)?;
     let counts: Vec<i64> = statements.iter().map(|[count, ..]| *count).collect();
     let comes = sum(&counts);
     // All ranks know all of it, and come to the same.

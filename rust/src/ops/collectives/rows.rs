@@ -1,24 +1,14 @@
 //! Collective operations that deal out the rows of an array, as many to each rank as the call
 //! says (MPI-4.1 §6.5 to §6.8 and §6.10.2).
-//!
-//! Where MPI can't count the elements, most of these become an `MPI_Alltoallw`. All ranks have to
-//! call the same function (MPI-4.1 §6.1), so that has to follow from what all of them know: the
-//! counts, and the length of a row. In `alltoallv` a rank knows its own counts only. It stays
-//! `MPI_Alltoallv`, with a larger data type where needed: ranks may count in different ones, as
-//! long as the elements in them are the same (MPI-4.1 §6.8), and in ints or not, as both forms are
-//! bindings of one procedure (MPI-4.1 §19.2).
 
-use std::ffi::{c_int, c_void};
 use std::fmt::Arguments;
-use std::ptr;
 
 use super::reduction::reduce_each;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Datatype};
+use crate::mpi::calls::Layout;
+use crate::mpi::{Abi, Datatype, RecvBuffer};
 use crate::ops::call::Call;
-use crate::ops::call::counts::{Count, CountList, invoke};
-use crate::ops::call::derived::TypedCount;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
 use crate::xla::Buffer;
@@ -53,10 +43,9 @@ impl Shares {
         self.0[call.communicator.rank as usize]
     }
 
-    /// The largest count or displacement, in rows.
-    fn largest(&self) -> i64 {
-        let last_displacement = sum(&self.0[..self.0.len() - 1]);
-        self.0.iter().fold(last_displacement, |n, m| n.max(*m))
+    /// The layout of rows with so many elements each.
+    fn layout(self, row: i64) -> Layout {
+        Layout::new(self.0, row)
     }
 }
 
@@ -92,124 +81,6 @@ fn checked_counts(
 /// The rows of all.
 pub fn sum(counts: &[i64]) -> i64 {
     counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
-}
-
-/// The shares as MPI takes them: counts and displacements.
-struct Layout {
-    counts: CountList,
-    displacements: CountList,
-    /// The largest of all.
-    largest: Count,
-}
-
-impl Layout {
-    /// The layout of rows that count as so many each.
-    fn new(shares: &Shares, row: i64) -> Self {
-        let mut next = 0i64;
-        let displacements = shares.0.iter().map(|rows| {
-            let first = next;
-            next = next.saturating_add(*rows);
-            first.saturating_mul(row)
-        });
-        Self {
-            displacements: CountList::new(displacements),
-            counts: CountList::new(shares.0.iter().map(|rows| rows.saturating_mul(row))),
-            largest: Count(shares.largest().saturating_mul(row)),
-        }
-    }
-
-    fn span(&self, rank: c_int) -> Span {
-        Span {
-            first: self.displacements.of(rank),
-            count: self.counts.of(rank),
-        }
-    }
-}
-
-/// The part of an array that belongs to one rank: so many elements from one on.
-#[derive(Clone, Copy)]
-struct Span {
-    first: i64,
-    count: i64,
-}
-
-impl Span {
-    fn whole(count: i64) -> Self {
-        Self { first: 0, count }
-    }
-
-    /// Nothing, unless this is true.
-    fn only_if(self, condition: bool) -> Self {
-        if condition { self } else { Self::whole(0) }
-    }
-}
-
-/// An array as `MPI_Alltoallw` takes it: one element of a data type for each rank, or none.
-struct PerRankTypes<'c, A: Abi, M> {
-    counts: Vec<c_int>,
-    types: Vec<A::Datatype>,
-    _owners: Vec<TypedCount<'c, A, M>>,
-}
-
-impl<'c, A: Abi, M> PerRankTypes<'c, A, M> {
-    fn new(
-        call: &'c Call<'c, A, M>,
-        datatype: Datatype,
-        span_of: impl Fn(c_int) -> Span,
-    ) -> Result<Self> {
-        let of_rank = |rank| match span_of(rank) {
-            Span { count: 0, .. } => call.typed_count(0, datatype),
-            Span { first, count } => call.typed_count_at(first, count, datatype),
-        };
-        let ranks = 0..call.communicator.size;
-        let owners = ranks.map(of_rank).collect::<Result<Vec<_>>>()?;
-        Ok(Self {
-            counts: owners.iter().map(|typed| typed.count.0 as c_int).collect(),
-            types: owners.iter().map(|typed| typed.datatype).collect(),
-            _owners: owners,
-        })
-    }
-}
-
-/// Does what `function` would if MPI could count the elements, by `MPI_Alltoallw`, of which it is
-/// a special case (MPI-4.1 §6.8): what goes to a rank, or comes from it, has a data type of its
-/// own, which also says where it is. All ranks must do this, or none.
-#[cold]
-fn alltoallw<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    [function, nonblocking]: [&'static str; 2],
-    details: impl FnOnce() -> String,
-    datatype: Datatype,
-    (send, sent): (*const c_void, impl Fn(c_int) -> Span),
-    (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
-) -> Result<()> {
-    if call.is_nonblocking() {
-        return Err(Error::invalid(format!(
-            "{nonblocking} of more than {} elements is more than this MPI counts in one call",
-            call.counting.limit
-        )));
-    }
-    let sent = PerRankTypes::new(call, datatype, sent)?;
-    let received = PerRankTypes::new(call, datatype, received)?;
-    let displacements = vec![0; sent.counts.len()];
-    call.mpi(
-        function,
-        details,
-        // SAFETY: the lists have a member for each rank, and no type goes beyond its array.
-        |mpi, comm| unsafe {
-            (mpi.alltoallw)(
-                send,
-                sent.counts.as_ptr(),
-                displacements.as_ptr(),
-                sent.types.as_ptr(),
-                recv,
-                received.counts.as_ptr(),
-                displacements.as_ptr(),
-                received.types.as_ptr(),
-                comm,
-            )
-        },
-    )
 }
 
 /// The elements in a row of an array that must have so many rows.
@@ -270,7 +141,7 @@ pub fn allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
     let result = result_of_rows(call, &operand, row, shares.total())?;
-    all_gather(call, &operand, &result, row, &shares)
+    all_gather(call, &operand, &result, row, shares)
 }
 
 /// `allgatherv` with counts that the program has computed.
@@ -279,7 +150,7 @@ pub fn allgatherv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [result] = call.results()?;
     let shares = Shares::from_operand(call, &counts)?;
     let row = row_of_both((&operand, shares.own(call)), (&result, shares.total()))?;
-    all_gather(call, &operand, &result, row, &shares)
+    all_gather(call, &operand, &result, row, shares)
 }
 
 fn all_gather<A: Abi, M: Memory>(
@@ -287,86 +158,19 @@ fn all_gather<A: Abi, M: Memory>(
     operand: &Buffer,
     result: &Buffer,
     row: i64,
-    shares: &Shares,
+    shares: Shares,
 ) -> Result<()> {
     let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
-    let (sent, received) = (shares.own(call) * row, shares.total() * row);
-    let layout = Layout::new(shares, row);
-    let functions = ["MPI_Allgatherv", "MPI_Iallgatherv"];
-    let details = || items(sent);
-    if !call.counting.takes(layout.largest.0) {
-        return alltoallw(
-            call,
-            functions,
-            details,
-            send.datatype(),
-            (send.address::<A>(), |_| Span::whole(sent)),
-            (recv.address(), |rank| layout.span(rank)),
-        );
-    }
-    call.collective(
-        &access(sent, received, send.datatype()),
-        functions,
-        layout.largest,
-        details,
-        // SAFETY: `send` has this rank's rows, and `recv` has room for those of all ranks.
-        |mpi, comm| unsafe {
-            invoke!(
-                mpi.allgatherv
-                    / iallgatherv(
-                        send.address::<A>(),
-                        Count(sent),
-                        send.datatype().handle::<A>(),
-                        recv.address(),
-                        &layout.counts,
-                        &layout.displacements,
-                        recv.datatype().handle::<A>(),
-                        comm,
-                    )
-            )
-        },
-    )?;
-    call.keep(layout);
-    Ok(())
+    let (sent, layout) = (shares.own(call) * row, shares.layout(row));
+    let access = access(sent, layout.total(), send.datatype());
+    call.collective(&access, || items(sent))
+        .allgatherv(send, recv, &layout)
 }
 
 /// The access of a call that reads and writes so many elements.
 fn access(read: i64, written: i64, datatype: Datatype) -> Access {
     let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
     Access::first(bytes(read), bytes(written))
-}
-
-/// The shares as `MPI_Alltoallv` can count them, and what it counts: elements, or where these are
-/// too many, as many rows at once as all shares are multiples of.
-fn in_units<'c, A: Abi, M>(
-    call: &'c Call<'c, A, M>,
-    shares: &Shares,
-    row: i64,
-    datatype: Datatype,
-) -> Result<(Layout, TypedCount<'c, A, M>)> {
-    let layout = Layout::new(shares, row);
-    if call.counting.takes(layout.largest.0) {
-        return Ok((layout, call.typed_count(1, datatype)?));
-    }
-    let rows = shares.0.iter().fold(0, |rows, share| gcd(rows, *share));
-    let layout = Layout::new(
-        &Shares(shares.0.iter().map(|share| share / rows).collect()),
-        1,
-    );
-    if !call.counting.takes(layout.largest.0) {
-        return Err(Error::invalid(format!(
-            "{} rows are more than this MPI takes in one call: {} times {rows}, the greatest \
-             common divisor of all counts",
-            shares.largest(),
-            call.counting.limit,
-        )));
-    }
-    Ok((layout, call.typed_count_at(0, rows * row, datatype)?))
-}
-
-/// The greatest common divisor.
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// MPI-4.1 §6.8: some rows to each rank, and some from each.
@@ -376,7 +180,7 @@ pub fn alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let row = row_of(&operand, sent.total())?;
     let result = result_of_rows(call, &operand, row, received.total())?;
-    all_to_all(call, (&operand, &sent), (&result, &received), row)
+    all_to_all(call, (&operand, sent), (&result, received), row)
 }
 
 /// `alltoallv` with counts that the program has computed.
@@ -386,44 +190,22 @@ pub fn alltoallv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = Shares::from_operand(call, &sendcounts)?;
     let received = Shares::from_operand(call, &recvcounts)?;
     let row = row_of_both((&operand, sent.total()), (&result, received.total()))?;
-    all_to_all(call, (&operand, &sent), (&result, &received), row)
+    all_to_all(call, (&operand, sent), (&result, received), row)
 }
 
 fn all_to_all<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    (operand, sent): (&Buffer, &Shares),
-    (result, received): (&Buffer, &Shares),
+    (operand, sent): (&Buffer, Shares),
+    (result, received): (&Buffer, Shares),
     row: i64,
 ) -> Result<()> {
     let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
-    let (goes, comes) = (sent.total() * row, received.total() * row);
-    let (sent, send_unit) = in_units(call, sent, row, send.datatype())?;
-    let (received, recv_unit) = in_units(call, received, row, recv.datatype())?;
-    call.collective(
-        &access(goes, comes, send.datatype()),
-        ["MPI_Alltoallv", "MPI_Ialltoallv"],
-        sent.largest.max(received.largest),
-        || format!("({goes} items sent, {comes} items received)"),
-        // SAFETY: both arrays have the rows of all ranks.
-        |mpi, comm| unsafe {
-            invoke!(
-                mpi.alltoallv
-                    / ialltoallv(
-                        send.address::<A>(),
-                        &sent.counts,
-                        &sent.displacements,
-                        send_unit.datatype,
-                        recv.address(),
-                        &received.counts,
-                        &received.displacements,
-                        recv_unit.datatype,
-                        comm,
-                    )
-            )
-        },
-    )?;
-    call.keep((sent, received));
-    Ok(())
+    let (sent, received) = (sent.layout(row), received.layout(row));
+    let (goes, comes) = (sent.total(), received.total());
+    let access = access(goes, comes, send.datatype());
+    let details = || format!("({goes} items sent, {comes} items received)");
+    call.collective(&access, details)
+        .alltoallv((send, sent), (recv, received))
 }
 
 /// MPI-4.1 §6.5: everyone's rows, in rank order, on root.
@@ -432,53 +214,10 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
     let result = call.only_at_root(root, || result_of_rows(call, &operand, row, shares.total()))?;
-    let recv = result.as_ref().map(|result| call.recv_buffer(result));
-    let recv = recv
-        .transpose()?
-        .map_or(ptr::null_mut(), |recv| recv.address());
+    let recv = call.recv_buffer_at_root(result.as_ref())?;
     let send = call.send_buffer(&operand)?;
-    let layout = Layout::new(&shares, row);
-    let functions = ["MPI_Gatherv", "MPI_Igatherv"];
-    let details = || items_and_root(send.count(), root);
-    if !call.counting.takes(layout.largest.0) {
-        let is_root = call.communicator.rank == root;
-        return alltoallw(
-            call,
-            functions,
-            details,
-            send.datatype(),
-            (send.address::<A>(), |rank| {
-                Span::whole(send.count()).only_if(rank == root)
-            }),
-            (recv, |rank| layout.span(rank).only_if(is_root)),
-        );
-    }
-    let datatype = send.datatype().handle::<A>();
-    call.collective(
-        &Access::WHOLE,
-        functions,
-        layout.largest,
-        details,
-        // SAFETY: `send` has this rank's rows, and on root `recv` has those of all ranks.
-        |mpi, comm| unsafe {
-            invoke!(
-                mpi.gatherv
-                    / igatherv(
-                        send.address::<A>(),
-                        Count(send.count()),
-                        datatype,
-                        recv,
-                        &layout.counts,
-                        &layout.displacements,
-                        datatype,
-                        root,
-                        comm,
-                    )
-            )
-        },
-    )?;
-    call.keep(layout);
-    Ok(())
+    call.collective(&Access::WHOLE, || items_and_root(send.count(), root))
+        .gatherv(send, recv, &shares.layout(row), root)
 }
 
 /// MPI-4.1 §6.10.2: some rows of the reduction over all ranks, on each rank.
@@ -488,45 +227,29 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let op = call.operator(operand.dtype)?;
     let row = row_of(&operand, shares.total())?;
     let result = result_of_rows(call, &operand, row, shares.own(call))?;
-    let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let counts = CountList::new(shares.0.iter().map(|rows| rows.saturating_mul(row)));
+    let (send, mut recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
+    let counts: Vec<i64> = shares
+        .0
+        .iter()
+        .map(|rows| rows.saturating_mul(row))
+        .collect();
     // MPI may hand the rows of all ranks to an operator at once.
     let longest = if op.is_predefined {
-        shares.0.iter().fold(0, |n, m| n.max(*m)) * row
+        counts.iter().fold(0, |n, m| n.max(*m))
     } else {
         send.count()
     };
-    if !call.reduces(longest, &op) {
-        return reduce_each(call, send, recv, &op, |rank| counts.of(rank));
+    if !call.mpi.reduces(longest, &op) {
+        return reduce_each(call, send, recv, &op, |rank| counts[rank as usize]);
     }
     // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
-    let mut nothing = 0u8;
-    let address = match recv.count() {
-        0 if !call.is_nonblocking() => (&raw mut nothing).cast(),
-        _ => recv.address(),
-    };
-    call.collective(
-        &Access::WHOLE,
-        ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"],
-        Count(longest),
-        || items(recv.count()),
-        // SAFETY: `send` has the rows of all ranks, and `recv` those of this one.
-        |mpi, comm| unsafe {
-            invoke!(
-                mpi.reduce_scatter
-                    / ireduce_scatter(
-                        send.address::<A>(),
-                        address,
-                        &counts,
-                        recv.datatype().handle::<A>(),
-                        op.handle,
-                        comm,
-                    )
-            )
-        },
-    )?;
-    call.keep(counts);
-    Ok(())
+    let mut nothing = [0u8; 16];
+    if recv.count() == 0 && !call.is_nonblocking() {
+        recv = RecvBuffer::of(&mut nothing, recv.datatype()).part(0, 0);
+    }
+    let count = recv.count();
+    call.collective(&Access::WHOLE, || items(count))
+        .reduce_scatter(send, recv, counts, longest, &op)
 }
 
 /// MPI-4.1 §6.6: some rows of root's operand, on each rank. Only root has an operand.
@@ -534,53 +257,11 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
     let operand = call.operand_at_root(root)?;
     let (result, row) = scattered_rows(call, operand.as_ref(), &shares)?;
-    let send = operand.as_ref().map(|operand| call.send_buffer(operand));
-    let send = send
-        .transpose()?
-        .map_or(ptr::null(), |send| send.address::<A>());
+    let send = call.send_buffer_at_root(operand.as_ref())?;
     let recv = call.recv_buffer(&result)?;
-    let layout = Layout::new(&shares, row);
-    let functions = ["MPI_Scatterv", "MPI_Iscatterv"];
-    let details = || items_and_root(recv.count(), root);
-    if !call.counting.takes(layout.largest.0) {
-        let is_root = call.communicator.rank == root;
-        return alltoallw(
-            call,
-            functions,
-            details,
-            recv.datatype(),
-            (send, |rank| layout.span(rank).only_if(is_root)),
-            (recv.address(), |rank| {
-                Span::whole(recv.count()).only_if(rank == root)
-            }),
-        );
-    }
-    let datatype = recv.datatype().handle::<A>();
-    call.collective(
-        &Access::WHOLE,
-        functions,
-        layout.largest,
-        details,
-        // SAFETY: `recv` has this rank's rows, and on root `send` has those of all ranks.
-        |mpi, comm| unsafe {
-            invoke!(
-                mpi.scatterv
-                    / iscatterv(
-                        send,
-                        &layout.counts,
-                        &layout.displacements,
-                        datatype,
-                        recv.address(),
-                        Count(recv.count()),
-                        datatype,
-                        root,
-                        comm,
-                    )
-            )
-        },
-    )?;
-    call.keep(layout);
-    Ok(())
+    let count = recv.count();
+    call.collective(&Access::WHOLE, || items_and_root(count, root))
+        .scatterv(send, recv, &shares.layout(row), root)
 }
 
 /// The rows that root scatters to this rank, and how many elements are in a row.

@@ -153,9 +153,9 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     departure.flight.operation = name;
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
-    call.mpi(function, details, |_, comm| {
+    call.mpi(function, details, |_, _| {
         // SAFETY: all messages are in its blocks.
-        unsafe { in_flight.begin(call, comm, &sends, &receives) }
+        unsafe { in_flight.begin(&call.mpi, &sends, &receives) }
     })?;
     departure.depart(call, in_flight)
 }
@@ -164,7 +164,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 fn arrival<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     Transfer { array, peer }: &Transfer,
-    messages: &mut Vec<MessageBuffer<'c, A, M>>,
+    messages: &mut Vec<MessageBuffer<A>>,
     in_flight: &mut InFlight,
 ) -> Result<Arrival> {
     let (datatype, bytes) = measure(array)?;

@@ -8,7 +8,7 @@ use super::point_to_point::{Incoming, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Block, Memory};
-use crate::mpi::{Abi, Datatype, Neighbor};
+use crate::mpi::{Abi, Datatype, Neighbor, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::InFlight;
@@ -80,9 +80,9 @@ fn all_at_once<A: Abi, M: Memory>(
     });
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
-    call.mpi("MPI_Waitall", details, |_, comm| {
+    call.mpi("MPI_Waitall", details, |_, _| {
         // SAFETY: each message has an array of the call to itself, or shares one that is read.
-        unsafe { exchange_messages(call, comm, &outgoing, &incoming) }
+        unsafe { exchange_messages(call, &call.mpi, &outgoing, &incoming) }
     })
 }
 
@@ -131,7 +131,7 @@ impl Elements {
         call: &'c Call<'c, A, M>,
         block: &mut Block,
         peer: Neighbor,
-    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+    ) -> Result<Vec<MessageBuffer<A>>> {
         let message = |piece: Range<i64>| {
             let address = block.address(piece.start as usize * self.datatype.size);
             let count = piece.end - piece.start;
@@ -146,7 +146,7 @@ impl Elements {
 pub fn label_message<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     peer: Neighbor,
-) -> Result<(Block, MessageBuffer<'c, A, M>)> {
+) -> Result<(Block, MessageBuffer<A>)> {
     let mut block = Block::take(size_of::<Label>());
     let address = block.address(0).cast();
     let message = MessageBuffer::new(call, peer, address, labels::BYTES.into(), byte_type()?)?;
@@ -158,7 +158,7 @@ pub fn messages_of_copy<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     Transfer { array, peer }: &Transfer,
     in_flight: &mut InFlight,
-) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+) -> Result<Vec<MessageBuffer<A>>> {
     let mut messages = Vec::new();
     if let Some(label) = call.label(*peer, array.into()) {
         let (mut block, message) = label_message(call, *peer)?;
@@ -192,7 +192,7 @@ fn one_after_another<A: Abi, M: Memory>(
     let mut incoming = Vec::new();
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
-        let ignored = A::constants().status_ignore as *mut A::Status;
+        let ignored = StatusPlace::ignored();
         let mut message =
             Incoming::<A>::new(&call.communicator, buffer, peer.rank, peer.tag, ignored);
         message.is_alone = false;
@@ -202,9 +202,8 @@ fn one_after_another<A: Abi, M: Memory>(
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
         .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &in_words(sent, received)));
-    let comm = call.communicator.handle::<A>();
     // SAFETY: all messages are copies, which it owns.
-    let code = unsafe { sends.begin(call, comm, &outgoing, &[]) };
+    let code = unsafe { sends.begin(&call.mpi, &outgoing, &[]) };
     call.check("MPI_Isend", code)?;
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {

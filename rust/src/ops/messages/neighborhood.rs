@@ -19,6 +19,7 @@ use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
+use crate::mpi::calls::Mpi;
 use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
@@ -84,7 +85,7 @@ fn messages<'c, A: Abi, M: Memory>(
     peers: impl Iterator<Item = Neighbor>,
     (address, datatype): (*mut c_void, Datatype),
     blocks: impl Iterator<Item = Block>,
-) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+) -> Result<Vec<MessageBuffer<A>>> {
     let blocks = peers.zip(blocks);
     blocks
         .filter(|(peer, _)| peer.is_process())
@@ -100,20 +101,20 @@ fn run_messages<'c, A: Abi, M: Memory>(
     call: &'c Call<'c, A, M>,
     [blocking, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
-    sent: &[MessageBuffer<'c, A, M>],
-    received: &[MessageBuffer<'c, A, M>],
+    sent: &[MessageBuffer<A>],
+    received: &[MessageBuffer<A>],
 ) -> Result<()> {
-    let comm = call.companion(Companion::Neighbors)?;
-    check_messages(call, comm, sent, received)?;
+    let mpi = call.mpi.on(&call.companion(Companion::Neighbors)?);
+    check_messages(call, &mpi, sent, received)?;
     let Some(departure) = &call.departure else {
         return call.mpi(blocking, details, |_, _| {
             // SAFETY: the messages are blocks of the operand and of the result, or of copies of them.
-            unsafe { exchange_messages(call, comm, sent, received) }
+            unsafe { exchange_messages(call, &mpi, sent, received) }
         });
     };
     call.mpi(nonblocking, details, |_, _| {
         // SAFETY: the messages are parts of its blocks.
-        unsafe { departure.borrow_mut().begin(call, comm, sent, received) }
+        unsafe { departure.borrow_mut().begin(&mpi, sent, received) }
     })
 }
 
@@ -132,7 +133,7 @@ struct Blocks<'c, A: Abi, M: Memory> {
     stride: i64,
 }
 
-impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
+impl<A: Abi, M: Memory> Blocks<'_, A, M> {
     /// Does what `function` is defined to do.
     fn run(&self, functions: [&'static str; 2]) -> Result<()> {
         let (datatype, _) = measure(&self.operand)?;
@@ -188,7 +189,7 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
         ends: &Ends,
         packed: &mut [u8],
         datatype: Datatype,
-    ) -> Result<Vec<MessageBuffer<'c, A, M>>> {
+    ) -> Result<Vec<MessageBuffer<A>>> {
         let packed = (packed.as_mut_ptr().cast(), datatype);
         let peers = ends.bundles.iter().map(|bundle| bundle.peer);
         let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
@@ -201,16 +202,16 @@ impl<'c, A: Abi, M: Memory> Blocks<'c, A, M> {
 /// ranks if it is not what is expected.
 fn check_messages<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    comm: A::Comm,
-    sent: &[MessageBuffer<A, M>],
-    received: &[MessageBuffer<A, M>],
+    mpi: &Mpi<A>,
+    sent: &[MessageBuffer<A>],
+    received: &[MessageBuffer<A>],
 ) -> Result<()> {
     let Some(record) = call.checked.as_deref() else {
         return Ok(());
     };
-    let labels = |messages: &[MessageBuffer<A, M>], array: Option<Array>| -> Vec<Array> {
+    let labels = |messages: &[MessageBuffer<A>], array: Option<Array>| -> Vec<Array> {
         let dtype = array.map_or(0, |array| array.dtype);
-        let label = |message: &MessageBuffer<A, M>| Array {
+        let label = |message: &MessageBuffer<A>| Array {
             dtype,
             count: message.count,
         };
@@ -224,7 +225,7 @@ fn check_messages<A: Abi, M: Memory>(
         .collect();
     let mut coming = vec![[0; 2]; received.len()];
     let datatype = number_type()?;
-    let of_labels = |messages: &[MessageBuffer<A, M>], labels: *mut [i64; 2]| {
+    let of_labels = |messages: &[MessageBuffer<A>], labels: *mut [i64; 2]| {
         let labels = messages.iter().enumerate().map(|(index, message)| {
             let label = labels.wrapping_add(index);
             MessageBuffer::new(call, message.peer, label.cast(), 2, datatype)
@@ -234,7 +235,7 @@ fn check_messages<A: Abi, M: Memory>(
     let labels_sent = of_labels(sent, told.as_ptr().cast_mut())?;
     let labels_received = of_labels(received, coming.as_mut_ptr())?;
     // SAFETY: there is a label for each message.
-    let code = unsafe { exchange_messages(call, comm, &labels_sent, &labels_received) };
+    let code = unsafe { exchange_messages(call, mpi, &labels_sent, &labels_received) };
     call.check("MPI_Neighbor_alltoall", code)?;
     let own = world_rank(record, call.communicator.rank);
     let complaints = received.iter().zip(coming).zip(expected);

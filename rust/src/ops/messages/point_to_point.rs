@@ -9,10 +9,9 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Communicator, RecvBuffer, SendBuffer, Status, source_and_tag};
+use crate::mpi::{Abi, Communicator, Neighbor, RecvBuffer, SendBuffer, Status, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::check_blocks;
-use crate::ops::call::counts::{Count, Form, invoke};
 use crate::ops::call::pieces::piece_at;
 use crate::ops::check::labels::{Labelled, Refusal};
 
@@ -46,6 +45,13 @@ impl<'b> Outgoing<'b> {
             length,
             piece: piece_at(0, buffer.count(), length),
             is_done: false,
+        }
+    }
+
+    fn to(&self) -> Neighbor {
+        Neighbor {
+            rank: self.dest,
+            tag: self.tag,
         }
     }
 
@@ -85,7 +91,7 @@ pub struct Incoming<'b, A: Abi> {
     piece: Range<i64>,
     is_done: bool,
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
-    wanted: *mut A::Status,
+    wanted: StatusPlace<'static, A>,
     /// A status where the caller wants none.
     own: Status,
     /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
@@ -101,7 +107,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
         buffer: RecvBuffer<'b>,
         source: c_int,
         tag: c_int,
-        wanted: *mut A::Status,
+        wanted: StatusPlace<'static, A>,
     ) -> Self {
         let length = communicator.piece_length(buffer.datatype().size);
         Self {
@@ -128,6 +134,13 @@ impl<'b, A: Abi> Incoming<'b, A> {
                 self.is_done = true;
             }
             self.refusal = Some(refusal);
+        }
+    }
+
+    fn from(&self) -> Neighbor {
+        Neighbor {
+            rank: self.source,
+            tag: self.tag,
         }
     }
 
@@ -160,22 +173,29 @@ impl<'b, A: Abi> Incoming<'b, A> {
         instead.unwrap_or_else(|| self.buffer.reborrow())
     }
 
-    /// Where there is room for the next piece.
-    fn next(&mut self) -> RecvBuffer<'_> {
-        let (first, count) = (self.piece.start, self.count());
-        self.buffer().part(first, count)
-    }
-
     fn is_in_pieces(&self) -> bool {
         self.length != i64::MAX
     }
 
     /// Where MPI puts the status of the next piece.
-    fn status(&mut self) -> *mut A::Status {
-        if self.is_in_pieces() && self.wanted as usize == A::constants().status_ignore {
-            return self.own.address::<A>();
+    fn status(&mut self) -> StatusPlace<'_, A> {
+        if self.is_in_pieces() && self.wanted.is_ignored() {
+            return self.own.place();
         }
-        self.wanted
+        self.wanted.reborrow()
+    }
+
+    /// Where there is room for the next piece, and for its status.
+    fn next(&mut self) -> (RecvBuffer<'_>, StatusPlace<'_, A>) {
+        let (first, count) = (self.piece.start, self.count());
+        let status = match self.is_in_pieces() && self.wanted.is_ignored() {
+            true => self.own.place(),
+            false => self.wanted.reborrow(),
+        };
+        let refusal = self.refusal.as_mut();
+        let instead = refusal.and_then(|refusal| refusal.buffer());
+        let buffer = instead.unwrap_or_else(|| self.buffer.reborrow());
+        (buffer.part(first, count), status)
     }
 
     /// A piece has come: looks at its status for whether that was the last.
@@ -184,14 +204,14 @@ impl<'b, A: Abi> Incoming<'b, A> {
             self.is_done = true;
             return Ok(());
         }
-        let status = self.status();
         let buffer = self.buffer();
         let (room, element) = (buffer.count(), buffer.datatype());
         let datatype = element.handle::<A>();
-        let mut count = 0;
-        // SAFETY: MPI has filled the status.
-        let code = unsafe { (call.functions.get_count)(status, datatype, &raw mut count) };
-        call.check("MPI_Get_count", code)?;
+        let status = self.status();
+        let count = status.count(call.functions, datatype);
+        // The next piece is of the same message.
+        let (source, tag) = status.source_and_tag();
+        let count = count.or_else(|code| call.check("MPI_Get_count", code).map(|()| 0))?;
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
         if self.is_alone {
@@ -199,14 +219,10 @@ impl<'b, A: Abi> Incoming<'b, A> {
         }
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
-            // The next piece is of the same message.
-            // SAFETY: MPI has filled the status.
-            let (source, tag) = unsafe { source_and_tag::<A>(status) };
             (self.source, self.tag) = (source, tag);
             self.piece = piece_at(end, room, self.length);
-        } else if self.wanted == status {
-            // SAFETY: the status is the caller's own, filled by MPI, and stays (MPI-4.1 §13.3).
-            let code = unsafe { (call.functions.status_set_elements)(status, datatype, end) };
+        } else if !self.wanted.is_ignored() {
+            let code = self.wanted.set_elements(call.functions, datatype, end);
             call.check("MPI_Status_set_elements_x", code)?;
         }
         Ok(())
@@ -239,30 +255,14 @@ pub fn finish_receiving<A: Abi, M: Memory>(
 }
 
 fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<'_, A>) -> Result<()> {
-    let (access, count) = (message.access(), message.count());
-    let recv = message.next();
-    let typed = call.typed_count(count, recv.datatype())?;
-    let (address, status) = (recv.address(), message.status());
-    let (source, tag) = (message.source, message.tag);
-    // SAFETY: the result has room for so many there; `status` is the address of one, or
-    // MPI_STATUS_IGNORE.
-    let receive = |mpi: Form<A>, comm: A::Comm| unsafe {
-        invoke!(mpi.recv(
-            address,
-            typed.count,
-            typed.datatype,
-            source,
-            tag,
-            comm,
-            status
-        ))
-    };
-    if message.is_alone {
-        let details = || format!("<- {source} (tag {tag}, {count} items)");
-        call.counted(&access, "MPI_Recv", typed.count, details, receive)?;
+    let (access, count, is_alone) = (message.access(), message.count(), message.is_alone);
+    let from = message.from();
+    let (recv, status) = message.next();
+    if is_alone {
+        let details = || format!("<- {} (tag {}, {count} items)", from.rank, from.tag);
+        call.blocking(&access, details).recv(recv, from, status)?;
     } else {
-        let form = call.counting.form(typed.count);
-        call.check("MPI_Recv", receive(form, call.communicator.handle::<A>()))?;
+        call.quietly().recv(recv, from, status)?;
     }
     message.advance(call)
 }
@@ -281,21 +281,9 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing<'_>) -> Result<()> {
-    let (access, count) = (message.access(), message.count());
-    let send = message.next();
-    let typed = call.typed_count(count, send.datatype())?;
-    let address = send.address::<A>();
-    let (dest, tag) = (message.dest, message.tag);
-    call.counted(
-        &access,
-        "MPI_Send",
-        typed.count,
-        || format!("-> {dest} (tag {tag}, {count} items)"),
-        // SAFETY: the operand has so many elements there.
-        |mpi, comm| unsafe {
-            invoke!(mpi.send(address, typed.count, typed.datatype, dest, tag, comm))
-        },
-    )?;
+    let (access, send, to) = (message.access(), message.next(), message.to());
+    let details = || format!("-> {} (tag {}, {} items)", to.rank, to.tag, send.count());
+    call.blocking(&access, details).send(send, to)?;
     message.advance();
     Ok(())
 }
@@ -342,63 +330,29 @@ fn exchange_pieces<A: Abi, M: Memory>(
     received: &mut Incoming<'_, A>,
     replace: bool,
 ) -> Result<()> {
-    let (dest, send_tag) = (sent.dest, sent.tag);
-    let (source, recv_tag) = (received.source, received.tag);
+    let (to, from) = (sent.to(), received.from());
     let access = Access {
         written: received.access().written,
         ..sent.access()
     };
-    let (send_count, recv_count) = (sent.count(), received.count());
-    let (send, recv) = (sent.next(), received.next());
-    let typed_sent = call.typed_count(send_count, send.datatype())?;
-    let typed_received = call.typed_count(recv_count, recv.datatype())?;
-    let (send, recv) = (send.address::<A>(), recv.address());
-    let status = received.status();
-    let body = |mpi: Form<A>, comm: A::Comm| {
-        if replace {
-            // SAFETY: operand and result are one array, of equal shape and type.
-            unsafe {
-                invoke!(mpi.sendrecv_replace(
-                    recv,
-                    typed_received.count,
-                    typed_received.datatype,
-                    dest,
-                    send_tag,
-                    source,
-                    recv_tag,
-                    comm,
-                    status,
-                ))
-            }
-        } else {
-            // SAFETY: each array has its elements there; `status` is the address of one, or
-            // MPI_STATUS_IGNORE.
-            unsafe {
-                invoke!(mpi.sendrecv(
-                    send,
-                    typed_sent.count,
-                    typed_sent.datatype,
-                    dest,
-                    send_tag,
-                    recv,
-                    typed_received.count,
-                    typed_received.datatype,
-                    source,
-                    recv_tag,
-                    comm,
-                    status,
-                ))
-            }
-        }
-    };
-    let largest: Count = typed_sent.count.max(typed_received.count);
+    let (send, recv_count) = (sent.next(), received.count());
     let details = || {
         format!(
-            "<- {source} (tag {recv_tag}, {recv_count} items) / -> {dest} (tag {send_tag}, \
-             {send_count} items)"
+            "<- {} (tag {}, {recv_count} items) / -> {} (tag {}, {} items)",
+            from.rank,
+            from.tag,
+            to.rank,
+            to.tag,
+            send.count()
         )
     };
-    call.counted(&access, "MPI_Sendrecv", largest, details, body)?;
+    let caller = call.blocking(&access, details);
+    let (recv, status) = received.next();
+    if replace {
+        caller.sendrecv_replace(recv, to, from, status)?;
+    } else {
+        caller.sendrecv((send, to), (recv, from), status)?;
+    }
     sent.advance();
     received.advance(call)
 }

@@ -4,7 +4,9 @@ use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use crate::mpi::{Abi, Counted, Functions, Types};
+use crate::mpi::abi::Abi;
+use crate::mpi::functions::{Counted, Functions};
+use crate::mpi::types::Types;
 
 /// The largest count that an int holds.
 const INT_LIMIT: i64 = c_int::MAX as i64;
@@ -30,16 +32,12 @@ pub struct CountList {
 }
 
 impl CountList {
+    /// The counts, or the displacements.
     pub fn new(counts: impl Iterator<Item = i64>) -> Self {
         Self {
             large: counts.collect(),
             ints: OnceCell::new(),
         }
-    }
-
-    /// The one of this rank.
-    pub fn of(&self, rank: c_int) -> i64 {
-        self.large[rank as usize]
     }
 }
 
@@ -103,37 +101,30 @@ pub enum Form<A: Types> {
     Large(&'static Counted<A, i64, A::Aint>),
 }
 
-/// A collective function, in one of its two forms: blocking, or with a request.
-pub struct Collective<A: Types> {
-    pub form: Form<A>,
-    /// Where MPI puts the request of a nonblocking call.
-    pub request: Option<*mut A::Request>,
-}
-
-/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`, or of a [`Collective`],
-/// by both of its names: `invoke!(mpi.bcast / ibcast(address, count, ...))`.
+/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`, or one that is collective,
+/// by both of its names: `invoke!(form.bcast / ibcast(address, count, ...), request)`, with the address
+/// of the request if the call is nonblocking.
 macro_rules! invoke {
-    ($mpi:ident . $blocking:ident / $nonblocking:ident ( $($argument:expr),* $(,)? )) => {{
-        let form = $mpi.form;
-        match $mpi.request {
-            None => invoke!(form.$blocking($($argument),*)),
-            Some(request) => invoke!(form.$nonblocking($($argument,)* request)),
+    (
+        $form:ident . $blocking:ident / $nonblocking:ident ( $($argument:expr),* $(,)? ),
+        $request:ident
+    ) => {
+        match $request {
+            None => invoke!($form.$blocking($($argument),*)),
+            Some(request) => invoke!($form.$nonblocking($($argument,)* request)),
         }
-    }};
+    };
     ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
         match $form {
-            $crate::ops::call::counts::Form::Int(functions) => {
-                (functions.$function)($($crate::ops::call::counts::Pass::pass($argument)),*)
-            }
-            $crate::ops::call::counts::Form::Large(functions) => {
-                (functions.$function)($($crate::ops::call::counts::Pass::pass($argument)),*)
-            }
+            Form::Int(functions) => (functions.$function)($(Pass::pass($argument)),*),
+            Form::Large(functions) => (functions.$function)($(Pass::pass($argument)),*),
         }
     };
 }
-pub(crate) use invoke;
+pub(super) use invoke;
 
 /// How one call counts.
+#[derive(Clone, Copy)]
 pub struct Counting<A: Types> {
     int: &'static Counted<A, c_int, c_int>,
     large: Option<&'static Counted<A, i64, A::Aint>>,

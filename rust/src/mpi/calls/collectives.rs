@@ -1,0 +1,263 @@
+//! Collective functions with blocks of one size (MPI-4.1 §6.3 to §6.11).
+
+use std::ffi::c_int;
+
+use super::caller::{Around, Caller, Operator, check_root, recv_address, send_address};
+use super::counts::{Count, CountList, Form, Pass, invoke};
+use super::layout::{check_room, check_sent};
+use crate::error::Result;
+use crate::mpi::abi::Abi;
+use crate::mpi::buffers::{RecvBuffer, SendBuffer};
+
+/// The array of a broadcast, which only ranks other than root write.
+pub enum BcastBuffer<'b> {
+    /// The array on root.
+    Send(SendBuffer<'b>),
+    /// Room for it, or itself.
+    Recv(RecvBuffer<'b>),
+}
+
+/// Declares a reduction with an operand and a result on every rank, as MPI declares them alike.
+macro_rules! reduction {
+    ($(#[$doc:meta])* $name:ident / $nonblocking:ident = $functions:expr) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(self, send: SendBuffer, recv: RecvBuffer, op: &Operator<A>) -> Result<()> {
+            check_room(&recv, send.count(), send.datatype().size);
+            let count = Count(send.count());
+            let datatype = send.datatype().handle::<A>();
+            self.collective($functions, (), |mpi, request, ()| {
+                let form = mpi.form(count);
+                // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
+                Ok(unsafe {
+                    invoke!(
+                        form.$name / $nonblocking(
+                            send.address::<A>(), recv.address(), count, datatype, op.handle,
+                            mpi.comm,
+                        ),
+                        request
+                    )
+                })
+            })
+        }
+    };
+}
+
+impl<A: Abi, W: Around> Caller<'_, A, W> {
+    reduction!(
+        /// MPI-4.1 §6.9.6.
+        allreduce / iallreduce = ["MPI_Allreduce", "MPI_Iallreduce"]
+    );
+    reduction!(
+        /// MPI-4.1 §6.11.2.
+        exscan / iexscan = ["MPI_Exscan", "MPI_Iexscan"]
+    );
+    reduction!(
+        /// MPI-4.1 §6.11.1.
+        scan / iscan = ["MPI_Scan", "MPI_Iscan"]
+    );
+
+    /// MPI-4.1 §6.9.1. Root has the result.
+    pub fn reduce(
+        self,
+        send: SendBuffer,
+        recv: Option<RecvBuffer>,
+        op: &Operator<A>,
+        root: c_int,
+    ) -> Result<()> {
+        check_root(self.mpi.rank == root, recv.is_some());
+        if let Some(recv) = &recv {
+            check_room(recv, send.count(), send.datatype().size);
+        }
+        let (count, datatype) = (Count(send.count()), send.datatype().handle::<A>());
+        self.collective(["MPI_Reduce", "MPI_Ireduce"], (), |mpi, request, ()| {
+            let (form, recv) = (mpi.form(count), recv_address(recv.as_ref()));
+            let send = send.address::<A>();
+            // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
+            Ok(unsafe {
+                invoke!(
+                    form.reduce / ireduce(send, recv, count, datatype, op.handle, root, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.10.1.
+    pub fn reduce_scatter_block(
+        self,
+        send: SendBuffer,
+        recv: RecvBuffer,
+        op: &Operator<A>,
+    ) -> Result<()> {
+        check_sent(&send, recv.count().saturating_mul(self.mpi.size.into()));
+        let (count, datatype) = (Count(recv.count()), recv.datatype().handle::<A>());
+        let functions = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
+        self.collective(functions, (), |mpi, request, ()| {
+            let (form, send, recv) = (mpi.form(count), send.address::<A>(), recv.address());
+            // SAFETY: `send` has `count` elements for every rank, and `recv` for this one.
+            Ok(unsafe {
+                invoke!(
+                    form.reduce_scatter_block
+                        / ireduce_scatter_block(send, recv, count, datatype, op.handle, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.10.2, with so many elements for each rank, of which MPI counts `longest` at once.
+    pub fn reduce_scatter(
+        self,
+        send: SendBuffer,
+        recv: RecvBuffer,
+        counts: Vec<i64>,
+        longest: i64,
+        op: &Operator<A>,
+    ) -> Result<()> {
+        check_sent(&send, counts.iter().sum());
+        let own = counts[self.mpi.rank as usize];
+        check_room(&recv, own, recv.datatype().size);
+        assert!(counts.len() == self.mpi.size as usize && counts.iter().all(|n| *n >= 0));
+        let datatype = recv.datatype().handle::<A>();
+        let functions = ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"];
+        let counts = CountList::new(counts.into_iter());
+        self.collective(functions, counts, |mpi, request, counts| {
+            let form = mpi.form(Count(longest));
+            let (send, recv) = (send.address::<A>(), recv.address());
+            // SAFETY: `send` has the elements of all ranks, and `recv` those of this one.
+            Ok(unsafe {
+                invoke!(
+                    form.reduce_scatter
+                        / ireduce_scatter(send, recv, counts, datatype, op.handle, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.7.
+    pub fn allgather(self, send: SendBuffer, recv: RecvBuffer) -> Result<()> {
+        let all = send.count().saturating_mul(self.mpi.size.into());
+        check_room(&recv, all, send.datatype().size);
+        let functions = ["MPI_Allgather", "MPI_Iallgather"];
+        self.collective(functions, (), |mpi, request, ()| {
+            let block = mpi.typed(send.count(), send.datatype())?;
+            let form = mpi.form(block.count);
+            let (send, recv) = (send.address::<A>(), recv.address());
+            let (count, datatype) = (block.count, block.datatype);
+            // SAFETY: `send` has a block, and `recv` one for every rank.
+            Ok(unsafe {
+                invoke!(
+                    form.allgather
+                        / iallgather(send, count, datatype, recv, count, datatype, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.8, with blocks of so many elements.
+    pub fn alltoall(self, send: SendBuffer, recv: RecvBuffer, count: i64) -> Result<()> {
+        let all = count.saturating_mul(self.mpi.size.into());
+        check_sent(&send, all);
+        check_room(&recv, all, send.datatype().size);
+        let functions = ["MPI_Alltoall", "MPI_Ialltoall"];
+        self.collective(functions, (), |mpi, request, ()| {
+            let block = mpi.typed(count, send.datatype())?;
+            let form = mpi.form(block.count);
+            let (send, recv) = (send.address::<A>(), recv.address());
+            let (count, datatype) = (block.count, block.datatype);
+            // SAFETY: both arrays have a block for every rank.
+            Ok(unsafe {
+                invoke!(
+                    form.alltoall
+                        / ialltoall(send, count, datatype, recv, count, datatype, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.3.
+    #[inline(always)]
+    pub fn barrier(self) -> Result<()> {
+        let functions = ["MPI_Barrier", "MPI_Ibarrier"];
+        // SAFETY: the communicator is valid.
+        self.collective(functions, (), |mpi, request, ()| unsafe {
+            Ok(match request {
+                None => (mpi.functions.barrier)(mpi.comm),
+                Some(request) => (mpi.functions.ibarrier)(mpi.comm, request),
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.4.
+    pub fn bcast(self, buffer: BcastBuffer, root: c_int) -> Result<()> {
+        let (address, count, datatype) = match &buffer {
+            BcastBuffer::Recv(recv) => (recv.address(), recv.count(), recv.datatype()),
+            BcastBuffer::Send(send) => {
+                assert!(self.mpi.rank == root, "only root sends");
+                let address = send.address::<A>().cast_mut();
+                (address, send.count(), send.datatype())
+            }
+        };
+        self.collective(["MPI_Bcast", "MPI_Ibcast"], (), |mpi, request, ()| {
+            let typed = mpi.typed(count, datatype)?;
+            let form = mpi.form(typed.count);
+            let (count, datatype) = (typed.count, typed.datatype);
+            // SAFETY: the array has so many elements there, and root's is not written to.
+            Ok(unsafe {
+                invoke!(
+                    form.bcast / ibcast(address, count, datatype, root, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.5. Root has the result.
+    pub fn gather(self, send: SendBuffer, recv: Option<RecvBuffer>, root: c_int) -> Result<()> {
+        check_root(self.mpi.rank == root, recv.is_some());
+        if let Some(recv) = &recv {
+            let all = send.count().saturating_mul(self.mpi.size.into());
+            check_room(recv, all, send.datatype().size);
+        }
+        self.collective(["MPI_Gather", "MPI_Igather"], (), |mpi, request, ()| {
+            let block = mpi.typed(send.count(), send.datatype())?;
+            let form = mpi.form(block.count);
+            let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
+            let (count, datatype) = (block.count, block.datatype);
+            // SAFETY: `send` has a block, and on root `recv` has one for every rank.
+            Ok(unsafe {
+                invoke!(
+                    form.gather
+                        / igather(send, count, datatype, recv, count, datatype, root, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+
+    /// MPI-4.1 §6.6. Root has the operand.
+    pub fn scatter(self, send: Option<SendBuffer>, recv: RecvBuffer, root: c_int) -> Result<()> {
+        check_root(self.mpi.rank == root, send.is_some());
+        if let Some(send) = &send {
+            check_sent(send, recv.count().saturating_mul(self.mpi.size.into()));
+        }
+        self.collective(["MPI_Scatter", "MPI_Iscatter"], (), |mpi, request, ()| {
+            let block = mpi.typed(recv.count(), recv.datatype())?;
+            let form = mpi.form(block.count);
+            let (send, recv) = (send_address::<A>(send.as_ref()), recv.address());
+            let (count, datatype) = (block.count, block.datatype);
+            // SAFETY: `recv` has a block, and on root `send` has one for every rank.
+            Ok(unsafe {
+                invoke!(
+                    form.scatter
+                        / iscatter(send, count, datatype, recv, count, datatype, root, mpi.comm),
+                    request
+                )
+            })
+        })
+    }
+}

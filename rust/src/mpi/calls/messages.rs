@@ -1,0 +1,152 @@
+//! Functions that send and receive messages (MPI-4.1 §3).
+
+use std::ffi::{c_int, c_void};
+
+use super::caller::{Around, Caller, Mpi};
+use super::counts::{Form, Pass, invoke};
+use super::derived::TypedCount;
+use crate::error::Result;
+use crate::mpi::abi::Abi;
+use crate::mpi::buffers::{RecvBuffer, SendBuffer};
+use crate::mpi::registry::Neighbor;
+use crate::mpi::requests::Request;
+use crate::mpi::status::StatusPlace;
+use crate::mpi::types::Handle;
+
+impl<A: Abi, W: Around> Caller<'_, A, W> {
+    /// MPI-4.1 §3.2.1.
+    pub fn send(self, send: SendBuffer, to: Neighbor) -> Result<()> {
+        self.blocking("MPI_Send", |mpi| {
+            let typed = mpi.typed(send.count(), send.datatype())?;
+            let (form, address) = (mpi.form(typed.count), send.address::<A>());
+            let (count, datatype) = (typed.count, typed.datatype);
+            // SAFETY: so many elements are there.
+            Ok(unsafe { invoke!(form.send(address, count, datatype, to.rank, to.tag, mpi.comm)) })
+        })
+    }
+
+    /// MPI-4.1 §3.2.4.
+    pub fn recv(self, recv: RecvBuffer, from: Neighbor, status: StatusPlace<A>) -> Result<()> {
+        self.blocking("MPI_Recv", |mpi| {
+            let typed = mpi.typed(recv.count(), recv.datatype())?;
+            let (form, address) = (mpi.form(typed.count), recv.address());
+            let (count, datatype) = (typed.count, typed.datatype);
+            let (source, tag, status) = (from.rank, from.tag, status.address());
+            // SAFETY: there is room for so many elements, and for the status.
+            Ok(unsafe {
+                invoke!(form.recv(address, count, datatype, source, tag, mpi.comm, status))
+            })
+        })
+    }
+
+    /// MPI-4.1 §3.11. The two buffers are disjoint.
+    #[inline(always)]
+    pub fn sendrecv(
+        self,
+        (send, to): (SendBuffer, Neighbor),
+        (recv, from): (RecvBuffer, Neighbor),
+        status: StatusPlace<A>,
+    ) -> Result<()> {
+        self.blocking("MPI_Sendrecv", |mpi| {
+            let sent = mpi.typed(send.count(), send.datatype())?;
+            let received = mpi.typed(recv.count(), recv.datatype())?;
+            let form = mpi.form(sent.count.max(received.count));
+            // SAFETY: so many elements are there, and there is room for so many, and for the status.
+            Ok(unsafe {
+                invoke!(form.sendrecv(
+                    send.address::<A>(),
+                    sent.count,
+                    sent.datatype,
+                    to.rank,
+                    to.tag,
+                    recv.address(),
+                    received.count,
+                    received.datatype,
+                    from.rank,
+                    from.tag,
+                    mpi.comm,
+                    status.address(),
+                ))
+            })
+        })
+    }
+
+    /// MPI-4.1 §3.11, with one array that is sent and then replaced.
+    pub fn sendrecv_replace(
+        self,
+        buffer: RecvBuffer,
+        to: Neighbor,
+        from: Neighbor,
+        status: StatusPlace<A>,
+    ) -> Result<()> {
+        self.blocking("MPI_Sendrecv", |mpi| {
+            let typed = mpi.typed(buffer.count(), buffer.datatype())?;
+            let form = mpi.form(typed.count);
+            // SAFETY: so many elements are there, and there is room for the status.
+            Ok(unsafe {
+                invoke!(form.sendrecv_replace(
+                    buffer.address(),
+                    typed.count,
+                    typed.datatype,
+                    to.rank,
+                    to.tag,
+                    from.rank,
+                    from.tag,
+                    mpi.comm,
+                    status.address(),
+                ))
+            })
+        })
+    }
+}
+
+impl<A: Abi> Mpi<A> {
+    /// Begins to receive a message, or gives MPI's error code.
+    ///
+    /// # Safety
+    /// There is room for so many elements until the request is done.
+    pub unsafe fn irecv(
+        &self,
+        address: *mut c_void,
+        elements: &TypedCount<A>,
+        from: Neighbor,
+    ) -> std::result::Result<Request, c_int> {
+        let mut request = A::Request::from_raw(0);
+        let (form, slot) = (self.form(elements.count), &raw mut request);
+        let (count, datatype) = (elements.count, elements.datatype);
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            let (source, tag) = (from.rank, from.tag);
+            invoke!(form.irecv(address, count, datatype, source, tag, self.comm, slot))
+        };
+        self.request(code, request)
+    }
+
+    /// Begins to send a message, or gives MPI's error code.
+    ///
+    /// # Safety
+    /// So many elements are there, and stay as they are until the request is done.
+    pub unsafe fn isend(
+        &self,
+        address: *const c_void,
+        elements: &TypedCount<A>,
+        to: Neighbor,
+    ) -> std::result::Result<Request, c_int> {
+        let mut request = A::Request::from_raw(0);
+        let (form, slot) = (self.form(elements.count), &raw mut request);
+        let (count, datatype) = (elements.count, elements.datatype);
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            invoke!(form.isend(address, count, datatype, to.rank, to.tag, self.comm, slot))
+        };
+        self.request(code, request)
+    }
+
+    fn request(&self, code: c_int, request: A::Request) -> std::result::Result<Request, c_int> {
+        if code != 0 {
+            return Err(code);
+        }
+        // SAFETY: MPI has given the request, and who has begun the message keeps the buffer.
+        Ok(unsafe { Request::new(self.functions, request) })
+    }
+}

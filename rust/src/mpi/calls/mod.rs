@@ -1,0 +1,25 @@
+//! MPI's functions, as safe ones: with [buffers](super::buffers) that are as long as MPI reads and
+//! writes, and communicators and operators that there are.
+//!
+//! Each takes an int or a large count, and a data type made for the call where MPI can't count the
+//! elements. A collective one is called in its blocking or its nonblocking form.
+//!
+//! - `caller`: one call, in its two forms, with what is done around it.
+//! - `counts`, `derived`, `layout`: counts and data types, and how many elements each rank has.
+//! - `collectives`, `rows`, `messages`: the functions.
+
+mod caller;
+mod collectives;
+mod counts;
+mod derived;
+mod layout;
+mod messages;
+mod outcome;
+mod rows;
+
+pub use caller::{Around, Caller, Mpi, Operator, Owner, free_communicator};
+pub use collectives::BcastBuffer;
+pub use counts::set_count_limit;
+pub use derived::TypedCount;
+pub use layout::Layout;
+pub use outcome::{CallError, Outcome, check};

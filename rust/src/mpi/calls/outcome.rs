@@ -1,0 +1,49 @@
+//! Why a call fails.
+
+use std::ffi::c_int;
+
+use crate::error::{Error, Failure};
+use crate::mpi::abi::Abi;
+use crate::mpi::functions::Functions;
+
+/// Why a call fails.
+#[derive(Debug)]
+pub enum CallError {
+    /// A function of MPI's has returned an error code.
+    Mpi(Failure),
+    /// MPI can't be asked to do it.
+    Impossible(Error),
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        Self::Mpi(failure)
+    }
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self::Impossible(error)
+    }
+}
+
+/// The outcome of a call.
+pub type Outcome = Result<(), CallError>;
+
+/// Makes an error of MPI's error code.
+#[inline(always)]
+pub fn check<A: Abi>(functions: &Functions<A>, function: &'static str, code: c_int) -> Outcome {
+    if code == 0 {
+        return Ok(());
+    }
+    Err(fail(functions, function, code))
+}
+
+#[cold]
+fn fail<A: Abi>(functions: &Functions<A>, function: &'static str, code: c_int) -> CallError {
+    CallError::Mpi(Failure {
+        function,
+        code,
+        text: functions.error_text(code),
+    })
+}
