@@ -1,8 +1,10 @@
 //! Host memory of the core's own, for messages in flight.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Mutex;
 
@@ -10,57 +12,37 @@ use super::host::ask_for_huge_pages;
 use crate::lock::lock;
 
 /// Memory that begins at a cache line. It goes back to the others when it is dropped.
-pub struct Block {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the memory is the block's own.
-unsafe impl Send for Block {}
+pub struct Block(ManuallyDrop<Memory>);
 
 /// Where an array begins: at a cache line, as XLA's arrays do.
 const ALIGNMENT: usize = 64;
 /// The bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
-/// How many bytes of unused blocks are kept in all.
+/// How many bytes of unused blocks are kept in all. The system may have the pages of any others.
 const MOST_IDLE: usize = 256 << 20;
+/// Blocks of so many bytes are mapped, one by one: such a mapping has pages when they are touched, and
+/// nobody fills them with zeros before that. The system has room for some 65 000 mappings.
+const MAPPED: usize = 256 << 10;
 
-struct Idle {
-    blocks: Vec<Block>,
+/// Memory of the system's, which gets it back when this is dropped.
+struct Memory {
+    start: NonNull<u8>,
     bytes: usize,
 }
 
-static IDLE: Mutex<Idle> = Mutex::new(Idle {
-    blocks: Vec::new(),
-    bytes: 0,
-});
+// SAFETY: the memory is nobody else's.
+unsafe impl Send for Memory {}
 
-/// A size for memory that is used again, of at least so many bytes: one of four between a power of two
-/// and the next.
-pub fn size_class(bytes: usize) -> usize {
-    bytes.next_multiple_of(bytes.next_power_of_two() / 8)
-}
-
-impl Block {
-    /// A block with room for so many bytes, of any content.
-    pub fn take(bytes: usize) -> Self {
-        let bytes = size_class(bytes.max(SMALLEST));
-        let mut idle = lock(&IDLE);
-        let mut sizes = idle.blocks.iter().map(|block| block.bytes);
-        if let Some(index) = sizes.rposition(|size| size == bytes) {
-            idle.bytes -= bytes;
-            return idle.blocks.swap_remove(index);
-        }
-        drop(idle);
-        Self::new(bytes)
-    }
-
+impl Memory {
+    /// Some zeros.
     fn new(bytes: usize) -> Self {
-        let layout = Self::layout(bytes);
-        // SAFETY: a block has some bytes.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = match bytes >= MAPPED {
+            true => map(bytes),
+            // SAFETY: a block has some bytes.
+            false => unsafe { alloc_zeroed(Self::layout(bytes)) },
+        };
         let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
+            handle_alloc_error(Self::layout(bytes))
         };
         ask_for_huge_pages(start.as_ptr().cast(), bytes);
         Self { start, bytes }
@@ -72,31 +54,137 @@ impl Block {
         })
     }
 
+    fn address(&self) -> *mut c_void {
+        self.start.as_ptr().cast()
+    }
+
+    /// Lets the system take the pages when it needs some, and give zeros in their place. Gives whether it
+    /// can do that.
+    #[cfg(target_os = "linux")]
+    fn release(&self) -> bool {
+        // SAFETY: the mapping is this memory's, whose content nobody reads any more.
+        let is_released = || unsafe { libc::madvise(self.address(), self.bytes, libc::MADV_FREE) };
+        self.bytes >= MAPPED && is_released() == 0
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn release(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped or allocated like this, and freed once.
+        unsafe {
+            match self.bytes >= MAPPED {
+                true => drop(libc::munmap(self.address(), self.bytes)),
+                false => dealloc(self.start.as_ptr(), Self::layout(self.bytes)),
+            }
+        }
+    }
+}
+
+/// A new mapping, or null.
+fn map(bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+    // SAFETY: it takes the place of no other mapping.
+    match unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) } {
+        libc::MAP_FAILED => ptr::null_mut(),
+        start => start.cast(),
+    }
+}
+
+/// The memory of unused blocks.
+struct Idle {
+    kept: Vec<Memory>,
+    /// How many bytes are kept.
+    bytes: usize,
+    /// Beyond those, what the system may take, the oldest first.
+    released: Vec<Memory>,
+}
+
+static IDLE: Mutex<Idle> = Mutex::new(Idle {
+    kept: Vec::new(),
+    bytes: 0,
+    released: Vec::new(),
+});
+
+impl Idle {
+    fn take(&mut self, bytes: usize) -> Option<Memory> {
+        let position = |memories: &[Memory]| memories.iter().rposition(|m| m.bytes == bytes);
+        if let Some(index) = position(&self.kept) {
+            self.bytes -= bytes;
+            return Some(self.kept.swap_remove(index));
+        }
+        position(&self.released).map(|index| self.released.remove(index))
+    }
+
+    /// Keeps memory, or gives it back if that is too much.
+    fn keep(&mut self, memory: Memory) -> Option<Memory> {
+        if self.bytes + memory.bytes > MOST_IDLE {
+            return Some(memory);
+        }
+        self.bytes += memory.bytes;
+        self.kept.push(memory);
+        None
+    }
+
+    /// Takes out released memory, as much as is needed of another size, so that what there is in all is no
+    /// more than there was.
+    fn shrink(&mut self, bytes: usize) -> Vec<Memory> {
+        let mut total = 0;
+        let is_needed = |memory: &&Memory| {
+            let is_needed = total < bytes;
+            total += memory.bytes;
+            is_needed
+        };
+        let count = self.released.iter().take_while(is_needed).count();
+        self.released.drain(..count).collect()
+    }
+}
+
+/// A size for memory that is used again, of at least so many bytes: one of four between a power of two
+/// and the next.
+pub fn size_class(bytes: usize) -> usize {
+    bytes.next_multiple_of(bytes.next_power_of_two() / 8)
+}
+
+impl Block {
+    /// A block with room for so many bytes, of any content.
+    pub fn take(bytes: usize) -> Self {
+        let bytes = size_class(bytes.max(SMALLEST));
+        let unused = lock(&IDLE).take(bytes);
+        Self(ManuallyDrop::new(unused.unwrap_or_else(|| {
+            drop(lock(&IDLE).shrink(bytes));
+            Memory::new(bytes)
+        })))
+    }
+
     /// The address of a byte.
     pub fn address(&mut self, byte: usize) -> *mut u8 {
-        assert!(byte <= self.bytes);
+        assert!(byte <= self.0.bytes);
         // SAFETY: within the block, or right behind it.
-        unsafe { self.start.as_ptr().add(byte) }
+        unsafe { self.0.start.as_ptr().add(byte) }
     }
 
     /// Some of the bytes.
     pub fn part(&mut self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.bytes);
-        // SAFETY: within the block, all of which has been written.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
+        assert!(range.start <= range.end && range.end <= self.0.bytes);
+        // SAFETY: within the block, all of which has been written, or is zeros of the system's.
+        unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr().add(range.start), range.len()) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut idle = lock(&IDLE);
-        if idle.bytes + self.bytes <= MOST_IDLE {
-            idle.bytes += self.bytes;
-            idle.blocks.push(Self { ..*self });
-            return;
+        // SAFETY: the block is gone after this.
+        let memory = unsafe { ManuallyDrop::take(&mut self.0) };
+        let superfluous = lock(&IDLE).keep(memory);
+        if let Some(memory) = superfluous.filter(Memory::release) {
+            lock(&IDLE).released.push(memory);
         }
-        // SAFETY: allocated with this layout, and freed once.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) };
     }
 }
 
@@ -121,12 +209,52 @@ mod tests {
 
     #[test]
     fn not_too_much_is_kept() {
-        drop(Block::take(MOST_IDLE + 1));
+        drop(Block::take(MOST_IDLE / 2 + 1));
+        drop([MOST_IDLE / 2, MOST_IDLE / 2 + 1].map(Block::take));
         assert!(lock(&IDLE).bytes <= MOST_IDLE);
     }
 
+    /// How many pages of a block there are in memory.
+    #[cfg(target_os = "linux")]
+    fn resident_pages(block: &mut Block) -> usize {
+        let mut pages = vec![0_u8; block.0.bytes / 4096];
+        // SAFETY: there is a byte for each page of the mapping: pages have 4 KiB at least.
+        let code = unsafe { libc::mincore(block.0.address(), block.0.bytes, pages.as_mut_ptr()) };
+        assert_eq!(code, 0);
+        pages.iter().filter(|page| **page & 1 != 0).count()
+    }
+
+    /// Fails if somebody writes zeros into a new block, whose pages have some.
     #[test]
-    #[should_panic(expected = "range.end <= self.bytes")]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn pages_of_a_new_block_are_not_touched() {
+        const BYTES: usize = 48 << 20; // no other test has such a block
+        let mut block = Block::take(BYTES);
+        assert_eq!(resident_pages(&mut block), 0);
+        block.part(0..BYTES)[BYTES / 2] = 7;
+        assert!(resident_pages(&mut block) > 0);
+    }
+
+    /// Fails if the pages of large blocks are made anew each time. The system may take some in between.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn a_block_beyond_what_is_kept_has_its_pages_again() {
+        const BYTES: usize = MOST_IDLE + (64 << 20);
+        let mut block = Block::take(BYTES);
+        block.part(0..BYTES).fill(7);
+        let pages = resident_pages(&mut block);
+        drop(block);
+        assert!(resident_pages(&mut Block::take(BYTES)) > pages / 2);
+        // They make room for blocks of another size.
+        drop(Block::take(2 * BYTES));
+        let idle = lock(&IDLE);
+        let sizes = idle.released.iter().map(|memory| memory.bytes);
+        let large: Vec<_> = sizes.filter(|size| *size >= BYTES).collect();
+        assert_eq!(large, [2 * BYTES]);
+    }
+
+    #[test]
+    #[should_panic(expected = "range.end <= self.0.bytes")]
     fn nobody_gets_more_than_there_is() {
         Block::take(1).part(0..SMALLEST + 1);
     }
