@@ -26,10 +26,10 @@ pub trait Memory {
     /// Moves the bytes that a call of MPI wrote to the results.
     fn after(&self, access: &Access) -> Result<(), Failure>;
 
-    /// Copies an operand of so many bytes that the call itself reads.
+    /// Copies an operand of so many bytes, or the begin of a longer one, that the call itself reads.
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Copies what the call itself writes to a result of so many bytes.
+    /// Copies what the call itself writes to a result of so many bytes, or to the begin of a longer one.
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure>;
 }
 

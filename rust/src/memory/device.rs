@@ -82,6 +82,7 @@ fn load(
     array: &Buffer,
     into: &mut [u8],
 ) -> Result<(), Failure> {
+    assert!(into.len() <= array.bytes());
     let buffer = POOL.take(driver, into.len())?;
     // SAFETY: the buffer and the array have so many bytes.
     let outcome = unsafe {
@@ -105,6 +106,7 @@ fn store(
     array: &Buffer,
     from: &[u8],
 ) -> Result<(), Failure> {
+    assert!(from.len() <= array.bytes());
     let buffer = POOL.take(driver, from.len())?;
     // SAFETY: the buffer and the array have so many bytes, and the buffer is given back for the
     // time after the copy.

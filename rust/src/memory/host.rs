@@ -35,12 +35,14 @@ impl Memory for Host {
     }
 
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
+        assert!(into.len() <= operand.bytes());
         // SAFETY: the operand has so many bytes.
         unsafe { ptr::copy_nonoverlapping(operand.address.cast(), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+        assert!(from.len() <= result.bytes());
         // SAFETY: the result has so many bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), result.address.cast(), from.len()) };
         Ok(())
@@ -78,3 +80,36 @@ fn ask(address: *mut c_void, bytes: usize) {
 /// Other systems can't be asked.
 #[cfg(not(target_os = "linux"))]
 fn ask(_: *mut c_void, _: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::xla::raw::XLA_FFI_DataType_F32;
+
+    /// Fails if more is read or written than an array has.
+    #[test]
+    fn copies_end_with_the_array() {
+        let mut numbers = [1.0_f32, 2.0];
+        let address = numbers.as_mut_ptr().cast();
+        let array = |address, count| Buffer {
+            address,
+            dtype: XLA_FFI_DataType_F32,
+            dims: &[],
+            count,
+        };
+        let mut bytes = [0; 8];
+        Host.load(&array(address, 2), &mut bytes).unwrap();
+        Host.store(&array(address, 1), &bytes[4..]).unwrap();
+        assert_eq!(numbers, [2.0, 2.0]);
+        let is_refused = |copy: &mut dyn FnMut() -> Result<(), Failure>| {
+            catch_unwind(AssertUnwindSafe(copy)).is_err()
+        };
+        for array in [array(address, 1), array(ptr::null_mut(), 2)] {
+            assert!(is_refused(&mut || Host.load(&array, &mut bytes)));
+            assert!(is_refused(&mut || Host.store(&array, &[0; 8])));
+        }
+        assert_eq!(numbers, [2.0, 2.0]);
+    }
+}

@@ -10,6 +10,7 @@ use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use super::data_types::data_type_size;
 use super::raw::*;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,6 +25,17 @@ pub struct Buffer<'a> {
     pub dims: &'a [i64],
     /// The number of elements.
     pub count: i64,
+}
+
+impl Buffer<'_> {
+    /// How many bytes its elements take at its address.
+    pub fn bytes(&self) -> usize {
+        if self.address.is_null() {
+            return 0;
+        }
+        let count = usize::try_from(self.count).unwrap_or(0);
+        count.saturating_mul(data_type_size(self.dtype))
+    }
 }
 
 /// The call frame of one execution.
@@ -69,8 +81,12 @@ unsafe fn slice<'a, T>(pointer: *const T, len: i64, name: &str) -> Result<&'a [T
 
 impl<'a> Frame<'a> {
     /// Wraps the frame of a call that XLA wants executed.
+    ///
+    /// # Safety
+    /// It is XLA's: as long as its structs are the size that they say, all that they point to is what
+    /// `c_api.h` says, and stays for `'a`.
     #[inline(always)]
-    pub fn new(raw: &'a XLA_FFI_CallFrame) -> Result<Self> {
+    unsafe fn new(raw: &'a XLA_FFI_CallFrame) -> Result<Self> {
         check_size::<XLA_FFI_CallFrame>(raw.struct_size, "XLA_FFI_CallFrame")?;
         check_size::<XLA_FFI_Args>(raw.args.struct_size, "XLA_FFI_Args")?;
         check_size::<XLA_FFI_Rets>(raw.rets.struct_size, "XLA_FFI_Rets")?;
@@ -656,7 +672,8 @@ pub unsafe fn enter(
         if answer_metadata(frame)? {
             return Ok(());
         }
-        body(&Frame::new(frame)?)
+        // SAFETY: the caller's promise.
+        body(&unsafe { Frame::new(frame) }?)
     }));
     match outcome {
         Ok(Ok(())) => ptr::null_mut(),
