@@ -45,6 +45,14 @@ impl Error {
     }
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
 /// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -69,3 +77,5 @@ impl fmt::Display for Failure {
         write!(f, "{function} returned error code {code}: {text}")
     }
 }
+
+impl std::error::Error for Failure {}

@@ -37,6 +37,9 @@ trampoline! {
     init_thread = "MPIABI_Init_thread"(*mut c_int, *mut c_void, c_int, *mut c_int);
     is_thread_main = "MPIABI_Is_thread_main"(*mut c_int);
     bcast = "MPIABI_Bcast"(*mut c_void, c_int, usize, c_int, usize);
+    reduce_scatter = "MPIABI_Reduce_scatter"(
+        *const c_void, *mut c_void, *const c_int, usize, usize, usize
+    );
 }
 
 unsafe extern "C" {
@@ -46,6 +49,8 @@ unsafe extern "C" {
     static SUM: usize;
     #[link_name = "MPIABI_COMM_WORLD"]
     static WORLD: usize;
+    #[link_name = "MPIABI_COMM_SELF"]
+    static COMM_SELF: usize;
     #[link_name = "MPIABI_COMM_NULL"]
     static COMM_NULL: usize;
     #[link_name = "MPIABI_IN_PLACE"]
@@ -100,6 +105,39 @@ fn handles_are_those_of_mpi() {
         real("COMM_WORLD"),
     ];
     assert_eq!(calls, [("MPI_Allreduce", expected)]);
+}
+
+/// Fails when a constant has the size of JAX's world, so that a list with a count for one process is
+/// read for three.
+#[test]
+fn other_constants_are_not_the_world() {
+    start();
+    let (send, mut recv, counts) = ([1.0f32], [0.0f32], [1]);
+    let (from, to) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
+    let counts = counts.as_ptr();
+    // SAFETY: there is one element, and one count.
+    let calls = calls_of(|| unsafe {
+        assert_eq!(reduce_scatter(from, to, counts, FLOAT, SUM, COMM_SELF), 0);
+    });
+    let names: Vec<_> = calls.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        ["MPI_Comm_rank", "MPI_Comm_size", "MPI_Reduce_scatter"]
+    );
+    assert!(
+        calls
+            .iter()
+            .all(|(_, arguments)| arguments.contains(&real("COMM_SELF")))
+    );
+    let (mut rank, mut size) = (-1, -1);
+    // SAFETY: both may be written.
+    let calls = calls_of(|| unsafe {
+        assert_eq!(comm_rank(COMM_SELF, &raw mut rank), 0);
+        assert_eq!(comm_size(COMM_SELF, &raw mut size), 0);
+    });
+    assert_eq!(calls.len(), 4);
+    // The MPI that records writes nothing.
+    assert_eq!((rank, size), (0, 0));
 }
 
 #[test]

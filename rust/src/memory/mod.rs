@@ -7,7 +7,7 @@
 //!   gets directly, or through copies in the page-locked memory of `pool`.
 //! - `driver`: the driver of the GPU. `kind`, `gpu_aware`: whether MPI takes device memory.
 //! - `fault`: a line for users where MPI crashes on it.
-//! - `block`: host memory for messages in flight.
+//! - `block`: host memory for messages in flight. `parts`: copies between parts of arrays.
 
 mod access;
 mod block;
@@ -17,6 +17,7 @@ pub mod fault;
 pub mod gpu_aware;
 mod host;
 pub mod kind;
+mod parts;
 mod pool;
 
 pub(crate) use access::{Access, Memory};
@@ -24,4 +25,5 @@ pub(crate) use block::Block;
 pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
 pub(crate) use host::Host;
+pub(crate) use parts::PartCopy;
 pub use pool::POOL;

@@ -76,11 +76,13 @@ impl<'b> SendBuffer<'b> {
     }
 
     /// Whether the buffer begins where the other one does.
+    #[inline(always)]
     pub fn begins_where(&self, recv: &RecvBuffer) -> bool {
         matches!(self.source, Source::Memory(address) if ptr::eq(address, recv.address))
     }
 
     /// `count` of the elements, from one on. In place, they are those of the receive buffer's part.
+    #[inline(always)]
     pub fn part(&self, first: i64, count: i64) -> Self {
         check_part(self.count, first, count);
         let source = match self.source {
@@ -140,11 +142,13 @@ impl<'b> RecvBuffer<'b> {
     }
 
     /// The buffer for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> RecvBuffer<'_> {
         RecvBuffer { ..*self }
     }
 
     /// `count` of the elements, from one on.
+    #[inline(always)]
     pub fn part(self, first: i64, count: i64) -> Self {
         check_part(self.count, first, count);
         Self {
@@ -155,6 +159,7 @@ impl<'b> RecvBuffer<'b> {
     }
 
     /// Takes the first elements off.
+    #[inline(always)]
     pub fn take_front(&mut self, count: i64) -> Self {
         check_part(self.count, 0, count);
         let front = Self { count, ..*self };
@@ -190,13 +195,16 @@ fn bytes(count: i64, datatype: Datatype) -> usize {
     count as usize * datatype.size
 }
 
+#[inline(always)]
 fn check_part(all: i64, first: i64, count: i64) {
-    let is_part =
-        first >= 0 && count >= 0 && first.checked_add(count).is_some_and(|end| end <= all);
-    assert!(
-        is_part,
-        "{count} elements from {first} on are no part of {all}"
-    );
+    if first < 0 || count < 0 || first > all || count > all - first {
+        no_part(all, first, count);
+    }
+}
+
+#[cold]
+fn no_part(all: i64, first: i64, count: i64) -> ! {
+    panic!("{count} elements from {first} on are no part of {all}")
 }
 
 #[cfg(test)]

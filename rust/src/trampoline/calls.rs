@@ -87,15 +87,20 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     }
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
-        // SAFETY: the caller lends room for the rank.
-        unsafe { *rank = self.communicators.rank_and_size(Self::index(comm)).0 };
+        match self.rank_and_size(comm) {
+            // SAFETY: the caller lends room for the rank.
+            Ok((own, _)) => unsafe { *rank = own },
+            Err(code) => return code,
+        }
         0
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        let (_, processes) = self.communicators.rank_and_size(Self::index(comm));
-        // SAFETY: the caller lends room for the size.
-        unsafe { *size = processes as c_int };
+        match self.rank_and_size(comm) {
+            // SAFETY: the caller lends room for the size.
+            Ok((_, processes)) => unsafe { *size = processes as c_int },
+            Err(code) => return code,
+        }
         0
     }
 
@@ -209,7 +214,10 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let (_, size) = self.communicators.rank_and_size(Self::index(comm));
+        let size = match self.rank_and_size(comm) {
+            Ok((_, size)) => size,
+            Err(code) => return code,
+        };
         // SAFETY: the caller has a count for each process.
         let count = unsafe { slice::from_raw_parts(recv_counts, size) }
             .iter()

@@ -84,9 +84,32 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// The index of a communicator among those that jaxlib has made. The first is its world.
-    pub(super) fn index(handle: usize) -> usize {
-        handle.saturating_sub(HANDLES.len())
+    /// The index of a communicator among those that jaxlib has made. The first is its world. MPI's
+    /// other constants have none.
+    fn index(handle: usize) -> Option<usize> {
+        match handle {
+            COMM_WORLD => Some(0),
+            _ => handle.checked_sub(HANDLES.len()),
+        }
+    }
+
+    /// The rank of this process in a communicator and how many processes that has, or an error code.
+    pub(super) fn rank_and_size(&self, handle: usize) -> Result<(c_int, usize), c_int> {
+        if let Some(index) = Self::index(handle) {
+            return Ok(self.communicators.rank_and_size(index));
+        }
+        let (comm, mut rank, mut size) = (self.comm(handle)?, 0, 0);
+        // SAFETY: there is room for both.
+        let codes = unsafe {
+            [
+                (self.mpi.comm_rank)(comm, &raw mut rank),
+                (self.mpi.comm_size)(comm, &raw mut size),
+            ]
+        };
+        match codes.into_iter().find(|code| *code != 0) {
+            None => Ok((rank, usize::try_from(size).unwrap_or(0))),
+            Some(code) => Err(code),
+        }
     }
 
     /// The number that jaxlib gets for a request.
@@ -142,7 +165,9 @@ impl<A: Abi> Served<A> {
             Ok(real) => real,
             Err(code) => return code,
         };
-        let index = Self::index(comm);
+        let Some(index) = Self::index(comm) else {
+            return body(real);
+        };
         let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
         self.record_call(operation, index, facts, |recording| {
             if is_compared && let Some(record) = recording.record() {

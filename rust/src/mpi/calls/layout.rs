@@ -109,11 +109,17 @@ pub(super) fn check_sent(send: &SendBuffer, count: i64) {
 
 /// Checks that MPI writes no more than there is room for: so many elements of a type.
 #[track_caller]
+#[inline(always)]
 pub(super) fn check_room(recv: &RecvBuffer, count: i64, size: usize) {
     let room = recv.count() as usize * recv.datatype().size;
     let bytes = (count as usize).saturating_mul(size);
-    assert!(
-        count >= 0 && bytes <= room,
-        "{bytes} bytes are received, with room for {room}"
-    );
+    if count < 0 || bytes > room {
+        no_room(bytes, room);
+    }
+}
+
+#[cold]
+#[track_caller]
+fn no_room(bytes: usize, room: usize) -> ! {
+    panic!("{bytes} bytes are received, with room for {room}")
 }

@@ -61,6 +61,7 @@ impl<'b> Outgoing<'b> {
     }
 
     /// The bytes of the next piece.
+    #[inline(always)]
     pub fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
         access.written = 0..0;
@@ -70,11 +71,13 @@ impl<'b> Outgoing<'b> {
         access
     }
 
+    #[inline(always)]
     pub fn next(&self) -> SendBuffer<'b> {
         self.buffer.part(self.piece.start, self.count())
     }
 
     /// The piece has been sent.
+    #[inline(always)]
     pub fn advance(&mut self) {
         self.is_done = self.count() < self.length;
         self.piece = piece_at(self.piece.end, self.buffer.count(), self.length);
@@ -156,6 +159,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
     }
 
     /// The bytes of the next piece. One of several is written when it is known how many came.
+    #[inline(always)]
     fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
         access.read = 0..0;
@@ -178,6 +182,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
     }
 
     /// Where MPI puts the status of the next piece.
+    #[inline(always)]
     fn status(&mut self) -> StatusPlace<'_, A> {
         if self.is_in_pieces() && self.wanted.is_ignored() {
             return self.own.place();
@@ -186,6 +191,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
     }
 
     /// Where there is room for the next piece, and for its status.
+    #[inline(always)]
     fn next(&mut self) -> (RecvBuffer<'_>, StatusPlace<'_, A>) {
         let (first, count) = (self.piece.start, self.count());
         let status = match self.is_in_pieces() && self.wanted.is_ignored() {
@@ -199,6 +205,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
     }
 
     /// A piece has come: looks at its status for whether that was the last.
+    #[inline(always)]
     fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
         if !self.is_in_pieces() {
             self.is_done = true;
@@ -324,6 +331,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
 }
 
+#[inline(always)]
 fn exchange_pieces<A: Abi, M: Memory>(
     call: &Call<A, M>,
     sent: &mut Outgoing<'_>,
