@@ -21,6 +21,8 @@
 
 // Where a call could panic, it gives back an error instead.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+// Threads are started in one way (`clippy.toml`).
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod c_interface;
 pub mod diagnosis;

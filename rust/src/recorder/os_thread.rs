@@ -66,6 +66,10 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Joi
         let _claim = Claim::new();
         body();
     };
+    #[cfg_attr(
+        not(test),
+        expect(clippy::disallowed_methods, reason = "this is the one way")
+    )]
     without_signals(|| Builder::new().name(name.into()).spawn(claimed))
 }
 
