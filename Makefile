@@ -7,7 +7,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 	$(if $(API),--api $(API)) $(if $(OPTIONS),--options="$(OPTIONS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev one check test rust own range package conformance hosts bench \
+.PHONY: help demo dev one check test rust sanitize own range package conformance hosts bench \
 	bench-quick lint words format stubs wheel portable audit release versions docs site-check \
 	pictures clean
 
@@ -32,6 +32,9 @@ test: lint ## Set up everything and run all checks and tests
 
 rust: ## Run the tests in Rust, and compare our declarations with the headers of MPI and XLA
 	$(PYTHON) tools/run.py --only rust
+
+sanitize: ## Run the tests in Rust under ASan, TSan, loom and Miri, where the toolchain has them
+	$(PYTHON) tools/run.py --only sanitize
 
 own: ## Run the own tests on MPICH and Open MPI, on 1 to 4 ranks
 	$(PYTHON) tools/run.py --only own

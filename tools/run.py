@@ -1,6 +1,6 @@
 """Runs the tests in every environment, under mpiexec where they want it (tools/runs.py).
 
-    python tools/run.py [--only rust|own|range|package|conformance|check|hosts ...]
+    python tools/run.py [--only rust|own|range|package|conformance|check|hosts|sanitize ...]
     python tools/run.py --test mpi/test_docs.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
 
 The first form prints one line for each run, and the whole output of one that fails. The
@@ -23,6 +23,7 @@ from threading import Lock
 import cluster
 import conformance
 import runs
+import sanitizers
 import slurm
 from environments import (
     ROOT,
@@ -97,8 +98,28 @@ def core() -> list[bool]:
 
 
 def rust() -> list[bool]:
-    """Rust's tests of the core, and the referee on the headers of MPIs and JAXs."""
-    return core() + [referee(*headers) for headers in HEADERS]
+    """Rust's tests of the core, some of them under ASan, and the referee on headers."""
+    checks = [run_check(sanitizers.address(*sanitizers.SAMPLE))]
+    return core() + checks + [referee(*headers) for headers in HEADERS]
+
+
+def run_check(check: sanitizers.Check) -> bool:
+    """Run tests under a tool, if this machine has it."""
+    if check.lack is None:
+        return report(check.label, check.command, check.environ)
+    print(f"skipped {check.label}: {check.lack}", flush=True)
+    return True
+
+
+def sanitize() -> list[bool]:
+    """Rust's tests under all tools that watch memory and threads."""
+    checks = (
+        sanitizers.address(),
+        sanitizers.thread(*sanitizers.SAMPLE),
+        sanitizers.loom(),
+        sanitizers.miri("--lib"),
+    )
+    return [run_check(check) for check in checks]
 
 
 def referee(mpi: Environment, jax: Environment) -> bool:
@@ -155,7 +176,7 @@ PARTS = {
     "package": lambda: execute_all(runs.package()),
     "conformance": conformance.run_all,
 }
-OTHERS = {"check": check, "hosts": on_hosts}
+OTHERS = {"check": check, "hosts": on_hosts, "sanitize": sanitize}
 
 
 def show(run: Run, options: list[str]) -> int:

@@ -100,7 +100,8 @@ fn apply(change: Change, call: &mut CallFrame) {
 
 /// Copies between arrays of 8 elements, of which many fit, but for a number.
 fn any_copies() -> impl Strategy<Value = Vec<i64>> {
-    let size = prop_oneof![8 => 1..4i64, 1 => 0..9i64, 1 => any::<i64>()];
+    // A large size is right if no step follows from it: that would take for ever.
+    let size = prop_oneof![8 => 1..4i64, 1 => -2..9i64];
     let step = prop_oneof![8 => 0..4i64, 1 => -2..9i64, 1 => any::<i64>()];
     let start = prop_oneof![12 => 0..5i64, 2 => -1..9i64, 1 => any::<i64>()];
     let array = || prop_oneof![16 => 0..2i64, 1 => -1..4i64];

@@ -1,11 +1,19 @@
 //! Nonblocking operations: one call starts them, another one waits.
 //!
+//! - `bell`: what wakes the thread of `progress`.
 //! - `table`: what is in flight.
 //! - `progress`: the thread that lets MPI go on with it.
 //! - `start_and_wait`: messages, and the waiting for anything.
 //! - `collectives`: nonblocking collective operations.
 
+mod bell;
 pub mod collectives;
 pub mod progress;
 pub mod start_and_wait;
 pub mod table;
+
+/// The types of `bell`, which a test has from elsewhere.
+mod sync {
+    pub use std::sync::atomic::AtomicBool;
+    pub use std::sync::{Condvar, MutexGuard};
+}

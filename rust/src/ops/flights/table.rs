@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::bell::Bell;
+use super::sync::{AtomicBool, Condvar};
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
 use crate::lock::lock;
 use crate::ops::call::in_flight::InFlight;
@@ -89,9 +90,10 @@ static FLIGHTS: Mutex<Flights> = Mutex::new(Flights {
     remembered: Vec::new(),
 });
 /// Tells the progress thread that something is in flight.
-static NEWS: Condvar = Condvar::new();
-/// Whether the progress thread waits to be told.
-static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
+static BELL: Bell = Bell {
+    is_asleep: AtomicBool::new(false),
+    news: Condvar::new(),
+};
 
 fn flights() -> MutexGuard<'static, Flights> {
     lock(&FLIGHTS)
@@ -188,8 +190,8 @@ pub fn keep(flight: Flight) -> u32 {
     }
     all.has_news |= needs_pushing;
     drop(all);
-    if needs_pushing && IS_ASLEEP.load(Ordering::SeqCst) {
-        NEWS.notify_one();
+    if needs_pushing {
+        BELL.ring();
     }
     flight_id
 }
@@ -202,11 +204,7 @@ pub type SharedFlight = Arc<Mutex<Option<Flight>>>;
 pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
     let mut all = flights();
     if sleep {
-        IS_ASLEEP.store(true, Ordering::SeqCst);
-        while !all.has_news {
-            all = NEWS.wait(all).unwrap_or_else(PoisonError::into_inner);
-        }
-        IS_ASLEEP.store(false, Ordering::SeqCst);
+        all = BELL.sleep(all, |all| all.has_news);
     }
     let has_news = mem::take(&mut all.has_news);
     let flights = all.by_id.values();

@@ -1,0 +1,94 @@
+"""The core's tests under tools that watch memory and threads, where this machine has them.
+
+`tools/run.py --only sanitize` runs all of them, and `--only rust` a sample under ASan.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from environments import ROOT, output_of
+
+TARGET = f"{platform.machine()}-unknown-linux-gnu"
+#: The tests of what has threads, or is passed on to MPI: the others add little but time.
+SAMPLE = ("--lib", "--test", "moving", "--test", "fuzz")
+
+
+@dataclass
+class Check:
+    """A tool, and how to run it. `lack`: why this machine can't."""
+
+    label: str
+    arguments: list[str]
+    environ: dict[str, str] = field(default_factory=dict)
+    lack: str | None = None
+
+    @property
+    def command(self) -> list[str]:
+        return ["cargo", *self.arguments]
+
+
+def sysroot() -> Path:
+    return Path(output_of("rustc", "--print", "sysroot"))
+
+
+def sanitizer(name: str, short: str, *tests: str, **environ: str) -> Check:
+    """The tests, built with one of LLVM's sanitizers, which a stable toolchain has, too."""
+    runtimes = sysroot() / "lib" / "rustlib" / TARGET / "lib"
+    has_runtime = any(runtimes.glob(f"librustc-*_rt.{short}.a"))
+    return Check(
+        label=f"rust under the {name} sanitizer",
+        arguments=["test", "--quiet", "--locked", "--target", TARGET, *tests],
+        environ={
+            "RUSTC_BOOTSTRAP": "1",
+            "RUSTFLAGS": f"-Zsanitizer={name}",
+            "CARGO_TARGET_DIR": str(ROOT / "target" / short),
+            **environ,
+        },
+        lack=None if has_runtime else f"this toolchain has no runtime of {short}",
+    )
+
+
+def address(*tests: str) -> Check:
+    """Memory that is used after its end, or beyond its bounds."""
+    # What MPI may still write to after an error is left to it for good.
+    return sanitizer("address", "asan", *tests, ASAN_OPTIONS="detect_leaks=0")
+
+
+def thread(*tests: str) -> Check:
+    """Data races."""
+    check = sanitizer("thread", "tsan", *tests)
+    # Else it sees no locks of std, and takes all that they guard for races.
+    check.arguments.insert(1, "-Zbuild-std")
+    if not (sysroot() / "lib" / "rustlib" / "src" / "rust" / "library").exists():
+        check.lack = "this toolchain has no sources of std (rustup component add rust-src)"
+    return check
+
+
+def miri(*tests: str) -> Check:
+    """Undefined behaviour, in what calls no C function."""
+    code = subprocess.run(["cargo", "miri", "--version"], capture_output=True).returncode
+    return Check(
+        label="rust under Miri",
+        arguments=["miri", "test", "--quiet", "--locked", *tests],
+        environ={"MIRIFLAGS": "-Zmiri-permissive-provenance -Zmiri-disable-isolation"},
+        lack=None if code == 0 else "this toolchain has no Miri",
+    )
+
+
+def loom() -> Check:
+    """All orders of the steps by which the progress thread goes to sleep and is woken."""
+    return Check(
+        label="rust under loom",
+        arguments=["test", "--quiet", "--locked", "--release", "--test", "loom"],
+        environ={
+            "RUSTFLAGS": "--cfg loom",
+            "CARGO_TARGET_DIR": str(ROOT / "target" / "loom"),
+            # Only this test has to be fast.
+            "CARGO_PROFILE_RELEASE_LTO": "false",
+            "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+        },
+    )
