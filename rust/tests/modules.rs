@@ -303,6 +303,21 @@ fn folders_import_one_way() {
     }
 }
 
+/// Fails when operations get more `unsafe` blocks: MPI is called in `mpi/calls`.
+#[test]
+fn operations_have_few_unsafe_blocks() {
+    const MOST: usize = 17;
+    let sources = sources_of_the_core();
+    let operations = sources.iter().filter(|(file, _)| file.starts_with("ops/"));
+    let blocks = operations.map(|(_, source)| {
+        let tokens = tokens(source);
+        let blocks = tokens.windows(2).filter(|pair| *pair == ["unsafe", "{"]);
+        blocks.count()
+    });
+    let count: usize = blocks.sum();
+    assert!(count <= MOST, "{count} blocks");
+}
+
 /// Fails when a module imports from one that `lib.rs` lists behind it, or is not in the list.
 #[test]
 fn the_order_is_the_one_that_the_crate_states() {

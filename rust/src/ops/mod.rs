@@ -1,9 +1,10 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
-//! To add one: declare its MPI function in `mpi/functions.rs`, write it in the folder of its kind,
+//! To add one: declare its MPI function in `mpi/functions.rs`, make it safe in `mpi/calls`, write the
+//! operation in the folder of its kind,
 //! and name it in `handlers.rs`.
 //!
-//! - `call`: a call of an operation: its arrays, counts and data types, and the calling of MPI.
+//! - `call`: a call of an operation: its arrays, and what is done around a call of MPI.
 //! - `check`: `MPI4JAX_CHECK`: the comparing of calls before MPI is called.
 //! - `collectives`: collective operations.
 //! - `messages`: operations that send and receive messages.

@@ -279,8 +279,7 @@ fn code_of(outcome: &Outcome) -> c_int {
 
 impl Owner for RefCell<InFlight> {
     fn take_over(&self, request: Request) {
-        // SAFETY: a nonblocking call has no buffers but those of its departure.
-        unsafe { self.borrow_mut().requests().push(request) };
+        self.borrow_mut().take_over(request);
     }
 
     fn keep(&self, list: Box<dyn Send>) {
