@@ -224,7 +224,7 @@ impl<A: Abi> Served<A> {
             rank,
             size,
             fail: &|error| match error {
-                CallError::Impossible(error) => error,
+                CallError::Impossible(error) => *error,
                 CallError::Mpi(failure) => {
                     Error::internal(format!("{}: {}", failure.function, failure.text))
                 }

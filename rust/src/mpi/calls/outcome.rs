@@ -6,24 +6,24 @@ use crate::error::{Error, Failure};
 use crate::mpi::abi::Abi;
 use crate::mpi::functions::Functions;
 
-/// Why a call fails.
+/// Why a call fails. In boxes, so that an outcome fits into registers.
 #[derive(Debug)]
 pub enum CallError {
     /// A function of MPI's has returned an error code.
-    Mpi(Failure),
+    Mpi(Box<Failure>),
     /// MPI can't be asked to do it.
-    Impossible(Error),
+    Impossible(Box<Error>),
 }
 
 impl From<Failure> for CallError {
     fn from(failure: Failure) -> Self {
-        Self::Mpi(failure)
+        Self::Mpi(Box::new(failure))
     }
 }
 
 impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        Self::Impossible(error)
+        Self::Impossible(Box::new(error))
     }
 }
 
@@ -41,7 +41,7 @@ pub fn check<A: Abi>(functions: &Functions<A>, function: &'static str, code: c_i
 
 #[cold]
 fn fail<A: Abi>(functions: &Functions<A>, function: &'static str, code: c_int) -> CallError {
-    CallError::Mpi(Failure {
+    CallError::from(Failure {
         function,
         code,
         text: functions.error_text(code),

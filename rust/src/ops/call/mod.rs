@@ -293,7 +293,7 @@ impl<A: Abi, M> Call<'_, A, M> {
     pub fn error(&self, error: CallError) -> Error {
         match error {
             CallError::Mpi(failure) => self.failed(&failure),
-            CallError::Impossible(error) => error,
+            CallError::Impossible(error) => *error,
         }
     }
 
