@@ -55,8 +55,11 @@ pub fn start() {
 /// Has MPI move what is in flight, for good.
 fn push() {
     let mut last_work = Instant::now();
+    // By what the last look has found: on a busy machine, much time may pass from one to the next.
+    let mut may_sleep = false;
     loop {
-        let (flights, has_news) = table::survey(last_work.elapsed() > PATIENCE);
+        let (flights, has_news) = table::survey(may_sleep);
+        may_sleep = !has_news;
         if has_news {
             last_work = Instant::now();
         }
@@ -73,6 +76,7 @@ fn push() {
                 && IS_PUSHED.load(Ordering::Relaxed)
             {
                 last_work = begin;
+                may_sleep = false;
                 if flight.begin.elapsed() >= FIRST_LOOK {
                     flight.in_flight.test();
                     oldest = oldest.max(flight.begin.elapsed());
@@ -80,6 +84,7 @@ fn push() {
             }
         }
         drop(in_mpi);
+        may_sleep &= last_work.elapsed() > PATIENCE;
         if begin.elapsed() > WORK {
             thread::yield_now();
         } else {
