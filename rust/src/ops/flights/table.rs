@@ -283,3 +283,43 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
 pub fn count() -> usize {
     flights().by_id.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn that_may_be_lost() -> Flight {
+        Flight {
+            operation: "hold",
+            call_site: 0,
+            communicator: 0,
+            sequence: 0,
+            may_be_lost: true,
+            needs_pushing: false,
+            begin: Instant::now(),
+            in_flight: InFlight::default(),
+        }
+    }
+
+    /// Fails if the table is locked while it waits for a flight, as the progress thread may be in that, in
+    /// an operator that needs the GIL, and a thread with the GIL may ask the table.
+    #[test]
+    fn the_table_waits_for_no_flight() {
+        const A_DEADLOCK: Duration = Duration::from_secs(300);
+        let first = keep(that_may_be_lost());
+        let flight = Arc::clone(&flights().by_id[&first].flight);
+        let in_mpi = lock(&flight);
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..=MOST_PERHAPS_LOST {
+                keep(that_may_be_lost());
+            }
+            done.send(()).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(A_DEADLOCK), Ok(()));
+        assert!(flights().by_id.contains_key(&first));
+        drop(in_mpi);
+        take_all();
+    }
+}
