@@ -162,11 +162,11 @@ impl Block {
         })))
     }
 
-    /// The address of a byte.
-    pub fn address(&mut self, byte: usize) -> *mut u8 {
-        assert!(byte <= self.0.bytes);
-        // SAFETY: within the block, or right behind it.
-        unsafe { self.0.start.as_ptr().add(byte) }
+    /// Whether so many bytes from an address on are in the block.
+    pub fn has(&self, address: *const u8, bytes: usize) -> bool {
+        let start = self.0.start.addr().get();
+        let end = start + self.0.bytes;
+        (start..=end).contains(&address.addr()) && bytes <= end - address.addr()
     }
 
     /// Some of the bytes.
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn an_array_begins_at_a_cache_line() {
         let mut block = Block::take(100);
-        assert_eq!(block.address(0) as usize % ALIGNMENT, 0);
+        assert_eq!(block.part(0..0).as_ptr() as usize % ALIGNMENT, 0);
         block.part(92..100).fill(7);
         assert_eq!(block.part(92..100), [7; 8]);
     }
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn a_block_is_used_again() {
         const BYTES: usize = 3 << 20; // no other test has such a block
-        let address = Block::take(BYTES).address(0) as usize;
-        assert_eq!(Block::take(BYTES).address(0) as usize, address);
+        let address = Block::take(BYTES).part(0..0).as_ptr() as usize;
+        assert_eq!(Block::take(BYTES).part(0..0).as_ptr() as usize, address);
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl<'b> SendBuffer<'b> {
         self.count
     }
 
+    /// Their size.
+    pub const fn bytes(&self) -> usize {
+        self.count as usize * self.datatype.size
+    }
+
     /// The type of the elements.
     pub const fn datatype(&self) -> Datatype {
         self.datatype
@@ -136,6 +141,11 @@ impl<'b> RecvBuffer<'b> {
         self.count
     }
 
+    /// Their size.
+    pub const fn bytes(&self) -> usize {
+        self.count as usize * self.datatype.size
+    }
+
     /// The type of the elements.
     pub const fn datatype(&self) -> Datatype {
         self.datatype
@@ -184,7 +194,7 @@ impl<'b> RecvBuffer<'b> {
 /// How many elements there are in so many bytes.
 fn elements(bytes: usize, datatype: Datatype) -> i64 {
     assert!(
-        bytes % datatype.size == 0,
+        bytes.is_multiple_of(datatype.size),
         "{bytes} bytes of elements with {} each",
         datatype.size
     );

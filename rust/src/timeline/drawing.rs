@@ -228,13 +228,13 @@ impl<'a, W: Write> Drawing<'a, W> {
             return self.draw(&pending);
         }
         self.pending.insert(call_id, pending);
-        if self.pending.len() > MOST_PENDING {
-            if let Some((_, oldest)) = self.pending.pop_first() {
-                if let Some(key) = &oldest.collective {
-                    self.collectives.forget(key);
-                }
-                return self.draw(&oldest);
+        if self.pending.len() > MOST_PENDING
+            && let Some((_, oldest)) = self.pending.pop_first()
+        {
+            if let Some(key) = &oldest.collective {
+                self.collectives.forget(key);
             }
+            return self.draw(&oldest);
         }
         Ok(())
     }
@@ -343,10 +343,10 @@ impl<'a, W: Write> Drawing<'a, W> {
                 pending.received.push(sent.flow);
                 pending.needed = pending.needed.max(Some((sent.begin, sent.rank)));
             }
-            if pending.unknown == 0 {
-                if let Some(pending) = self.pending.remove(&receive.call) {
-                    self.draw(&pending)?;
-                }
+            if pending.unknown == 0
+                && let Some(pending) = self.pending.remove(&receive.call)
+            {
+                self.draw(&pending)?;
             }
         }
         Ok(())

@@ -6,12 +6,13 @@
 //!
 //! - `caller`: one call, in its two forms, with what is done around it.
 //! - `counts`, `derived`, `layout`: counts and data types, and how many elements each rank has.
-//! - `collectives`, `rows`, `messages`: the functions.
+//! - `collectives`, `rows`, `messages`: the functions. `exchange`: messages in flight at the same time.
 
 mod caller;
 mod collectives;
 mod counts;
 mod derived;
+mod exchange;
 mod layout;
 mod messages;
 mod outcome;
@@ -20,6 +21,6 @@ mod rows;
 pub use caller::{Around, Caller, Mpi, Operator, Owner, free_communicator};
 pub use collectives::BcastBuffer;
 pub use counts::set_count_limit;
-pub use derived::TypedCount;
+pub use exchange::{Incoming, Message, Outgoing};
 pub use layout::Layout;
 pub use outcome::{CallError, Outcome, check};

@@ -13,8 +13,8 @@ use crate::xla::Buffer;
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// An operand as MPI reads it.
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
-        if self.is_nonblocking() {
-            return self.copy_operand(operand);
+        if let Some(departure) = &self.departure {
+            return self.copy_operand(operand, departure);
         }
         let (datatype, bytes) = measure(operand)?;
         let address = self.in_memory(|memory| memory.read(operand, bytes))?;
@@ -24,8 +24,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// A result as MPI writes it.
     pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
-        if self.is_nonblocking() {
-            return self.room_for(result);
+        if let Some(departure) = &self.departure {
+            return self.room_for(result, departure);
         }
         let (datatype, bytes) = measure(result)?;
         let address = self.in_memory(|memory| memory.write(result, bytes))?;

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 use super::Call;
 use super::buffers::measure;
-use super::in_flight::Arrival;
+use super::in_flight::{Arrival, InFlight};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
 use crate::mpi::{Abi, Datatype, RecvBuffer, SendBuffer};
@@ -26,33 +26,28 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// Copies an operand to a block of its own.
     #[cold]
-    pub(super) fn copy_operand(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
+    pub(super) fn copy_operand<'c>(
+        &self,
+        operand: &Buffer,
+        departure: &'c InFlight,
+    ) -> Result<SendBuffer<'c>> {
         let (datatype, bytes) = measure(operand)?;
         let mut block = Block::take(bytes);
         self.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
-        let address = block.address(0).cast_const().cast();
-        if let Some(departure) = &self.departure {
-            departure.borrow_mut().add_block(block);
-        }
-        // SAFETY: the block is the flight's, which outlives the call.
-        Ok(unsafe { SendBuffer::new(address, operand.count, datatype) })
+        Ok(departure.add_send(block, operand.count, datatype))
     }
 
     /// Makes room for a result.
     #[cold]
-    pub(super) fn room_for(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
+    pub(super) fn room_for<'c>(
+        &self,
+        result: &Buffer,
+        departure: &'c InFlight,
+    ) -> Result<RecvBuffer<'c>> {
         let (datatype, bytes) = measure(result)?;
-        let mut block = Block::take(bytes);
-        let address = block.address(0).cast();
-        if let Some(departure) = &self.departure {
-            let mut departure = departure.borrow_mut();
-            let block = departure.add_block(block);
-            let array = result.into();
-            let arrival = Arrival::whole(array, datatype, block, bytes);
-            departure.arrivals.push(arrival);
-        }
-        // SAFETY: the block is the flight's, which outlives the call.
-        Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
+        let (block, recv) = departure.add_recv(Block::take(bytes), result.count, datatype);
+        departure.add_arrival(Arrival::whole(result.into(), datatype, block, bytes));
+        Ok(recv)
     }
 
     /// Copies an operand to where it is a part of the last result, `start` bytes from the begin of
@@ -60,12 +55,14 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     #[cold]
     pub fn copy_into_result(&self, operand: &Buffer, start: usize) -> Result<SendBuffer<'_>> {
         let (datatype, bytes) = measure(operand)?;
-        if let Some(departure) = &self.departure
-            && let Some(block) = departure.borrow_mut().last_block()
-        {
+        let load = |block: &mut Block| {
             let part = block.part(start..start + bytes);
-            self.in_memory(|memory| memory.load(operand, part))?;
-        }
+            self.in_memory(|memory| memory.load(operand, part))
+        };
+        let departure = self.departure.as_deref();
+        departure
+            .and_then(|departure| departure.with_last_block(load))
+            .transpose()?;
         Ok(SendBuffer::in_place(operand.count, datatype))
     }
 
@@ -100,13 +97,6 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             _ => Err(Error::invalid(
                 "attribute `arrays` is not the type and the size of one array",
             )),
-        }
-    }
-
-    /// Keeps a list, as MPI may read it until the operation is completed (MPI-4.1 §6.12).
-    pub fn keep<T: Send + 'static>(&self, list: T) {
-        if let Some(departure) = &self.departure {
-            departure.borrow_mut().keep(Box::new(list));
         }
     }
 }

@@ -3,12 +3,14 @@
 //! Whoever begins an operation has this value before, and it has the request at once. So whatever fails
 //! after that, no block goes back to the pool while MPI may use it: dropped too early, it leaks them.
 
-use std::ffi::c_int;
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ops::Range;
 
 use crate::memory::Block;
-use crate::mpi::{Datatype, Request, Status};
+use crate::mpi::calls::{Incoming, Message, Mpi, Outgoing, Owner};
+use crate::mpi::{Abi, Datatype, RecvBuffer, Request, SendBuffer, Status};
 use crate::recorder::Array;
 
 /// An array that is being received, or is there already.
@@ -44,57 +46,105 @@ impl Arrival {
 
 /// Operations that MPI has begun or is about to begin, with their memory.
 #[derive(Default)]
-pub struct InFlight {
+pub struct InFlight(RefCell<Parts>);
+
+#[derive(Default)]
+struct Parts {
     blocks: Vec<Block>,
     /// Lists that MPI may read.
     lists: Vec<Box<dyn Send>>,
     requests: Vec<Request>,
-    pub arrivals: Vec<Arrival>,
+    arrivals: Vec<Arrival>,
 }
 
 impl InFlight {
-    /// Takes over a block for MPI to read or write, and gives its index.
-    pub fn add_block(&mut self, block: Block) -> usize {
-        self.blocks.push(block);
-        self.blocks.len() - 1
+    /// Takes over a block, and gives its index.
+    pub fn add_block(&self, block: Block) -> usize {
+        let blocks = &mut self.0.borrow_mut().blocks;
+        blocks.push(block);
+        blocks.len() - 1
     }
 
-    /// The last block, before anything is begun.
-    pub fn last_block(&mut self) -> Option<&mut Block> {
-        assert!(self.requests.is_empty(), "MPI may use the block");
-        self.blocks.last_mut()
+    /// Takes over a block for MPI to read, at whose begin there are so many elements.
+    pub fn add_send(&self, mut block: Block, count: i64, datatype: Datatype) -> SendBuffer<'_> {
+        let address = block.part(0..count as usize * datatype.size).as_ptr();
+        self.add_block(block);
+        // SAFETY: the block stays as long as this value is borrowed, and nobody writes to it.
+        unsafe { SendBuffer::new(address.cast(), count, datatype) }
     }
 
-    /// Takes over a list for MPI to read.
-    pub fn keep(&mut self, list: Box<dyn Send>) {
-        self.lists.push(list);
+    /// Takes over a block for MPI to write, with room for so many elements, and gives its index, too.
+    pub fn add_recv(
+        &self,
+        mut block: Block,
+        count: i64,
+        datatype: Datatype,
+    ) -> (usize, RecvBuffer<'_>) {
+        let address = block.part(0..count as usize * datatype.size).as_mut_ptr();
+        let index = self.add_block(block);
+        // SAFETY: the block stays as long as this value is borrowed, and nobody else has its address.
+        (index, unsafe {
+            RecvBuffer::new(address.cast(), count, datatype)
+        })
     }
 
-    /// Takes over a request. Who has made it keeps its buffers, in blocks and lists of this value.
-    pub fn take_over(&mut self, request: Request) {
-        self.requests.push(request);
+    /// Notes an array that is received or kept.
+    pub fn add_arrival(&self, arrival: Arrival) {
+        self.0.borrow_mut().arrivals.push(arrival);
     }
 
-    /// The requests, to add some.
-    ///
-    /// # Safety
-    /// The buffers of a new one are in blocks and lists of this value. None is taken out.
-    pub unsafe fn requests(&mut self) -> &mut Vec<Request> {
-        &mut self.requests
+    /// Does something with the last block, before anything is begun.
+    pub fn with_last_block<T>(&self, body: impl FnOnce(&mut Block) -> T) -> Option<T> {
+        let parts = &mut *self.0.borrow_mut();
+        assert!(parts.requests.is_empty(), "MPI may use the block");
+        parts.blocks.last_mut().map(body)
     }
 
+    /// Begins all messages, the receives first. If that fails, receives are withdrawn. Gives MPI's
+    /// error code.
+    pub fn begin<A: Abi>(
+        &self,
+        mpi: &Mpi<A>,
+        sent: &[Outgoing<A>],
+        received: &[Incoming<A>],
+    ) -> c_int {
+        let parts = &mut *self.0.borrow_mut();
+        let check_own = |address: *const c_void, bytes| {
+            let mut blocks = parts.blocks.iter();
+            assert!(
+                blocks.any(|block| block.has(address.cast(), bytes)),
+                "a message in flight is a part of its blocks"
+            );
+        };
+        for Message { buffer, .. } in sent {
+            check_own(buffer.address::<A>(), buffer.bytes());
+        }
+        for Message { buffer, .. } in received {
+            check_own(buffer.address(), buffer.bytes());
+        }
+        // SAFETY: they are, and the blocks stay until all requests are done.
+        unsafe { mpi.begin(sent, received, &mut parts.requests) }
+    }
+
+    /// The arrays that are received or kept.
+    pub fn arrivals(&mut self) -> &[Arrival] {
+        &self.0.get_mut().arrivals
+    }
+
+    /// Whether MPI uses its memory no more.
     pub fn is_done(&self) -> bool {
-        self.requests.iter().all(Request::is_done)
+        self.0.borrow().requests.iter().all(Request::is_done)
     }
 
     /// Has MPI make progress, and notes what is done.
     pub fn test(&mut self) {
-        self.requests.iter_mut().for_each(Request::test);
+        let requests = &mut self.0.get_mut().requests;
+        requests.iter_mut().for_each(Request::test);
     }
 
     /// Waits for one request, and gives its status.
     pub fn wait_for(&mut self, request: usize) -> Result<&mut Status, c_int> {
-        let request = &mut self.requests[request];
+        let request = &mut self.0.get_mut().requests[request];
         match request.wait() {
             0 => Ok(request.status()),
             code => Err(code),
@@ -104,34 +154,47 @@ impl InFlight {
     /// Waits for the label of an array that is being received, if it has one, and gives it with its
     /// status.
     pub fn label(&mut self, arrival: usize) -> Option<Result<(&mut Block, &mut Status), c_int>> {
-        let (request, block) = self.arrivals[arrival].label.take()?;
-        let request = &mut self.requests[request];
+        let parts = self.0.get_mut();
+        let (request, block) = parts.arrivals[arrival].label.take()?;
+        let request = &mut parts.requests[request];
         Some(match request.wait() {
-            0 => Ok((&mut self.blocks[block], request.status())),
+            0 => Ok((&mut parts.blocks[block], request.status())),
             code => Err(code),
         })
     }
 
     /// Waits for all requests. Gives the first error code.
     pub fn wait(&mut self) -> c_int {
-        let codes = self.requests.iter_mut().map(Request::wait);
+        let codes = self.0.get_mut().requests.iter_mut().map(Request::wait);
         codes.fold(0, |first, code| if first == 0 { code } else { first })
     }
 
     /// What was received, once all requests are done. Nothing, if some are not.
     pub fn land(mut self) -> Option<Landed> {
-        self.is_done().then(|| Landed {
-            blocks: mem::take(&mut self.blocks),
-            arrivals: mem::take(&mut self.arrivals),
+        self.is_done().then(|| {
+            let parts = mem::take(self.0.get_mut());
+            Landed {
+                blocks: parts.blocks,
+                arrivals: parts.arrivals,
+            }
         })
+    }
+}
+
+impl Owner for InFlight {
+    fn take_over(&self, request: Request) {
+        self.0.borrow_mut().requests.push(request);
+    }
+
+    fn keep(&self, list: Box<dyn Send>) {
+        self.0.borrow_mut().lists.push(list);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.is_done() {
-            mem::forget(mem::take(&mut self.blocks));
-            mem::forget(mem::take(&mut self.lists));
+            mem::forget(mem::take(self.0.get_mut()));
         }
     }
 }
@@ -157,21 +220,21 @@ mod tests {
     const BYTES: usize = 5 << 20; // no other test has such a block
 
     fn with_a_block() -> (InFlight, usize) {
-        let mut in_flight = InFlight::default();
+        let in_flight = InFlight::default();
         in_flight.add_block(Block::take(BYTES));
-        let address = in_flight.blocks[0].address(0) as usize;
-        (in_flight, address)
+        let address = in_flight.with_last_block(|block| block.part(0..0).as_ptr() as usize);
+        (in_flight, address.unwrap())
     }
 
     #[test]
     fn memory_that_mpi_may_write_is_not_used_again() {
         let (idle, address) = with_a_block();
         drop(idle);
-        let (mut pending, again) = with_a_block();
+        let (pending, again) = with_a_block();
         assert_eq!(again, address);
         pending.take_over(Request::never_done());
         assert!(!pending.is_done());
         assert!(pending.land().is_none());
-        assert_ne!(Block::take(BYTES).address(0) as usize, address);
+        assert_ne!(Block::take(BYTES).part(0..0).as_ptr() as usize, address);
     }
 }

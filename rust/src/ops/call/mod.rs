@@ -8,9 +8,7 @@ pub mod log_text;
 pub mod on_error;
 pub mod operator;
 pub mod pieces;
-pub mod requests;
 
-use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ops::Range;
 
@@ -18,8 +16,10 @@ use self::in_flight::InFlight;
 use crate::error::{Error, Failure, Result};
 use crate::log;
 use crate::memory::{Access, Memory, fault};
-use crate::mpi::calls::{Around, CallError, Caller, Mpi, Outcome, Owner, TypedCount, check};
-use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, Request, StatusPlace};
+use crate::mpi::calls::{Around, CallError, Caller, Incoming, Mpi, Outcome, Outgoing, check};
+use crate::mpi::{
+    Abi, Communicator, Datatype, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, StatusPlace,
+};
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -37,7 +37,7 @@ pub struct Call<'a, A: Abi, M> {
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
     /// The memory and the requests that the call leaves to the one that waits, if it is nonblocking.
-    pub departure: Option<Box<RefCell<InFlight>>>,
+    pub departure: Option<Box<InFlight>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -167,10 +167,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
     }
 
-    /// `count` elements for one call of MPI.
-    pub fn typed(&self, count: i64, datatype: Datatype) -> Result<TypedCount<A>> {
-        let typed = self.mpi.typed(count, datatype);
-        typed.map_err(|error| self.error(error))
+    /// A message to be sent.
+    pub fn outgoing<'b>(&self, peer: Neighbor, send: SendBuffer<'b>) -> Result<Outgoing<'b, A>> {
+        let message = self.mpi.outgoing(peer, send);
+        message.map_err(|error| self.error(error))
+    }
+
+    /// A message to be received.
+    pub fn incoming<'b>(&self, peer: Neighbor, recv: RecvBuffer<'b>) -> Result<Incoming<'b, A>> {
+        let message = self.mpi.incoming(peer, recv);
+        message.map_err(|error| self.error(error))
     }
 
     /// One call of what ranks tell each other: without debug lines, on no array of the call.
@@ -274,16 +280,6 @@ fn code_of(outcome: &Outcome) -> c_int {
         Ok(()) => 0,
         Err(CallError::Mpi(failure)) => failure.code,
         Err(CallError::Impossible(_)) => -1,
-    }
-}
-
-impl Owner for RefCell<InFlight> {
-    fn take_over(&self, request: Request) {
-        self.borrow_mut().take_over(request);
-    }
-
-    fn keep(&self, list: Box<dyn Send>) {
-        self.borrow_mut().keep(list);
     }
 }
 

@@ -16,5 +16,5 @@ pub fn start<A: Abi, M: Memory>(
     call.departure = Some(Box::default());
     operation(&call)?;
     let in_flight = call.departure.take().unwrap_or_default();
-    departure.depart(&call, in_flight.into_inner())
+    departure.depart(&call, *in_flight)
 }

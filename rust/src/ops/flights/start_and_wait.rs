@@ -16,14 +16,13 @@ use super::table::{self, Flight};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
 use crate::mpi::Abi;
+use crate::mpi::calls::Incoming;
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::{Arrival, InFlight};
-use crate::ops::call::requests::MessageBuffer;
-use crate::ops::check::labels::Label;
-use crate::ops::messages::exchange::{
-    Elements, Transfer, in_words, label_message, messages_of_copy, transfers,
-};
+use crate::ops::check::byte_type;
+use crate::ops::check::labels::{self, Label};
+use crate::ops::messages::exchange::{Elements, Transfer, in_words, messages_of_copy, transfers};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
@@ -138,68 +137,70 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         _ => ("iexchange", "MPI_Isendrecv"),
     };
     let mut departure = Departure::new(call)?;
-    let mut in_flight = InFlight::default();
+    let in_flight = InFlight::default();
     let (mut receives, mut sends) = (Vec::new(), Vec::new());
     let mut largest = 0;
     for transfer in &received {
-        let arrival = arrival(call, transfer, &mut receives, &mut in_flight)?;
-        largest = largest.max(arrival.bytes);
-        in_flight.arrivals.push(arrival);
+        largest = largest.max(measure(&transfer.array)?.1);
+        add_arrival(call, transfer, &mut receives, &in_flight)?;
     }
     for transfer in &sent {
-        sends.extend(messages_of_copy(call, transfer, &mut in_flight)?);
         largest = largest.max(measure(&transfer.array)?.1);
+        sends.extend(messages_of_copy(call, transfer, &in_flight)?);
     }
     departure.flight.operation = name;
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
     call.mpi(function, details, |_, _| {
-        // SAFETY: all messages are in its blocks.
-        unsafe { in_flight.begin(&call.mpi, &sends, &receives) }
+        in_flight.begin(&call.mpi, &sends, &receives)
     })?;
+    drop((sends, receives));
     departure.depart(call, in_flight)
 }
 
-/// Room for an array that is received. Adds the messages in which it is.
-fn arrival<'c, A: Abi, M: Memory>(
-    call: &'c Call<'c, A, M>,
+/// Makes room for an array that is received. Adds the messages in which it is.
+fn add_arrival<'f, A: Abi, M: Memory>(
+    call: &Call<A, M>,
     Transfer { array, peer }: &Transfer,
-    messages: &mut Vec<MessageBuffer<A>>,
-    in_flight: &mut InFlight,
-) -> Result<Arrival> {
+    messages: &mut Vec<Incoming<'f, A>>,
+    in_flight: &'f InFlight,
+) -> Result<()> {
     let (datatype, bytes) = measure(array)?;
     let mut elements = Elements::of(call, array.count, datatype);
     let mut label = None;
     if call.checked.is_some() {
         // Anything may be sent. MPICH ends if some bytes are a part of an element.
         elements = elements.in_bytes()?;
-        let (block, message) = label_message(call, *peer)?;
-        label = Some((messages.len(), in_flight.add_block(block)));
-        messages.push(message);
+        let block = Block::take(size_of::<Label>());
+        let (block, recv) = in_flight.add_recv(block, labels::BYTES.into(), byte_type()?);
+        label = Some((messages.len(), block));
+        messages.push(call.incoming(*peer, recv)?);
     }
     let first = messages.len();
-    let mut block = Block::take(bytes);
-    messages.extend(elements.messages(call, &mut block, *peer)?);
-    Ok(Arrival {
+    let block = Block::take(bytes);
+    let (block, recv) = in_flight.add_recv(block, elements.count, elements.datatype);
+    messages.extend(elements.incoming(call, *peer, recv)?);
+    in_flight.add_arrival(Arrival {
         pieces: first..messages.len(),
         datatype: elements.datatype,
         length: elements.length,
         label,
-        ..Arrival::whole(array.into(), datatype, in_flight.add_block(block), bytes)
-    })
+        ..Arrival::whole(array.into(), datatype, block, bytes)
+    });
+    Ok(())
 }
 
 /// Holds arrays until they are waited for, with nothing to be done meanwhile.
 pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let departure = Departure::new(call)?;
-    let mut in_flight = InFlight::default();
+    let in_flight = InFlight::default();
     for operand in &call.all_operands()? {
         let (datatype, bytes) = measure(operand)?;
         let mut block = Block::take(bytes);
         call.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
         let block = in_flight.add_block(block);
         let arrival = Arrival::whole(operand.into(), datatype, block, bytes);
-        in_flight.arrivals.push(arrival);
+        in_flight.add_arrival(arrival);
     }
     departure.depart(call, in_flight)
 }
@@ -227,9 +228,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     call.set_flight(flight_id, Some(flight.sequence));
     let mut in_flight = flight.in_flight;
     let expected = results.iter().map(Array::from);
-    let arrays = in_flight.arrivals.iter().map(|arrival| arrival.array);
+    let fits = expected.eq(in_flight.arrivals().iter().map(|arrival| arrival.array));
     // Who wants no result waits for the end of the operation.
-    if !results.is_empty() && !expected.eq(arrays) {
+    if !results.is_empty() && !fits {
         return Err(Error::invalid(format!(
             "wait expects {} arrays of other shapes or types than the {} has",
             results.len(),
@@ -266,9 +267,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 
 /// Waits for one array after the other, and then for what is sent. The error codes are those of all.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
-    for index in 0..in_flight.arrivals.len() {
+    for index in 0..in_flight.arrivals().len() {
         call.progress().set_awaited_message(index);
-        for piece in in_flight.arrivals[index].pieces.clone() {
+        for piece in in_flight.arrivals()[index].pieces.clone() {
             let _ = in_flight.wait_for(piece);
         }
     }
@@ -281,8 +282,8 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -
         return Ok(());
     };
     let mut outcome = Ok(());
-    for index in 0..in_flight.arrivals.len() {
-        let wanted = in_flight.arrivals[index].array;
+    for index in 0..in_flight.arrivals().len() {
+        let wanted = in_flight.arrivals()[index].array;
         let Some(Ok((block, status))) = in_flight.label(index) else {
             continue; // `wait` gives the code
         };
@@ -299,8 +300,8 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -
 
 /// Checks that each piece had the length that told the receives apart.
 fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -> Result<()> {
-    for index in 0..in_flight.arrivals.len() {
-        let arrival = &in_flight.arrivals[index];
+    for index in 0..in_flight.arrivals().len() {
+        let arrival = &in_flight.arrivals()[index];
         let (array, length) = (arrival.array, arrival.length);
         let datatype = arrival.datatype.handle::<A>();
         let pieces = arrival.pieces.clone();

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::point_to_point::{Incoming, finish_receiving};
+use super::point_to_point::{self, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Block, Memory};
-use crate::mpi::{Abi, Datatype, Neighbor, StatusPlace};
+use crate::mpi::calls::{Incoming, Outgoing};
+use crate::mpi::{Abi, Datatype, Neighbor, RecvBuffer, SendBuffer, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
-use crate::ops::call::requests::{MessageBuffer, exchange_messages};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
 use crate::recorder::Array;
@@ -67,22 +67,18 @@ fn all_at_once<A: Abi, M: Memory>(
     sent: &[Transfer],
     received: &[Transfer],
 ) -> Result<()> {
-    let outgoing = sent.iter().map(|Transfer { array, peer }| {
-        let buffer = call.send_buffer(array)?;
-        let address = buffer.address::<A>().cast_mut();
-        MessageBuffer::new(call, *peer, address, buffer.count(), buffer.datatype())
-    });
+    let outgoing = sent
+        .iter()
+        .map(|Transfer { array, peer }| call.outgoing(*peer, call.send_buffer(array)?));
     let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
-    let incoming = received.iter().map(|Transfer { array, peer }| {
-        let buffer = call.recv_buffer(array)?;
-        let (count, datatype) = (buffer.count(), buffer.datatype());
-        MessageBuffer::new(call, *peer, buffer.address(), count, datatype)
-    });
+    let incoming = received
+        .iter()
+        .map(|Transfer { array, peer }| call.incoming(*peer, call.recv_buffer(array)?));
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
+    let awaits = |index| call.progress().set_awaited_message(index);
     call.mpi("MPI_Waitall", details, |_, _| {
-        // SAFETY: each message has an array of the call to itself, or shares one that is read.
-        unsafe { exchange_messages(call, &call.mpi, &outgoing, &incoming) }
+        call.mpi.exchange(&outgoing, &incoming, awaits)
     })
 }
 
@@ -125,54 +121,53 @@ impl Elements {
         })
     }
 
-    /// The messages in which they travel, from or to the begin of a block.
-    pub fn messages<'c, A: Abi, M: Memory>(
+    /// The messages in which they are sent.
+    fn outgoing<'b, A: Abi, M: Memory>(
         &self,
-        call: &'c Call<'c, A, M>,
-        block: &mut Block,
+        call: &Call<A, M>,
         peer: Neighbor,
-    ) -> Result<Vec<MessageBuffer<A>>> {
-        let message = |piece: Range<i64>| {
-            let address = block.address(piece.start as usize * self.datatype.size);
-            let count = piece.end - piece.start;
-            MessageBuffer::new(call, peer, address.cast(), count, self.datatype)
-        };
+        send: SendBuffer<'b>,
+    ) -> Result<Vec<Outgoing<'b, A>>> {
         let pieces = pieces_to_the_end(self.count, self.length);
+        let message = |piece: Range<i64>| {
+            call.outgoing(peer, send.part(piece.start, piece.end - piece.start))
+        };
+        pieces.map(message).collect()
+    }
+
+    /// The messages in which they are received.
+    pub fn incoming<'b, A: Abi, M: Memory>(
+        &self,
+        call: &Call<A, M>,
+        peer: Neighbor,
+        mut recv: RecvBuffer<'b>,
+    ) -> Result<Vec<Incoming<'b, A>>> {
+        let pieces = pieces_to_the_end(self.count, self.length);
+        let message =
+            |piece: Range<i64>| call.incoming(peer, recv.take_front(piece.end - piece.start));
         pieces.map(message).collect()
     }
 }
 
-/// Room for a label in a block of its own, and the message that carries it.
-pub fn label_message<'c, A: Abi, M: Memory>(
-    call: &'c Call<'c, A, M>,
-    peer: Neighbor,
-) -> Result<(Block, MessageBuffer<A>)> {
-    let mut block = Block::take(size_of::<Label>());
-    let address = block.address(0).cast();
-    let message = MessageBuffer::new(call, peer, address, labels::BYTES.into(), byte_type()?)?;
-    Ok((block, message))
-}
-
 /// The messages in which an array is sent from a copy of it, behind its label if it has one.
-pub fn messages_of_copy<'c, A: Abi, M: Memory>(
-    call: &'c Call<'c, A, M>,
+pub fn messages_of_copy<'f, A: Abi, M: Memory>(
+    call: &Call<A, M>,
     Transfer { array, peer }: &Transfer,
-    in_flight: &mut InFlight,
-) -> Result<Vec<MessageBuffer<A>>> {
+    in_flight: &'f InFlight,
+) -> Result<Vec<Outgoing<'f, A>>> {
     let mut messages = Vec::new();
     if let Some(label) = call.label(*peer, array.into()) {
-        let (mut block, message) = label_message(call, *peer)?;
-        block
-            .part(0..size_of::<Label>())
-            .copy_from_slice(label.as_bytes());
-        in_flight.add_block(block);
-        messages.push(message);
+        let mut block = Block::take(size_of::<Label>());
+        let bytes = block.part(0..size_of::<Label>());
+        bytes.copy_from_slice(label.as_bytes());
+        let send = in_flight.add_send(block, labels::BYTES.into(), byte_type()?);
+        messages.push(call.outgoing(*peer, send)?);
     }
     let (datatype, bytes) = measure(array)?;
     let mut block = Block::take(bytes);
     call.in_memory(|memory| memory.load(array, block.part(0..bytes)))?;
-    messages.extend(Elements::of(call, array.count, datatype).messages(call, &mut block, *peer)?);
-    in_flight.add_block(block);
+    let send = in_flight.add_send(block, array.count, datatype);
+    messages.extend(Elements::of(call, array.count, datatype).outgoing(call, *peer, send)?);
     Ok(messages)
 }
 
@@ -184,17 +179,22 @@ fn one_after_another<A: Abi, M: Memory>(
     sent: &[Transfer],
     received: &[Transfer],
 ) -> Result<()> {
-    let mut sends = InFlight::default();
+    let sends = InFlight::default();
     let mut outgoing = Vec::new();
     for transfer in sent {
-        outgoing.extend(messages_of_copy(call, transfer, &mut sends)?);
+        outgoing.extend(messages_of_copy(call, transfer, &sends)?);
     }
     let mut incoming = Vec::new();
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
         let ignored = StatusPlace::ignored();
-        let mut message =
-            Incoming::<A>::new(&call.communicator, buffer, peer.rank, peer.tag, ignored);
+        let mut message = point_to_point::Incoming::<A>::new(
+            &call.communicator,
+            buffer,
+            peer.rank,
+            peer.tag,
+            ignored,
+        );
         message.is_alone = false;
         incoming.push((message, Array::from(array)));
     }
@@ -202,8 +202,8 @@ fn one_after_another<A: Abi, M: Memory>(
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
         .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &in_words(sent, received)));
-    // SAFETY: all messages are copies, which it owns.
-    let code = unsafe { sends.begin(&call.mpi, &outgoing, &[]) };
+    let code = sends.begin(&call.mpi, &outgoing, &[]);
+    drop(outgoing);
     call.check("MPI_Isend", code)?;
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {
@@ -212,6 +212,7 @@ fn one_after_another<A: Abi, M: Memory>(
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
     call.progress().set_awaited_sends();
+    let mut sends = sends;
     let code = sends.wait();
     if let Some(entry) = entry {
         entry.end(code);

@@ -14,17 +14,16 @@
 //! The block of a neighbor that is `MPI_PROC_NULL` is left as it is. The program around the call writes
 //! it.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::calls::Mpi;
-use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY};
+use crate::mpi::calls::{Incoming, Mpi, Outgoing};
+use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::log_text::items;
-use crate::ops::call::requests::{MessageBuffer, exchange_messages};
 use crate::ops::check::{number_type, world_rank};
 use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
 use crate::recorder::Array;
@@ -79,43 +78,54 @@ fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Block> {
     })
 }
 
-/// The messages of some parts of an array, but for those of no process.
-fn messages<'c, A: Abi, M: Memory>(
-    call: &'c Call<'c, A, M>,
+/// The messages in which blocks of an array are sent, but for those to no process.
+fn outgoing<'b, A: Abi, M: Memory>(
+    call: &Call<A, M>,
     peers: impl Iterator<Item = Neighbor>,
-    (address, datatype): (*mut c_void, Datatype),
+    send: SendBuffer<'b>,
     blocks: impl Iterator<Item = Block>,
-) -> Result<Vec<MessageBuffer<A>>> {
-    let blocks = peers.zip(blocks);
+) -> Result<Vec<Outgoing<'b, A>>> {
+    let blocks = peers.zip(blocks).filter(|(peer, _)| peer.is_process());
+    blocks
+        .map(|(peer, Block { first, count })| call.outgoing(peer, send.part(first, count)))
+        .collect()
+}
+
+/// The messages in which blocks of so many elements are received, one behind the other, but for those from
+/// no process.
+fn incoming<'b, A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    peers: impl Iterator<Item = Neighbor>,
+    mut recv: RecvBuffer<'b>,
+    counts: impl Iterator<Item = i64>,
+) -> Result<Vec<Incoming<'b, A>>> {
+    let blocks = peers.zip(counts);
+    let blocks = blocks.map(|(peer, count)| (peer, recv.take_front(count)));
     blocks
         .filter(|(peer, _)| peer.is_process())
-        .map(|(peer, Block { first, count })| {
-            let address = address.wrapping_byte_add(first as usize * datatype.size);
-            MessageBuffer::new(call, peer, address, count, datatype)
-        })
+        .map(|(peer, block)| call.incoming(peer, block))
         .collect()
 }
 
 /// Does what `function` is defined to do.
-fn run_messages<'c, A: Abi, M: Memory>(
-    call: &'c Call<'c, A, M>,
+fn run_messages<A: Abi, M: Memory>(
+    call: &Call<A, M>,
     [blocking, nonblocking]: [&'static str; 2],
     details: impl FnOnce() -> String,
-    sent: &[MessageBuffer<A>],
-    received: &[MessageBuffer<A>],
+    sent: &[Outgoing<A>],
+    received: &[Incoming<A>],
 ) -> Result<()> {
     let mpi = call.mpi.on(&call.companion(Companion::Neighbors)?);
     check_messages(call, &mpi, sent, received)?;
-    let Some(departure) = &call.departure else {
-        return call.mpi(blocking, details, |_, _| {
-            // SAFETY: the messages are blocks of the operand and of the result, or of copies of them.
-            unsafe { exchange_messages(call, &mpi, sent, received) }
-        });
-    };
-    call.mpi(nonblocking, details, |_, _| {
-        // SAFETY: the messages are parts of its blocks.
-        unsafe { departure.borrow_mut().begin(&mpi, sent, received) }
-    })
+    match &call.departure {
+        None => call.mpi(blocking, details, |_, _| {
+            let awaits = |index| call.progress().set_awaited_message(index);
+            mpi.exchange(sent, received, awaits)
+        }),
+        Some(departure) => call.mpi(nonblocking, details, |_, _| {
+            departure.begin(&mpi, sent, received)
+        }),
+    }
 }
 
 /// Blocks of at most so many bytes travel together if they are between the same two processes. From
@@ -146,15 +156,13 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
         }
         let send = self.call.send_buffer(&self.operand)?;
         let recv = self.call.recv_buffer(&self.result)?;
-        let send = (send.address::<A>().cast_mut(), send.datatype());
-        let recv = (recv.address(), recv.datatype());
         let sent = (0..).map(|index| Block {
             first: index * self.stride,
             count: self.count,
         });
-        let received = in_a_row(iter::repeat(self.count));
-        let sent = messages(self.call, self.edges.destinations.each(), send, sent)?;
-        let received = messages(self.call, self.edges.sources.each(), recv, received)?;
+        let sent = outgoing(self.call, self.edges.destinations.each(), send, sent)?;
+        let received = iter::repeat(self.count);
+        let received = incoming(self.call, self.edges.sources.each(), recv, received)?;
         run_messages(self.call, functions, || items(self.count), &sent, &received)
     }
 
@@ -173,9 +181,13 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
             sent.extend_from_slice(&array[block_index * stride..][..block]);
         }
         let mut received = vec![0; bytes(self.result.count)];
-        let send = self.in_bundles(self.edges.destinations, &mut sent, datatype)?;
-        let recv = self.in_bundles(self.edges.sources, &mut received, datatype)?;
-        run_messages(call, functions, || items(self.count), &send, &recv)?;
+        let send = SendBuffer::of(&sent[..], datatype);
+        let (peers, counts) = self.bundles(self.edges.destinations);
+        let outgoing = outgoing(call, peers, send, in_a_row(counts))?;
+        let recv = RecvBuffer::of(&mut received[..], datatype);
+        let (peers, counts) = self.bundles(self.edges.sources);
+        let incoming = incoming(call, peers, recv, counts)?;
+        run_messages(call, functions, || items(self.count), &outgoing, &incoming)?;
         let mut array = vec![0; bytes(self.result.count)];
         for (block_index, bytes) in places(self.edges.sources).zip(received.chunks_exact(block)) {
             array[block_index * block..][..block].copy_from_slice(bytes);
@@ -183,18 +195,17 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
         call.in_memory(|memory| memory.store(&self.result, &array))
     }
 
-    /// The messages of packed blocks: one for each process.
-    fn in_bundles(
+    /// The processes of packed messages, and how many elements each of these has.
+    fn bundles(
         &self,
-        ends: &Ends,
-        packed: &mut [u8],
-        datatype: Datatype,
-    ) -> Result<Vec<MessageBuffer<A>>> {
-        let packed = (packed.as_mut_ptr().cast(), datatype);
+        ends: &'static Ends,
+    ) -> (
+        impl Iterator<Item = Neighbor>,
+        impl Iterator<Item = i64> + use<'_, A, M>,
+    ) {
         let peers = ends.bundles.iter().map(|bundle| bundle.peer);
         let counts = ends.bundles.iter().map(|bundle| bundle.places.len() as i64);
-        let blocks = in_a_row(counts.map(|count| count * self.count));
-        messages(self.call, peers, packed, blocks)
+        (peers, counts.map(|count| count * self.count))
     }
 }
 
@@ -203,42 +214,41 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
 fn check_messages<A: Abi, M: Memory>(
     call: &Call<A, M>,
     mpi: &Mpi<A>,
-    sent: &[MessageBuffer<A>],
-    received: &[MessageBuffer<A>],
+    sent: &[Outgoing<A>],
+    received: &[Incoming<A>],
 ) -> Result<()> {
     let Some(record) = call.checked.as_deref() else {
         return Ok(());
     };
-    let labels = |messages: &[MessageBuffer<A>], array: Option<Array>| -> Vec<Array> {
-        let dtype = array.map_or(0, |array| array.dtype);
-        let label = |message: &MessageBuffer<A>| Array {
-            dtype,
-            count: message.count,
-        };
-        messages.iter().map(label).collect()
-    };
+    let dtype = |array: Option<Array>| array.map_or(0, |array| array.dtype);
     // The result of a nonblocking call, which its record does not have, has the type of its operand.
-    let expected = labels(received, record.received.or(record.sent));
-    let told = labels(sent, record.sent).into_iter();
-    let told: Vec<[i64; 2]> = told
-        .map(|label| [label.dtype.into(), label.count])
-        .collect();
-    let mut coming = vec![[0; 2]; received.len()];
+    let expected = dtype(record.received.or(record.sent));
+    let expected = received.iter().map(|message| Array {
+        dtype: expected,
+        count: message.buffer.count(),
+    });
+    let sent_dtype = dtype(record.sent).into();
+    let labels_sent = sent
+        .iter()
+        .map(|message| [sent_dtype, message.buffer.count()]);
+    let labels_sent: Vec<[i64; 2]> = labels_sent.collect();
+    let mut labels = vec![[0; 2]; received.len()];
     let datatype = number_type()?;
-    let of_labels = |messages: &[MessageBuffer<A>], labels: *mut [i64; 2]| {
-        let labels = messages.iter().enumerate().map(|(index, message)| {
-            let label = labels.wrapping_add(index);
-            MessageBuffer::new(call, message.peer, label.cast(), 2, datatype)
-        });
-        labels.collect::<Result<Vec<_>>>()
-    };
-    let labels_sent = of_labels(sent, told.as_ptr().cast_mut())?;
-    let labels_received = of_labels(received, coming.as_mut_ptr())?;
-    // SAFETY: there is a label for each message.
-    let code = unsafe { exchange_messages(call, mpi, &labels_sent, &labels_received) };
+    let outgoing = sent
+        .iter()
+        .zip(&labels_sent)
+        .map(|(message, label)| call.outgoing(message.peer, SendBuffer::of(label, datatype)));
+    let incoming = received
+        .iter()
+        .zip(&mut labels)
+        .map(|(message, label)| call.incoming(message.peer, RecvBuffer::of(label, datatype)));
+    let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
+    let incoming = incoming.collect::<Result<Vec<_>>>()?;
+    let code = mpi.exchange(&outgoing, &incoming, |_| ());
+    drop(incoming);
     call.check("MPI_Neighbor_alltoall", code)?;
     let own = world_rank(record, call.communicator.rank);
-    let complaints = received.iter().zip(coming).zip(expected);
+    let complaints = received.iter().zip(labels).zip(expected);
     let complaints = complaints.filter_map(|((message, [dtype, count]), expected)| {
         let dtype = dtype as i32;
         let coming = Array { dtype, count };
@@ -274,12 +284,10 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = result_of_rows(call, &operand, row, sum(&counts))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (first, count) = (0, send.count());
-    let send = (send.address::<A>().cast_mut(), send.datatype());
-    let recv = (recv.address(), recv.datatype());
     let sent = iter::repeat_with(|| Block { first, count });
-    let sent = messages(call, edges.destinations.each(), send, sent)?;
-    let received = in_a_row(counts.iter().map(|rows| rows * row));
-    let received = messages(call, edges.sources.each(), recv, received)?;
+    let sent = outgoing(call, edges.destinations.each(), send, sent)?;
+    let received = counts.iter().map(|rows| rows * row);
+    let received = incoming(call, edges.sources.each(), recv, received)?;
     let details = || items(count);
     let functions = ["MPI_Neighbor_allgatherv", "MPI_Ineighbor_allgatherv"];
     run_messages(call, functions, details, &sent, &received)
@@ -312,12 +320,10 @@ pub fn neighbor_alltoallv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = result_of_rows(call, &operand, row, sum(&received))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let counts = (send.count(), recv.count());
-    let send = (send.address::<A>().cast_mut(), send.datatype());
-    let recv = (recv.address(), recv.datatype());
     let sent = in_a_row(sent.iter().map(|rows| rows * row));
-    let sent = messages(call, edges.destinations.each(), send, sent)?;
-    let received = in_a_row(received.iter().map(|rows| rows * row));
-    let received = messages(call, edges.sources.each(), recv, received)?;
+    let sent = outgoing(call, edges.destinations.each(), send, sent)?;
+    let received = received.iter().map(|rows| rows * row);
+    let received = incoming(call, edges.sources.each(), recv, received)?;
     run_messages(
         call,
         ["MPI_Neighbor_alltoallv", "MPI_Ineighbor_alltoallv"],
