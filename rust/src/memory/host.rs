@@ -86,19 +86,21 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::xla::raw::XLA_FFI_DataType_F32;
+    use crate::xla::{BufferFacts, raw::XLA_FFI_DataType_F32};
 
     /// Fails if more is read or written than an array has.
     #[test]
     fn copies_end_with_the_array() {
         let mut numbers = [1.0_f32, 2.0];
         let address = numbers.as_mut_ptr().cast();
-        let array = |address, count| Buffer {
+        let facts = |address, count| BufferFacts {
             address,
             dtype: XLA_FFI_DataType_F32,
             dims: &[],
             count,
         };
+        // SAFETY: there are so many numbers, or none at the address.
+        let array = |address, count| unsafe { Buffer::lent(facts(address, count)) };
         let mut bytes = [0; 8];
         Host.load(&array(address, 2), &mut bytes).unwrap();
         Host.store(&array(address, 1), &bytes[4..]).unwrap();

@@ -7,6 +7,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::io::{self, Write};
 use std::mem::offset_of;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -14,9 +15,20 @@ use super::data_types::data_type_size;
 use super::raw::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// One array of a call: an operand that may be read, or a result that must be written.
+/// One array of a call: an operand that may be read, or a result that must be written. It is there for as
+/// long as XLA lends it, `'a`. Nobody can have one that is elsewhere:
+///
+/// ```compile_fail,E0594
+/// fn moved(mut array: _core::xla::Buffer) {
+///     array.address = std::ptr::null_mut();
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub struct Buffer<'a> {
+pub struct Buffer<'a>(BufferFacts<'a>);
+
+/// The facts of an array. All may read them, and nobody changes those of a [`Buffer`].
+#[derive(Debug, Clone, Copy)]
+pub struct BufferFacts<'a> {
     /// Where its elements are, on the host or on a device.
     pub address: *mut c_void,
     /// The type of its elements.
@@ -27,7 +39,33 @@ pub struct Buffer<'a> {
     pub count: i64,
 }
 
-impl Buffer<'_> {
+impl<'a> Deref for Buffer<'a> {
+    type Target = BufferFacts<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'a> Buffer<'a> {
+    /// # Safety
+    /// The array has so many elements at its address, and stays there for `'a`.
+    #[inline(always)]
+    pub(crate) const unsafe fn lent(facts: BufferFacts<'a>) -> Self {
+        Self(facts)
+    }
+
+    /// An array that is nowhere yet.
+    pub const fn nowhere(dtype: XLA_FFI_DataType, count: i64) -> Self {
+        Self(BufferFacts {
+            address: ptr::null_mut(),
+            dtype,
+            dims: &[],
+            count,
+        })
+    }
+
     /// How many bytes its elements take at its address.
     pub fn bytes(&self) -> usize {
         if self.address.is_null() {
@@ -413,12 +451,7 @@ unsafe fn buffers<'a, const N: usize>(
     pointers: &[*mut c_void],
     role: &str,
 ) -> Result<[Buffer<'a>; N]> {
-    let mut buffers = [Buffer {
-        address: ptr::null_mut(),
-        dtype: 0,
-        dims: &[],
-        count: 0,
-    }; N];
+    let mut buffers = [Buffer::nowhere(0, 0); N];
     let see = |index, buffer| {
         if let Some(slot) = buffers.get_mut::<usize>(index) {
             *slot = buffer;
@@ -480,13 +513,14 @@ unsafe fn see_buffers<'a>(
         }
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
         let dims: &[i64] = unsafe { slice(raw.dims, raw.rank, "dimensions")? };
-        let buffer = Buffer {
+        let facts = BufferFacts {
             address: raw.data,
             dtype: raw.dtype,
             dims,
             count: dims.iter().fold(1, |count, dim| count.saturating_mul(*dim)),
         };
-        see(count, buffer);
+        // SAFETY: the array is XLA's, which lends it for the call.
+        see(count, unsafe { Buffer::lent(facts) });
         count += 1;
     }
     Ok(count)

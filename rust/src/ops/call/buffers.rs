@@ -1,7 +1,6 @@
 //! The arrays of a call, as MPI is told about them.
 
 use std::ffi::c_int;
-use std::ptr;
 
 use super::Call;
 use crate::error::{Error, Result};
@@ -128,12 +127,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
 /// An array that is nowhere yet.
 fn nowhere(array: Array) -> Buffer<'static> {
-    Buffer {
-        address: ptr::null_mut(),
-        dtype: array.dtype,
-        dims: &[],
-        count: array.count,
-    }
+    Buffer::nowhere(array.dtype, array.count)
 }
 
 /// The type of an array's elements, and its bytes.

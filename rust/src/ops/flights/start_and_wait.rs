@@ -6,7 +6,6 @@
 //!
 //! The first call gives a ticket, which is all that a program holds of what is in flight.
 
-use std::ptr;
 use std::time::Instant;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -105,12 +104,8 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(
 /// The arrays to be received, which are nowhere yet, each by its type and its size.
 fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<Buffer<'static>>> {
     let numbers = call.ints("arrays")?;
-    let arrays = numbers.chunks_exact(2).map(|pair| Buffer {
-        address: ptr::null_mut(),
-        dtype: pair[0] as XLA_FFI_DataType,
-        dims: &[],
-        count: pair[1],
-    });
+    let pairs = numbers.chunks_exact(2);
+    let arrays = pairs.map(|pair| Buffer::nowhere(pair[0] as XLA_FFI_DataType, pair[1]));
     Ok(arrays.collect())
 }
 
