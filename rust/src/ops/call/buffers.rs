@@ -11,6 +11,7 @@ use crate::xla::Buffer;
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// An operand as MPI reads it.
+    #[inline(always)]
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
         if let Some(departure) = &self.departure {
             return self.copy_operand(operand, departure);
@@ -22,6 +23,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// A result as MPI writes it.
+    #[inline(always)]
     pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
         if let Some(departure) = &self.departure {
             return self.room_for(result, departure);
@@ -108,6 +110,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
     /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
+    #[inline(always)]
     pub fn both_buffers(
         &self,
         operand: &Buffer,
@@ -131,6 +134,7 @@ fn nowhere(array: Array) -> Buffer<'static> {
 }
 
 /// The type of an array's elements, and its bytes.
+#[inline(always)]
 pub fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
     let datatype = REGISTRY.datatype(array.dtype)?;
     match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
