@@ -8,14 +8,19 @@ use loom::thread;
 
 /// The types that the core has from std.
 mod sync {
-    pub use loom::sync::atomic::AtomicBool;
+    pub use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
     pub use loom::sync::{Condvar, Mutex, MutexGuard};
 }
 #[path = "../src/ops/flights/bell.rs"]
 mod bell;
+#[path = "../src/recorder/sequence_lock.rs"]
+mod sequence_lock;
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use bell::Bell;
-use sync::{AtomicBool, Condvar, Mutex};
+use sequence_lock::SequenceLock;
+use sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
 /// Fails, by a deadlock, if what was begun while the thread went to sleep wakes it in no order.
 #[test]
@@ -46,5 +51,78 @@ fn no_news_are_lost() {
         for thread in threads {
             thread.join().unwrap();
         }
+    });
+}
+
+/// A record of two numbers, both the id of its call.
+#[derive(Default)]
+struct Record {
+    lock: SequenceLock,
+    numbers: [AtomicU64; 2],
+}
+
+impl Record {
+    /// Records a call, and says whether there was room.
+    fn write(&self, id: u64) -> bool {
+        let is_claimed = self.lock.claim();
+        if is_claimed {
+            for number in &self.numbers {
+                number.store(id, Relaxed);
+            }
+            self.lock.publish(id);
+            self.lock.finish(id);
+        }
+        is_claimed
+    }
+
+    /// Fails if the record of a call has the number of another one.
+    fn check(&self, id: u64) {
+        let numbers = || self.numbers.each_ref().map(|number| number.load(Relaxed));
+        let copy = self.lock.read(id, |_| Some(numbers()));
+        assert!(copy.is_none_or(|numbers| numbers == [id; 2]), "{copy:?}");
+    }
+}
+
+/// Fails if two calls write the same record at once, or if a reader gets a part of each.
+#[test]
+fn a_record_is_of_one_call() {
+    loom::model(|| {
+        let record = Arc::new(Record::default());
+        let writers = [1, 2].map(|id| {
+            let record = Arc::clone(&record);
+            thread::spawn(move || record.write(id))
+        });
+        for id in [1, 2] {
+            record.check(id);
+        }
+        let written = writers.map(|writer| writer.join().unwrap());
+        assert!(written.contains(&true));
+        for id in [1, 2] {
+            record.check(id);
+        }
+    });
+}
+
+/// Fails if the record of a call in progress is overwritten, or is not said to be in progress.
+#[test]
+fn a_call_in_progress_keeps_its_record() {
+    loom::model(|| {
+        let record = Arc::new(Record::default());
+        assert!(record.lock.claim());
+        for number in &record.numbers {
+            number.store(1, Relaxed);
+        }
+        record.lock.publish(1);
+        let writer = {
+            let record = Arc::clone(&record);
+            thread::spawn(move || record.write(2))
+        };
+        assert_eq!(record.lock.in_progress(), Some(1));
+        record.check(1);
+        assert!(record.lock.has(1));
+        record.lock.finish(1);
+        let is_written = writer.join().unwrap();
+        assert_eq!(record.lock.has(2), is_written);
+        record.check(if is_written { 2 } else { 1 });
     });
 }

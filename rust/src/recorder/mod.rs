@@ -1,6 +1,6 @@
 //! The last calls of this process: a ring of records, which every call writes.
 //!
-//! - `ring`: the records. `clock`, `os_thread`: their times and threads.
+//! - `ring`: the records. `sequence_lock`: who may write and read one. `clock`, `os_thread`: their times and threads.
 //! - `operation`: what an operation is.
 //! - `tables`: communicators, call sites and messages, to which records refer by numbers.
 //! - `group`: the processes of a communicator. `identify`: which communicators of several processes
@@ -18,7 +18,13 @@ mod operation;
 pub mod os_thread;
 mod reader;
 mod ring;
+mod sequence_lock;
 mod tables;
+
+/// The types of `sequence_lock`, which a test has from elsewhere.
+mod sync {
+    pub use std::sync::atomic::{AtomicU64, fence};
+}
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{communicator_name, operator_name};

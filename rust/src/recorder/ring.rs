@@ -1,16 +1,15 @@
 //! The records, in a ring.
 //!
 //! A call takes the next slot by one atomic increment, claims it by one exchange, and fills it by plain
-//! stores. A reader copies a slot and compares its number before and after: a copy of a slot that was
-//! being written meanwhile is thrown away (a sequence lock). So nobody waits for anybody, and a thread
-//! that hangs in MPI has its record where others see it. A record that is being written, or that of a
-//! call in progress, is never overwritten: a call whose slot is occupied by one takes the next slot.
+//! stores (`sequence_lock`). So nobody waits for anybody, and a thread that hangs in MPI has its record
+//! where others see it. A record that is being written, or that of a call in progress, is never
+//! overwritten: a call whose slot is occupied by one takes the next slot.
 
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 };
 use std::sync::{LazyLock, Mutex, OnceLock};
 use std::thread;
@@ -19,6 +18,7 @@ use std::time::Duration;
 use super::clock::{Instant, now};
 use super::operation::Operation;
 use super::os_thread;
+use super::sequence_lock::SequenceLock;
 use crate::lock::lock;
 use crate::mpi::GrowingList;
 use crate::xla::{Buffer, Frame};
@@ -93,13 +93,10 @@ impl Record {
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// The id of the call, or [`WRITING`]. 0 before the first call.
-    id: AtomicU64,
+    lock: SequenceLock,
     operation: AtomicPtr<Operation>,
     sequence: AtomicU64,
     begin: AtomicU64,
-    /// 0 until the call returns.
-    end: AtomicU64,
     /// The data types of both arrays. 0 where there is no array.
     sent_type: AtomicU8,
     received_type: AtomicU8,
@@ -115,32 +112,35 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
-/// The id in a slot while its record is written.
-const WRITING: u64 = u64::MAX;
-
 /// The slot of all calls for which the ring has no room. Nobody reads it.
 static NO_SLOT: LazyLock<Slot> = LazyLock::new(Slot::default);
 
 impl Slot {
-    /// Takes the slot for a call, unless it has one that is being written or in progress.
-    #[inline(always)]
-    fn claim(&self) -> bool {
-        let before = self.id.load(Acquire);
-        let is_over = || before != WRITING && self.end.load(Acquire) != 0;
-        // A thread may have come so far and no further while others filled the whole ring.
-        (before == 0 || is_over())
-            && self
-                .id
-                .compare_exchange(before, WRITING, Relaxed, Relaxed)
-                .is_ok()
-    }
-
-    /// The id of the call that it has, if that is in progress.
-    fn in_progress(&self) -> Option<u64> {
-        let id = self.id.load(Acquire);
-        let is_in_progress = ![0, WRITING].contains(&id) && self.end.load(Relaxed) == 0;
-        fence(Acquire);
-        (is_in_progress && self.id.load(Relaxed) == id).then_some(id)
+    /// The record of a call, with the time of its end.
+    fn copy(&self, id: u64, end: u64) -> Option<Record> {
+        let array = |dtype: &AtomicU8, count: &AtomicI64| {
+            let dtype = dtype.load(Relaxed);
+            (dtype != 0).then(|| Array {
+                dtype: dtype.into(),
+                count: count.load(Relaxed),
+            })
+        };
+        let operation = self.operation.load(Relaxed);
+        Some(Record {
+            id,
+            // SAFETY: null, or an operation that lives for good.
+            operation: unsafe { operation.as_ref() }?,
+            sequence: self.sequence.load(Relaxed),
+            begin: Instant(self.begin.load(Relaxed)),
+            end: (end != 0).then_some(Instant(end)),
+            sent: array(&self.sent_type, &self.sent),
+            received: array(&self.received_type, &self.received),
+            in_flight: self.in_flight.load(Relaxed),
+            awaited: decode_awaited(self.awaited.load(Relaxed)),
+            thread: self.thread.load(Relaxed),
+            has_reached_mpi: self.has_reached_mpi.load(Relaxed),
+            attributes: self.attributes.each_ref().map(|value| value.load(Relaxed)),
+        })
     }
 }
 
@@ -205,7 +205,7 @@ impl Ring {
             self.wait(id);
         }
         let slot = self.slot(id);
-        if slot.claim() {
+        if slot.lock.claim() {
             return (slot, id);
         }
         self.next_free(id)
@@ -222,7 +222,7 @@ impl Ring {
                 self.wait(id);
             }
             let slot = self.slot(id);
-            if slot.claim() {
+            if slot.lock.claim() {
                 return (slot, id);
             }
         }
@@ -320,8 +320,6 @@ pub fn begin(
     communicator: i64,
 ) -> Recording {
     let (slot, id) = Ring::get().next();
-    fence(Release);
-
     let sequence = if operation.is_collective() {
         next_on(communicator)
     } else {
@@ -330,7 +328,6 @@ pub fn begin(
     slot.sequence.store(sequence, Relaxed);
     slot.operation
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);
-    slot.end.store(0, Relaxed);
     slot.in_flight.store(0, Relaxed);
     slot.awaited.store(0, Relaxed);
     let sent = call.sent();
@@ -356,7 +353,7 @@ pub fn begin(
         let _ = operation.attributes.set(call.attribute_names());
     }
     slot.begin.store(now().0, Relaxed);
-    slot.id.store(id, Release);
+    slot.lock.publish(id);
     Recording { slot, id }
 }
 
@@ -392,7 +389,7 @@ impl Recording {
     /// Records the operation in flight that the call has started, or waits for: its number, and its
     /// position among the collective operations, if the call itself has none.
     pub fn set_flight(&self, flight: u32, sequence: Option<u64>) {
-        if self.slot.id.load(Relaxed) == self.id {
+        if self.slot.lock.has(self.id) {
             self.slot.in_flight.store(flight, Relaxed);
             if let Some(sequence) = sequence {
                 self.slot.sequence.store(sequence, Relaxed);
@@ -407,7 +404,7 @@ impl Recording {
 
     /// Records whether the call has reached MPI. A call on host memory always has.
     pub fn set_reached_mpi(&self, has_reached: bool) {
-        if self.slot.id.load(Relaxed) == self.id {
+        if self.slot.lock.has(self.id) {
             self.slot.has_reached_mpi.store(has_reached, Relaxed);
         }
     }
@@ -455,14 +452,14 @@ impl Progress {
     /// those that it sends.
     #[inline(always)]
     pub fn set_awaited_message(&self, index: usize) {
-        if self.slot.id.load(Relaxed) == self.id {
+        if self.slot.lock.has(self.id) {
             self.slot.awaited.store(index as u32 + 1, Relaxed);
         }
     }
 
     /// Says that all messages have come, and that the call waits for those that it sends.
     pub fn set_awaited_sends(&self) {
-        if self.slot.id.load(Relaxed) == self.id {
+        if self.slot.lock.has(self.id) {
             self.slot.awaited.store(SENDS, Relaxed);
         }
     }
@@ -471,8 +468,8 @@ impl Progress {
 impl Drop for Recording {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.slot.id.load(Relaxed) == self.id {
-            self.slot.end.store(now().0, Release);
+        if self.slot.lock.has(self.id) {
+            self.slot.lock.finish(now().0);
         }
     }
 }
@@ -488,45 +485,13 @@ pub fn recorded() -> Range<u64> {
 /// The record of a call, unless it is not kept any more, or just being written.
 pub fn record(id: u64) -> Option<Record> {
     let slot = Ring::get().slot(id);
-    if slot.id.load(Acquire) != id {
-        return None;
-    }
-    let array = |dtype: &AtomicU8, count: &AtomicI64| {
-        let dtype = dtype.load(Relaxed);
-        (dtype != 0).then(|| Array {
-            dtype: dtype.into(),
-            count: count.load(Relaxed),
-        })
-    };
-    let operation = slot.operation.load(Relaxed);
-    let mut attributes = [0; ATTRIBUTES];
-    for (value, attribute) in attributes.iter_mut().zip(&slot.attributes) {
-        *value = attribute.load(Relaxed);
-    }
-    let end = slot.end.load(Relaxed);
-    let copy = Record {
-        id,
-        // SAFETY: null, or an operation that lives for good.
-        operation: unsafe { operation.as_ref() }?,
-        sequence: slot.sequence.load(Relaxed),
-        begin: Instant(slot.begin.load(Relaxed)),
-        end: (end != 0).then_some(Instant(end)),
-        sent: array(&slot.sent_type, &slot.sent),
-        received: array(&slot.received_type, &slot.received),
-        in_flight: slot.in_flight.load(Relaxed),
-        awaited: decode_awaited(slot.awaited.load(Relaxed)),
-        thread: slot.thread.load(Relaxed),
-        has_reached_mpi: slot.has_reached_mpi.load(Relaxed),
-        attributes,
-    };
-    fence(Acquire);
-    (slot.id.load(Relaxed) == id).then_some(copy)
+    slot.lock.read(id, |end| slot.copy(id, end))
 }
 
 /// The ids of the calls in progress, the oldest first.
 pub fn in_progress() -> Vec<u64> {
     let slots = Ring::get().slots.iter();
-    let mut ids: Vec<u64> = slots.filter_map(Slot::in_progress).collect();
+    let mut ids: Vec<u64> = slots.filter_map(|slot| slot.lock.in_progress()).collect();
     ids.sort_unstable();
     ids
 }
