@@ -19,12 +19,8 @@ pub mod os_thread;
 mod reader;
 mod ring;
 mod sequence_lock;
+mod sync;
 mod tables;
-
-/// The types of `sequence_lock`, which a test has from elsewhere.
-mod sync {
-    pub use std::sync::atomic::{AtomicU64, fence};
-}
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{communicator_name, operator_name};
