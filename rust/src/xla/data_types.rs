@@ -3,8 +3,9 @@
 use super::raw::XLA_FFI_DataType;
 
 /// The name that JAX has for each data type, and the bytes of an element, in the order of
-/// `XLA_FFI_DataType` in XLA's `c_api.h`.
-const TYPES: [(&str, usize); 19] = [
+/// `XLA_FFI_DataType` in XLA's `c_api.h`. Types of which XLA packs several elements into a byte are no
+/// calls' (`CARRIERS` in `dtypes.py`).
+const TYPES: [(&str, usize); 34] = [
     ("nothing", 0),
     ("bool", 1),
     ("int8", 1),
@@ -24,6 +25,21 @@ const TYPES: [(&str, usize); 19] = [
     ("bfloat16", 2),
     ("token", 0),
     ("complex128", 16),
+    ("float8_e5m2", 1),
+    ("float8_e4m3fn", 1),
+    ("int4", 0),
+    ("uint4", 0),
+    ("float8_e4m3b11fnuz", 1),
+    ("float8_e5m2fnuz", 1),
+    ("float8_e4m3fnuz", 1),
+    ("int2", 0),
+    ("uint2", 0),
+    ("float8_e4m3", 1),
+    ("float8_e3m4", 1),
+    ("int1", 0),
+    ("uint1", 0),
+    ("float4_e2m1fn", 0),
+    ("float8_e8m0fnu", 1),
 ];
 
 fn of(dtype: XLA_FFI_DataType) -> (&'static str, usize) {
@@ -58,6 +74,10 @@ mod tests {
             (XLA_FFI_DataType_BF16, "bfloat16", 2),
             (XLA_FFI_DataType_TOKEN, "token", 0),
             (XLA_FFI_DataType_C128, "complex128", 16),
+            (20, "float8_e4m3fn", 1),
+            (26, "int2", 0),
+            (28, "float8_e4m3", 1),
+            (33, "float8_e8m0fnu", 1),
             (-1, "?", 0),
             (99, "?", 0),
         ] {
