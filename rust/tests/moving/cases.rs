@@ -14,7 +14,7 @@ pub struct Case {
     operand: Option<(Vec<f32>, usize)>,
     /// How many values the result has, and how many rows they are.
     result: Option<(usize, usize)>,
-    /// What the result has afterwards, if that is defined.
+    /// The content of the result afterwards, if that is defined.
     expected: Option<Vec<f32>>,
 }
 

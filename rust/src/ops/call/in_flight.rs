@@ -169,7 +169,7 @@ impl InFlight {
         codes.fold(0, |first, code| if first == 0 { code } else { first })
     }
 
-    /// What was received, once all requests are done. Nothing, if some are not.
+    /// The memory of what was received, once all requests are done; `None` if some are not.
     pub fn land(mut self) -> Option<Landed> {
         self.is_done().then(|| {
             let parts = mem::take(self.0.get_mut());

@@ -18,7 +18,7 @@ use super::types::{Datatype, Operator, Part};
 type Buffer = *const c_void;
 type Room = *mut c_void;
 
-/// What a function does for a process: gives an error code, or goes well.
+/// The work of a function for a process: gives an error code, or goes well.
 type Outcome<T = ()> = Result<T, c_int>;
 
 fn code_of(outcome: Outcome) -> c_int {

@@ -5,7 +5,7 @@
 //! - `network`: processes, communicators, requests; when things happen.
 //! - `functions`: the C functions.
 //!
-//! What is found out is a *violation*, and fails the test: memory that is freed, or that a handler
+//! A *violation* fails the test: memory that is freed, or that a handler
 //! leaves, or that another request writes to, while MPI may touch it; a request that is used after its
 //! end, or never completed; collective calls that differ; calls after the end of MPI.
 
@@ -149,7 +149,7 @@ impl World {
         });
     }
 
-    /// What was done wrong since this was asked last.
+    /// The violations since this was asked last.
     pub fn violations(&self) -> Vec<String> {
         let mut violations = with(network::Network::take_violations);
         let (count, request) = memory::freed_too_early();
@@ -283,7 +283,7 @@ impl Rank {
     }
 }
 
-/// What a program holds of an operation in flight.
+/// The ticket of an operation in flight, as a program holds it.
 pub struct Ticket(pub Box<[f32; 2]>);
 
 impl Ticket {
