@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::lock::lock;
 use crate::log::print_error;
 use crate::recorder::{self, Array, Reader, Record, os_thread};
@@ -28,7 +30,7 @@ pub const MAGIC: [u8; 8] = *b"mpi4jax1";
 pub const NONE: i32 = i32::MIN;
 
 /// A call, in the machine's byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Entry {
     /// When the call began, in nanoseconds of the monotonic clock.
@@ -122,18 +124,6 @@ impl Entry {
             operation: operation as u16,
         })
     }
-
-    /// The entry in a file.
-    pub fn to_bytes(self) -> [u8; SIZE] {
-        // SAFETY: an entry is numbers, which leave no gap between them.
-        unsafe { std::mem::transmute(self) }
-    }
-
-    /// The entry that is in a file.
-    pub fn from_bytes(bytes: [u8; SIZE]) -> Self {
-        // SAFETY: all bytes are numbers.
-        unsafe { std::mem::transmute(bytes) }
-    }
 }
 
 /// How often the thread looks for new calls.
@@ -165,14 +155,14 @@ impl Queue {
         if call.end.is_none() {
             self.unfinished.insert(call.id, self.count);
         }
-        self.new.extend(entry.to_bytes());
+        self.new.extend(entry.as_bytes());
         self.count += 1;
     }
 
     fn write(&self, mut file: &File) -> io::Result<()> {
         file.write_all(&self.new)?;
         for (index, entry) in &self.finished {
-            file.write_all_at(&entry.to_bytes(), offset(*index))?;
+            file.write_all_at(entry.as_bytes(), offset(*index))?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use _core::recorder;
 use _core::trace::{self, Entry, MAGIC, NONE};
+use zerocopy::FromBytes;
 
 mod common;
 use common::recorder::*;
@@ -31,7 +32,7 @@ fn read(path: &PathBuf) -> Vec<Entry> {
     assert_eq!(size_of::<Entry>(), 88);
     entries
         .chunks_exact(size_of::<Entry>())
-        .map(|entry| Entry::from_bytes(entry.try_into().unwrap()))
+        .map(|entry| Entry::read_from_bytes(entry).unwrap())
         .collect()
 }
 

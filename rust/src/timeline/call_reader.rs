@@ -6,6 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use zerocopy::FromBytes;
+
 use super::clocks::MOST_NANOSECONDS;
 use super::error::Error;
 use super::run::{Facts, Process};
@@ -124,7 +126,7 @@ impl<'a> CallReader<'a> {
         // Of a process that was killed, the last entry may be incomplete.
         let entries = body.chunks_exact(SIZE);
         self.entries
-            .extend(entries.filter_map(|entry| Some(Entry::from_bytes(entry.try_into().ok()?))));
+            .extend(entries.filter_map(|entry| Entry::read_from_bytes(entry).ok()));
         self.is_over = self.entries.is_empty();
         Ok(())
     }
