@@ -66,8 +66,8 @@ impl Record {
     fn write(&self, id: u64) -> bool {
         let is_claimed = self.lock.claim();
         if is_claimed {
-            for number in &self.numbers {
-                number.store(id, Relaxed);
+            for cell in &self.numbers {
+                cell.store(id, Relaxed);
             }
             self.lock.publish(id);
             self.lock.finish(id);
@@ -77,7 +77,7 @@ impl Record {
 
     /// Fails if the record of a call has the number of another one.
     fn check(&self, id: u64) {
-        let numbers = || self.numbers.each_ref().map(|number| number.load(Relaxed));
+        let numbers = || self.numbers.each_ref().map(|cell| cell.load(Relaxed));
         let copy = self.lock.read(id, |_| Some(numbers()));
         assert!(copy.is_none_or(|numbers| numbers == [id; 2]), "{copy:?}");
     }
@@ -109,8 +109,8 @@ fn a_call_in_progress_keeps_its_record() {
     loom::model(|| {
         let record = Arc::new(Record::default());
         assert!(record.lock.claim());
-        for number in &record.numbers {
-            number.store(1, Relaxed);
+        for cell in &record.numbers {
+            cell.store(1, Relaxed);
         }
         record.lock.publish(1);
         let writer = {
