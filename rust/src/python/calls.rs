@@ -61,6 +61,8 @@ pub fn set_pushing(is_pushed: bool) {
 #[pyfunction]
 pub fn finish_flights(py: Python<'_>, at_most: f64) -> Vec<(String, bool)> {
     let at_most = Duration::try_from_secs_f64(at_most).unwrap_or_default();
-    let left = py.detach(|| ops::finish(at_most)).into_iter();
-    left.map(|Left { what, is_done }| (what, is_done)).collect()
+    let unwaited = py.detach(|| ops::finish(at_most)).into_iter();
+    unwaited
+        .map(|Left { what, is_done }| (what, is_done))
+        .collect()
 }

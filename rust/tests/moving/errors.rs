@@ -93,13 +93,13 @@ fn a_receive_that_fails_leaves_no_send() {
 
 /// Has rank 0 use blocks of the core's for something else: a hold, and then a message.
 fn use_blocks_again(rank: Rank) {
-    let other = values(7, 2 * COUNT);
-    let call = rank.on().operand(array(&other));
+    let held_values = values(7, 2 * COUNT);
+    let call = rank.on().operand(array(&held_values));
     let ticket = rank.start("hold", call);
     rank.progress();
     let mut held = vec![0.0; 2 * COUNT];
     assert_eq!(rank.wait(&ticket, &mut [&mut held]), Ok(()));
-    assert_eq!(held, other);
+    assert_eq!(held, held_values);
 }
 
 /// Fails if the block of a nonblocking call goes to another one while MPI may read it.

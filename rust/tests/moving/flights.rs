@@ -112,9 +112,9 @@ fn the_end_of_a_program_waits_for_messages() {
                 "iexchange",
                 iexchange(rank, &[(peer, &sent)], &[(peer, 100)]),
             );
-            let left = ops::finish(Duration::from_secs(100));
-            assert!(left.iter().all(|left| left.is_done));
-            assert_eq!((left.len(), ops::in_flight()), (1, 0));
+            let unwaited = ops::finish(Duration::from_secs(100));
+            assert!(unwaited.iter().all(|flight| flight.is_done));
+            assert_eq!((unwaited.len(), ops::in_flight()), (1, 0));
         } else {
             let mut received = vec![0.0; 100];
             let call = peers(rank, &[0], &[0]).operand(array(&sent));
@@ -149,8 +149,8 @@ fn the_end_of_mpi() {
     });
     world.finalize();
     std::thread::sleep(Duration::from_millis(20));
-    let left = ops::finish(Duration::from_millis(5));
-    assert!(left.iter().all(|left| !left.is_done));
+    let unwaited = ops::finish(Duration::from_millis(5));
+    assert!(unwaited.iter().all(|flight| !flight.is_done));
     world.is_left_untidy = true;
 }
 

@@ -75,7 +75,7 @@ impl Message {
     }
 }
 
-/// What a process gives to a collective call.
+/// The contribution of a process to a collective call.
 #[derive(Default, Clone)]
 pub struct Contribution {
     /// The function and what all processes have to agree about.
@@ -87,7 +87,7 @@ pub struct Contribution {
     pub lists: Vec<Range<usize>>,
 }
 
-/// What a process gives to a reduction.
+/// The contribution of a process to a reduction.
 #[derive(Clone)]
 pub struct Reduction {
     pub operand: Part,
@@ -120,7 +120,7 @@ struct Meeting {
     left: usize,
 }
 
-/// What a status has.
+/// The content of a status.
 #[derive(Clone, Copy, Default)]
 pub struct Status {
     pub source: c_int,
@@ -528,10 +528,10 @@ impl Network {
             results: None,
             left: size,
         });
-        let others = meeting.contributions.iter().flatten();
-        let differing = others
-            .filter(|other| other.function != contribution.function)
-            .map(|other| format!("{} meets {}", contribution.function, other.function))
+        let contributions = meeting.contributions.iter().flatten();
+        let differing = contributions
+            .filter(|earlier| earlier.function != contribution.function)
+            .map(|earlier| format!("{} meets {}", contribution.function, earlier.function))
             .next();
         meeting.contributions[rank] = Some(contribution);
         if let Some(text) = differing {
@@ -671,7 +671,7 @@ impl Message {
     }
 }
 
-/// What each process gets.
+/// The results of each process.
 fn results_of(contributions: &[&Contribution]) -> Vec<Results> {
     let operands: Vec<_> = contributions
         .iter()
