@@ -29,6 +29,7 @@ import numpy as np
 
 from ..arguments.dtypes import avals_of, has_carrier
 from ..layout.concatenation import concatenate
+from ..nonblocking.overlap import unchanged_operands
 from ..operations._transposes import inexact_tangents, is_inexact, tangents_of
 from ..xla.effects import custom_call_target
 from ..xla.jax_compat import (
@@ -117,6 +118,13 @@ class CopyList(NamedTuple):
     def copies(self) -> list[Copy]:
         return list(itertools.chain(*self.stages))
 
+    @property
+    def updated(self) -> set[int]:
+        """The indices of the arrays that are written."""
+        if self.is_transposed:  # All that is read is written, too.
+            return {view.array for copy in self.copies for view in copy}
+        return {copy.result.array for copy in self.copies}
+
     def transpose(self) -> CopyList:
         return CopyList(self.stages, self.dropped, self.appended, not self.is_transposed)
 
@@ -190,9 +198,15 @@ def _batch(operands: Any, axes: Any, *, copies: CopyList, batch: int) -> Any:
     return results, [0] * len(results)
 
 
+def _unchanged(equation: Any) -> list[int]:
+    count = min(len(equation.invars), len(equation.outvars))
+    return sorted({*range(count)} - equation.params["copies"].updated)
+
+
 ad.primitive_jvps[copy_p] = _push
 ad.primitive_transposes[copy_p] = _transpose
 batching.primitive_batchers[copy_p] = _batch
+unchanged_operands[copy_p] = _unchanged
 
 
 # By the core.
@@ -212,15 +226,13 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
     appended = list(range(len(operands), len(types)))
     arrays: list[Any] = [*operands, *appended]
     if copies.is_transposed:
-        # All that is read is written, too.
-        updated = results = sorted({view.array for copy in copies.copies for view in copy})
+        updated = results = sorted(copies.updated)
         sources = []
         for n in appended:
             zero = np.zeros((), types[n].dtype)
             arrays[n] = ir_constant(np.broadcast_to(zero, types[n].shape))
     else:
-        written = {copy.result.array for copy in copies.copies}
-        updated = sorted(written.difference(appended))
+        updated = sorted(copies.updated.difference(appended))
         # The core either updates arrays or makes new ones. It reads the others where they
         # are, as these may be used elsewhere.
         assert not (updated and appended)

@@ -43,6 +43,10 @@ from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: For a primitive, a function that gives the indices of those operands of an equation that
+#: are its results of the same index, unchanged.
+unchanged_operands: dict[Primitive, Callable[[Any], Sequence[int]]] = {}
+
 ordering_barrier_p = Primitive("ordering_barrier_mpi")
 ordering_barrier_p.multiple_results = True
 def_eager(ordering_barrier_p)
@@ -207,12 +211,17 @@ class _Split(_Traced):
         self._missing: set[Any] = set()
         self._later: list[Any] = []
         self._started: list[tuple[Any, Flight, Any, list[Any]]] = []
+        #: Operands and those results that are the same array, of equations in order.
+        self._renamed: list[tuple[Any, Any]] = []
 
     def replace(self, old: Any, new: Any) -> None:
         """Take another array from outside in place of one, from now on."""
-        for variable, value in zip(self.jaxpr.constvars, self.consts, strict=True):
-            if value is old:
-                self._env[variable] = new
+        pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
+        replaced = [variable for variable, value in pairs if value is old]
+        for operand, result in self._renamed:
+            if any(operand is variable for variable in replaced):
+                replaced.append(result)
+        self._env.update(dict.fromkeys(replaced, new))
 
     def start(self) -> None:
         effects_later: set[Any] = set()
@@ -229,6 +238,10 @@ class _Split(_Traced):
             flight = _flight_of(equation)
             if flight is None:
                 _eval(equation, self._env)
+                unchanged = unchanged_operands.get(equation.primitive, lambda _: ())
+                self._renamed += [
+                    (equation.invars[n], equation.outvars[n]) for n in unchanged(equation)
+                ]
                 continue
             operands = _read(equation.invars, self._env)
             with source_info_of(equation):

@@ -14,6 +14,7 @@ from mpi4jax import _core
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.mpi import handles
 from mpi4jax._testing.cases import SUM
+from mpi4jax.halo import Plan
 
 
 def resident_bytes():
@@ -143,6 +144,17 @@ def test_copies_in_a_loop(rank, size):
     # What is received can't be where it is sent from, so it is brought there.
     assert copies_in_loop(lambda x: (mpi.sendrecv(x, x, rank, rank),), x) == 1
     assert copies_in_loop(lambda x: (mpi.alltoall(x),), blocks) == 1
+
+
+def test_a_field_is_not_copied_with_a_computation_meanwhile(size):
+    """Its ghost cells go into the array that the computation has read."""
+    plan = Plan(MPI.COMM_WORLD.Create_cart([size], [True]), corners=False)
+
+    def step(u, total):
+        u, part = plan.exchange(u, during=lambda u: jnp.sum(u[1:-1]))
+        return u, total + part
+
+    assert copies_in_loop(step, jnp.ones((10, 100)), jnp.zeros(())) == 0
 
 
 def test_arguments_are_not_copied_to_be_overwritten(size):
