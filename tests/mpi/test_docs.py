@@ -1,54 +1,59 @@
-"""The examples of the documentation, each page or section one program. They check
-themselves.
+"""The Python blocks of README.md and all pages of the documentation, which check
+themselves. `tests/pages.py` says which of them are a program.
 """
 
-import re
-from pathlib import Path
+import importlib
+from collections import Counter
 
 import jax
+import pages
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+#: Pages whose examples compare what they compute with what is expected, at least so often.
+ASSERTIONS = {
+    "autodiff.md": 9,
+    "halo.md": 24,
+    "overlap.md": 4,
+    "trees.md": 3,
+    "tutorial.md": 6,
+    "usage.md": 20,
+}
 
 
-def blocks_of(text):
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def has(module):
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
-def run(page, blocks):
-    """Gives the names that the examples define."""
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
-    return names
+@pytest.fixture
+def shared_folder(tmp_path, monkeypatch, comm):
+    """An empty folder of all ranks, the current one."""
+    monkeypatch.chdir(comm.bcast(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("page", "least"),
-    [
-        ("autodiff.md", 5),
-        ("halo.md", 20),
-        ("overlap.md", 4),
-        ("trees.md", 3),
-        ("tutorial.md", 6),
-    ],
-)
-def test_examples(page, least):
-    blocks = blocks_of((DOCS / page).read_text())
-    assert sum(block.count("assert") for block in blocks) >= least
-    jax.block_until_ready(run(page, blocks)["gradient"])
+@pytest.mark.parametrize("program", pages.programs(own_process=False), ids=lambda p: p.name)
+def test_program(program, shared_folder, size):
+    if program.ranks not in (None, size):
+        pytest.skip(f"is for {program.ranks} ranks")
+    names: dict[str, object] = {"__name__": program.name}
+    for block in program.blocks:
+        if has(block.words.get("needs", "jax")):
+            exec(block.compiled(), names)
+    jax.block_until_ready([x for x in names.values() if isinstance(x, jax.Array)])
 
 
-@pytest.mark.parametrize(
-    ("section", "least", "result"),
-    [("Neighbors", 4, "received"), ("Exported programs", 2, "result")],
-)
-def test_examples_of_a_section(section, least, result):
-    """The imports at the beginning of the page, and the code of the section."""
-    if section == "Exported programs":  # JAX 0.6.0 needs absl-py for this
-        pytest.importorskip("jax.export", exc_type=ImportError)
-    first, *sections = (DOCS / "usage.md").read_text().split("\n## ")
-    (text,) = (text for text in sections if text.startswith(f"{section}\n"))
-    assert text.count("assert") >= least
-    names = run("usage.md", blocks_of(first) + blocks_of(text))
-    jax.block_until_ready(names[result])
+@pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.name)
+def test_fragments_are_valid_python(path):
+    for block in pages.blocks_of(path):
+        block.compiled()
+
+
+def test_examples_check_themselves():
+    assertions = Counter()
+    for path in pages.pages():
+        for block in pages.blocks_of(path):
+            assertions[path.name] += block.text.count("assert ")
+    assert not {page: n for page, n in ASSERTIONS.items() if assertions[page] < n}
