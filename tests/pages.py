@@ -8,6 +8,7 @@ in a block's first line, which are not shown, say what else it is:
 - `own-process`, `own-process=NAME`: part of a program that needs a process of its own.
 - `ranks=N`: its program is for N ranks.
 - `needs=MODULE`: it is left out where there is no such module.
+- `run-by=PATH`: the test in this file runs it, as it needs more than Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Those that are read by section.
 BY_SECTION = ("README.md", "index.md", "sharp-bits.md", "usage.md")
 
-WORDS = ("fragment", "own-process", "ranks", "needs")
+WORDS = ("fragment", "own-process", "ranks", "needs", "run-by")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,9 @@ class Program:
     @property
     def ranks(self) -> int | None:
         """The number of ranks that it is for, if it is for one only."""
-        return next((int(b.words["ranks"]) for b in self.blocks if "ranks" in b.words), None)
+        return next(
+            (int(b.words["ranks"]) for b in self.blocks if "ranks" in b.words), None
+        )
 
     @property
     def text(self) -> str:
@@ -71,17 +74,17 @@ def blocks_of(path: Path) -> list[Block]:
     """The Python blocks of a page."""
     blocks, section, lines = [], "", path.read_text().splitlines()
     fence: re.Match | None = None
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if fence is None:
             section = line[3:] if line.startswith("## ") else section
-            fence, first = re.match(r"( *)(`{3,})(.*)", line), number
+            fence, first = re.match(r"( *)(`{3,})(.*)", line), line_number
         elif line == fence[1] + fence[2]:
             language, *rest = fence[3].split() or [""]
             if language == "python":
                 assert not fence[1], f"{path}:{first}: indented"
                 words = dict((*word.split("="), "")[:2] for word in rest)
                 assert {*words} <= {*WORDS}, f"{path}:{first}: {fence[3]}"
-                text = "\n".join(lines[first : number - 1]) + "\n"
+                text = "\n".join(lines[first : line_number - 1]) + "\n"
                 blocks.append(Block(path, section, first, words, text))
             fence = None
     assert fence is None, f"{path}:{first}: has no end"
@@ -96,7 +99,7 @@ def programs(own_process: bool) -> list[Program]:
             block
             for block in blocks_of(path)
             if ("own-process" in block.words) == own_process
-            and "fragment" not in block.words
+            and not {"fragment", "run-by"} & {*block.words}
         ]
         for name in dict.fromkeys(block.program for block in blocks):
             prelude = [b for b in blocks if b.program == path.name != name]

@@ -274,7 +274,9 @@ def test_documented_example(tmp_path_factory, monkeypatch):
         pytest.skip("this machine has no compiler of C++ for this MPI")
     page = (DOCS / "extend.md").read_text()
     code = {
-        language: "\n".join(re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S))
+        language: "\n".join(
+            re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", page, re.M | re.S)
+        )
         for language in ("cpp", "sh", "python")
     }
     folder = COMM.bcast(tmp_path_factory.mktemp("maxloc") if RANK == 0 else None)
