@@ -58,12 +58,30 @@ class Period(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class Version(argparse.Action):
+    """Says which mpi4jax this is, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        facts = importlib.import_module("mpi4jax._commands.facts")
+        print(facts.describe_version())
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of all commands. Each is run by the module in _commands of its name."""
     main = argparse.ArgumentParser(
         prog="python -m mpi4jax",
         description="Look at an installation of mpi4jax. Each command can be started under "
         "mpiexec, and is then about all of its ranks.",
+    )
+    main.add_argument(
+        "--version", action=Version, nargs=0, help="say which mpi4jax this is, and where"
     )
     commands = main.add_subparsers(metavar="COMMAND", dest="command", required=True)
 

@@ -1,10 +1,12 @@
-"""Numbers, sizes and tables as text.
+"""Numbers, sizes, sentences and tables as text.
 
-Imports nothing: commands use it where neither MPI nor JAX can be imported.
+Imports nothing but Python's own modules: commands use it where neither MPI nor JAX can be
+imported.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -26,6 +28,20 @@ def format_size(size: float) -> str:
     return f"{format_number(size / factor)} {unit}"
 
 
+def wrap(text: str, width: int, indent: int = 2) -> str:
+    """A text whose lines fit, each broken at blanks and continued with an indent.
+
+    A word that is longer than a line, such as a path, stays whole: it can be copied.
+    """
+    wrapper = textwrap.TextWrapper(
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(wrapper.fill(line) for line in text.split("\n"))
+
+
 def align(
     rows: Sequence[Sequence[str]], pad: Callable[[str, int], str] = str.ljust
 ) -> list[tuple[str, ...]]:
@@ -33,3 +49,41 @@ def align(
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     return [tuple(map(pad, row, widths)) for row in rows]
+
+
+def layout(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    pads: Sequence[Callable[[str, int], str]],
+    width: int,
+) -> tuple[list[str], list[str]]:
+    """The lines of a table's headings, and those of its rows.
+
+    Headings are in several lines if the table is wider than `width` otherwise.
+    """
+    most = max(len(heading.split()) for heading in headings)
+    for count in range(1, most + 1):
+        heads = [_stack(heading, count) for heading in headings]
+        height = max(map(len, heads))
+        filled = [[*[""] * (height - len(head)), *head] for head in heads]
+        cells = [*zip(*filled, strict=True), *rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= width:
+            break
+    lines = []
+    for row in cells:
+        padded = [
+            pad(cell, size) for pad, cell, size in zip(pads, row, widths, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines[:height], lines[height:]
+
+
+def _stack(heading: str, count: int) -> list[str]:
+    """A heading in no more than `count` lines, as narrow as these allow."""
+    narrowest = max(map(len, heading.split()))
+    for width in range(narrowest, len(heading) + 1):
+        lines = textwrap.wrap(heading, width, break_on_hyphens=False)
+        if len(lines) <= count:
+            return lines
+    return [heading]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import _core
+from mpi4jax import _core, _terminal
 
 from ._internal.traces.profile import Recording
 from ._internal.traces.report import Result, Row, draw, text_of
@@ -141,7 +141,7 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
         raise
     result._result = recording.finish()
     if not quiet and MPI.COMM_WORLD.Get_rank() == 0:
-        print(result, flush=True)
+        print(text_of(result._finished, _terminal.of()), flush=True)
 
 
 def watch() -> None:

@@ -11,6 +11,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 from mpi4py import MPI
 
+from mpi4jax import _terminal
+from mpi4jax._text import wrap
+
 from . import facts, launcher, tables, workloads
 
 #: Loops take most of the time, and here their figures need less precision.
@@ -30,9 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
         return launcher.refuse(why)
     is_first = MPI.COMM_WORLD.Get_rank() == 0
     is_text = is_first and not arguments.json
+    terminal = _terminal.of()
     machine = describe()
     if is_text:
-        print(f"Medians in microseconds. {', '.join(machine.values())}.", flush=True)
+        text = f"Medians in microseconds. {', '.join(machine.values())}."
+        print(wrap(text, terminal.width), flush=True)
     effort = workloads.QUICK if arguments.quick else EFFORT
     samples: dict[str, dict[str, tables.Samples]] = {}
     rows_of = {}
@@ -40,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         samples[name] = {tables.OURS: getattr(workloads, name)(effort)}
         rows_of[name] = rows(tables.Results(samples))
         if is_text:
-            print(f"\n{title}:\n\n{tables.table(rows_of[name])}", end="", flush=True)
+            lines = tables.lines(rows_of[name], terminal)
+            print("", terminal.heading(f"{title}:"), "", *lines, sep="\n", flush=True)
     if is_first and arguments.json:
         print(json.dumps({"machine": machine, **rows_of}, indent=1))
     return 0

@@ -10,12 +10,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from mpi4jax._text import format_size
+from mpi4jax import _terminal
+from mpi4jax._terminal import PLAIN, Terminal
+from mpi4jax._text import format_size, wrap
 
-from . import facts, hosts, launcher, ranks
+from . import facts, hosts, launcher, ranks, tables
 from .facts import Facts
 from .hosts import Section
-from .tables import OURS, Results, Row, over, table
+from .tables import OURS, Results, Row, over
 
 #: The operations and the sizes in bytes that are measured.
 OPERATIONS = ("allreduce", "sendrecv")
@@ -48,9 +50,9 @@ def _run_without_mpi(own: Facts, as_json: bool) -> int:
         show([own], [], problems, notes, as_json=as_json)
     else:
         rank = own["launchers"][0]["rank"] if own["launchers"] else "?"
-        print(
-            *(f"rank {rank}: {problem}" for problem in problems), sep="\n", file=sys.stderr
-        )
+        width = _terminal.of(sys.stderr).width
+        for problem in problems:
+            print(wrap(f"rank {rank}: {problem}", width), file=sys.stderr)
     return 1
 
 
@@ -222,11 +224,16 @@ def show(
         }
         print(json.dumps(result, indent=1), flush=True)
     else:
-        print(report(facts_by_rank, rows, problems, notes), end="", flush=True)
+        text = report(facts_by_rank, rows, problems, notes, _terminal.of())
+        print(text, end="", flush=True)
 
 
 #: Of more problems, and of more notes, the first ones are printed.
 MOST_LINES = 5
+
+
+#: The width of the labels in a section.
+LABEL = 12
 
 
 def report(
@@ -234,15 +241,27 @@ def report(
     rows: Sequence[Row],
     problems: Sequence[str],
     notes: Sequence[str],
+    terminal: Terminal = PLAIN,
 ) -> str:
     """The printed report, which fits on a page however many ranks there are."""
     lines = []
     for title, section in describe(facts_by_rank).items():
-        lines += [title, *(f"  {name:<12} {text}" for name, text in section)]
+        lines.append(terminal.heading(title))
+        for name, text in section:
+            row = f"{name:<{LABEL}} {text}"
+            lines.append("  " + wrap(row, terminal.width - 2, indent=LABEL + 3))
     if rows:
-        lines += ["", "Medians, in a compiled loop:", "", *table(rows).splitlines()]
-    lines += ["", *(f"problem: {text}" for text in _shorten(problems) or ["none"])]
-    lines += [f"note: {text}" for text in _shorten(notes)]
+        heading = terminal.heading("Medians, in a compiled loop:")
+        lines += ["", heading, "", *tables.lines(rows, terminal)]
+    lines.append("")
+    paint = terminal.error if problems else terminal.good
+    for label, color, texts in (
+        ("problem:", paint, problems or ["none"]),
+        ("note:", terminal.warning, notes),
+    ):
+        for text in _shorten(texts):
+            line = wrap(f"{label} {text}", terminal.width)
+            lines.append(line.replace(label, color(label), 1))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -257,13 +276,20 @@ def describe(facts_by_rank: Sequence[Facts]) -> dict[str, Section]:
     """The facts of the first rank in text, and where the ranks are."""
     first = facts_by_rank[0]
     sections: dict[str, Section] = {
-        "versions": [(n, v or "not installed") for n, v in first["versions"].items()],
+        "versions": _describe_versions(first),
         "MPI": list(_describe_mpi(first, len(facts_by_rank)).items()),
         "devices": list(describe_devices(first["devices"]).items()),
         "hosts": hosts.describe(hosts.of_ranks(facts_by_rank)),
         "settings": list(first["settings"].items()),
     }
     return {title: section for title, section in sections.items() if section}
+
+
+def _describe_versions(first: Facts) -> Section:
+    lines = [(n, v or "not installed") for n, v in first["versions"].items()]
+    own = first["versions"].get("mpi4jax")
+    line = [facts.line_of(own, first["settings"])] if own else []
+    return [*lines, ("this mpi4jax", ", ".join([*line, facts.IMPLEMENTATION]))]
 
 
 def _describe_mpi(first: Facts, size: int) -> dict[str, str]:

@@ -9,10 +9,13 @@ import re
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from mpi4jax import _terminal
+from mpi4jax._text import wrap
 
 from . import launcher
 
@@ -67,7 +70,8 @@ def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
         library_name(MPI.Get_library_version()), library_file(), launchers
     )
     if why and launcher.is_first():
-        print(f"If MPI cannot be initialised: {why}.", file=sys.stderr, flush=True)
+        text = f"If MPI cannot be initialised: {why}."
+        print(wrap(text, _terminal.of(sys.stderr).width), file=sys.stderr, flush=True)
     # It makes the context of a GPU that MPI looks for. The next import gives its errors.
     _try_import("mpi4jax._internal", [])
     if should_initialize:
@@ -93,6 +97,32 @@ def version_of(package: str) -> str | None:
 
 def versions() -> Facts:
     return {"python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}}
+
+
+#: What tells this mpi4jax from the original one, which has no `python -m mpi4jax`.
+IMPLEMENTATION = "reimplementation in Rust, not the original mpi4jax"
+
+
+def line_of(version: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Which functions a version has at the top level: "with tokens" or "without tokens"."""
+    with_tokens = re.match(r"0\.[0-7]\b", version) is not None
+    with_tokens = {"token": True, "notoken": False}.get(
+        environ.get("MPI4JAX_API", ""), with_tokens
+    )
+    return "with tokens" if with_tokens else "without tokens"
+
+
+def describe_version() -> str:
+    """The text of `python -m mpi4jax --version`."""
+    version = version_of("mpi4jax")
+    if version is None:
+        first = "mpi4jax, not installed: these are its sources"
+    else:
+        line = line_of(version)
+        call = "y, token =" if line == "with tokens" else "y ="
+        first = f"mpi4jax {version}, {line}: {call} mpi4jax.allreduce(x, op=MPI.SUM)"
+    folder = Path(__file__).resolve().parent.parent
+    return f"{first}\nan independent {IMPLEMENTATION}\n{folder}"
 
 
 def library_name(version: str) -> str:

@@ -14,6 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax import _terminal
+from mpi4jax._text import wrap
+
 from .._testing.cases import CASES, NAMES, OPERATIONS, Array, Case, Shape
 from .._testing.modes import MODES
 from . import facts, launcher, ranks
@@ -45,19 +48,26 @@ def run(arguments: argparse.Namespace) -> int:
     is_first = comm.Get_rank() == 0
     watchdog = Watchdog(sys.stderr.fileno(), arguments.limit)
     problems: list[str] = []
+    terminal = _terminal.of()
 
     def tell(line: str) -> None:
         if is_first:
             print(line, flush=True)
 
+    def tell_problems(name: str, texts: Sequence[str]) -> None:
+        tell(f"{terminal.error('FAILED')}  {name}")
+        for text in texts:
+            tell("  " + wrap(text, terminal.width - 2, indent=4))
+        problems.extend(texts or [name])
+
     tell(f"{facts.library_name(MPI.Get_library_version())}, {comm.Get_size()} rank(s)")
     tested = {name for case in OPERATIONS.values() for name in case.operations}
     if without := set(NAMES) - tested:
-        problems.append(f"FAILED  no case for {', '.join(sorted(without))}")
-        tell(problems[-1])
+        text = f"no case for {', '.join(sorted(without))}"
+        tell_problems(wrap(text, terminal.width - 8, indent=8), [])
     for name, case in OPERATIONS.items():
         if case.size < case.least_size:
-            tell(f"skipped {name}: needs {case.least_size} ranks")
+            tell(f"{terminal.warning('skipped')} {name}: needs {case.least_size} ranks")
             continue
         kin = [other for other in CASES.values() if other.operations == case.operations]
         failures = []
@@ -66,11 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
             # All ranks know of a failure before any of them goes on.
             outcomes = comm.allgather(_outcome_of(check))
             watchdog.stop()
-            failures += [f"  {line}" for line in _failures(check, outcomes)]
-        tell("\n".join([f"{'FAILED' if failures else 'ok':7} {name}", *failures]))
-        problems += failures
+            failures += _failures(check, outcomes)
+        if failures:
+            tell_problems(name, failures)
+        else:
+            tell(f"{terminal.good('ok')}      {name}")
     took = f"{time.monotonic() - start:.0f} s"
-    tell(f"{len(problems)} failed ({took})" if problems else f"all is well ({took})")
+    if problems:
+        tell(terminal.error(f"{len(problems)} failed ({took})"))
+    else:
+        tell(terminal.good(f"all is well ({took})"))
     return 1 if problems else 0
 
 

@@ -1,11 +1,12 @@
-"""Tables of measurements, for a terminal and for the documentation."""
+"""Tables of measurements, for a terminal and in Markdown for the documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from mpi4jax._text import align, format_number, format_size
+from mpi4jax._terminal import Terminal
+from mpi4jax._text import align, format_number, format_size, layout
 
 OURS, UPSTREAM = "ours", "upstream"
 
@@ -46,14 +47,33 @@ def _text(column: str, value: str | float | None) -> str:
     return f"{value:.2f}" if " / " in column else format_number(value)
 
 
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return [c for c in rows[0] if any(row[c] is not None for row in rows)]
+
+
 def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown, in columns that are aligned for a terminal."""
+    """The rows in Markdown."""
     if not rows:
         return ""
-    columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
+    columns = _columns(rows)
     head, *body = align([columns, *([_text(c, row[c]) for c in columns] for row in rows)])
     rule = ["-" * len(cell) for cell in head]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *body))
+
+
+def lines(rows: Sequence[Row], terminal: Terminal) -> list[str]:
+    """The rows as lines for a terminal, numbers to the right."""
+    if not rows:
+        return []
+    columns = _columns(rows)
+    labels = [any(isinstance(row[c], str) for row in rows) for c in columns]
+    heads, body = layout(
+        columns,
+        [[_text(c, row[c]) for c in columns] for row in rows],
+        [str.ljust if is_label else str.rjust for is_label in labels],
+        terminal.width,
+    )
+    return [*map(terminal.heading, heads), *body]
 
 
 def _comparison(

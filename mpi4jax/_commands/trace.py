@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mpi4jax import _core
+from mpi4jax import _core, _terminal
+from mpi4jax._text import wrap
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -14,9 +15,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         lines = _core.write_timeline(arguments.folder, output, begin, end)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        terminal = _terminal.of(sys.stderr)
+        print(wrap(str(error), terminal.width), file=sys.stderr)
         return 1
-    for line in lines:
-        print(line)
-    print(f"{output}: open it at https://ui.perfetto.dev")
+    for line in [*lines, f"{output}: open it at https://ui.perfetto.dev"]:
+        print(wrap(line, _terminal.of().width))
     return 0

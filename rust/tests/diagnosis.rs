@@ -728,7 +728,7 @@ fn thousands_of_ranks() {
         assert_eq!(!diagnosis.stuck.is_empty(), *is_stuck, "{name}: {text}");
         assert!(lines <= 40, "{name}: {text}");
         let longest = text.lines().map(str::len).max().unwrap_or(0);
-        assert!(longest < 400, "{name}: {text}");
+        assert!(longest <= 80, "{name}: {text}");
         // With the square of the number it was a minute, or hours.
         assert!(seconds < Duration::from_secs(30), "{name}: {seconds:?}");
     }
@@ -750,12 +750,18 @@ fn a_report_names_ranks_in_ranges() {
         text,
         "\
 mpi4jax: 4092 of 4096 ranks have been waiting for 20 s
-  ranks 0-16, 18-99, 101, 103, 105-3999, 4090-4095   in allreduce #1 on COMM_WORLD   main.py:5
-  rank  17                                           has ended: ValueError: no input, main.py:3
-  ranks 100, 102, 104                                not in MPI                      main.py:7 in load
-  ranks 4000-4089                                    in bcast #1 on COMM_WORLD       main.py:5
-ranks 0-16, 18-99, 101, 103, 105-3999, 4090-4095 and ranks 4000-4089 disagree about call #1 of COMM_WORLD: they called different operations.
-ranks 17, 100, 102, 104 have made 0 calls on COMM_WORLD, and ranks 0-16, 18-99, 101, 103, 105-4095 wait for call #1.
+  ranks 0-16, 18-99, 101, 103, 105-3999, 4090-4095
+                        in allreduce #1 on COMM_WORLD
+                        at main.py:5
+  rank  17              has ended: ValueError: no input, main.py:3
+  ranks 100, 102, 104   not in MPI
+                        at main.py:7 in load
+  ranks 4000-4089       in bcast #1 on COMM_WORLD
+                        at main.py:5
+ranks 0-16, 18-99, 101, 103, 105-3999, 4090-4095 and ranks 4000-4089 disagree
+  about call #1 of COMM_WORLD: they called different operations.
+ranks 17, 100, 102, 104 have made 0 calls on COMM_WORLD, and ranks 0-16,
+  18-99, 101, 103, 105-4095 wait for call #1.
 "
     );
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import _core
+from mpi4jax import _core, _terminal
 
 from ..mpi import binding, handles
 from ..watch.late_ranks import collective_section
@@ -202,4 +202,4 @@ def end() -> None:
         recording, _recording = _recording, None
         result = recording.finish()
         if MPI.COMM_WORLD.Get_rank() == 0:
-            print(text_of(result), flush=True)
+            print(text_of(result, _terminal.of()), flush=True)

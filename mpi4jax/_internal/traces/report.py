@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpi4jax._text import align, format_size, unit_of
+from mpi4jax._terminal import PLAIN, Terminal
+from mpi4jax._text import format_size, layout, unit_of, wrap
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +77,7 @@ def _sum(operation: str, rows: Sequence[Row]) -> Row:
     )
 
 
-def text_of(result: Result) -> str:
+def text_of(result: Result, terminal: Terminal = PLAIN) -> str:
     """A summary, and tables by operation and by line."""
     seconds, waiting = result.seconds, result.waiting
     most, least = int(seconds.argmax()), int(seconds.argmin())
@@ -91,10 +92,12 @@ def text_of(result: Result) -> str:
         f"most in MPI: rank {most} with {share(seconds[most])}, "
         f"least: rank {least} with {share(seconds[least])}",
     ]
+    lines = [wrap(line, terminal.width) for line in lines]
     if result.lost:
-        lines.append(f"{_count(result.lost, 'call', 'calls')} could not be written")
+        lost = f"{_count(result.lost, 'call', 'calls')} could not be written"
+        lines.append(terminal.warning(lost))
     for name, rows in (("operation", by_operation(result.rows)), ("line", result.rows)):
-        lines += ["", *_table(name, rows, result.elapsed)]
+        lines += ["", *_table(name, rows, result.elapsed, terminal)]
     return "\n".join(lines)
 
 
@@ -108,23 +111,39 @@ _COLUMNS: dict[str, Callable[[Row, float], str]] = {
     "bytes": lambda row, _: format_size(row.bytes),
     "mean": lambda row, _: _duration(_mean(row.seconds)),
     "max": lambda row, _: _duration(max(row.seconds)),
-    "max/mean": lambda row, _: f"{max(row.seconds) / (_mean(row.seconds) or 1):.2f}",
+    "max / mean": lambda row, _: f"{max(row.seconds) / (_mean(row.seconds) or 1):.2f}",
     "waiting": lambda row, _: _duration(_mean(row.waiting)),
     "moving": lambda row, _: _duration(_mean(row.seconds) - _mean(row.waiting)),
     "of the run": lambda row, elapsed: f"{100 * _mean(row.seconds) / elapsed:.1f} %",
 }
 
 
-def _table(name: str, rows: Iterable[Row], elapsed: float) -> list[str]:
-    """The lines of a table: numbers to the right, operations or lines behind them."""
-    numbers = [list(_COLUMNS)]
-    labels = [f"by {name}"]
-    for row in rows:
-        numbers.append([column(row, elapsed) for column in _COLUMNS.values()])
-        label = row.operation if name == "operation" else f"{row.operation}  {row.line}"
-        labels.append(label.strip())
-    aligned = align(numbers, str.rjust)
-    return ["  ".join([*row, label]) for row, label in zip(aligned, labels, strict=True)]
+def _table(name: str, rows: Sequence[Row], elapsed: float, terminal: Terminal) -> list[str]:
+    """The lines of a table: numbers to the right, and what they are about behind them.
+
+    What does not fit behind the numbers is below them: Python lines, or all of it.
+    """
+    numbers = [[column(row, elapsed) for column in _COLUMNS.values()] for row in rows]
+    operations = [row.operation for row in rows]
+    places = [f" at {row.line}" if row.line and name == "line" else "" for row in rows]
+    whole = list(map(str.__add__, operations, places))
+    nothing = [""] * len(rows)
+    lines: list[str] = []
+    for behind, below in ((whole, nothing), (operations, places), (nothing, whole)):
+        heads, body = layout(
+            [*_COLUMNS, f"by {name}"],
+            [[*cells, label] for cells, label in zip(numbers, behind, strict=True)],
+            [*[str.rjust] * len(_COLUMNS), str.ljust],
+            terminal.width,
+        )
+        lines = [*map(terminal.heading, heads)]
+        for line, text in zip(body, below, strict=True):
+            lines.append(line)
+            if text:
+                lines.append("    " + wrap(text.strip(), terminal.width - 4, indent=6))
+        if all(len(line) <= terminal.width for line in body):
+            break
+    return lines
 
 
 def _mean(values: tuple[float, ...]) -> float:

@@ -7,9 +7,11 @@
 //! - `proof`: the ranks that can never continue.
 //! - `findings`: the mistakes, in sentences.
 //! - `report`: the table of what ranks do, and the findings.
+//! - `lines`: lines of a report that fit a terminal.
 //! - `traffic`: messages that were sent and never received.
 
 mod findings;
+mod lines;
 mod note;
 mod notes;
 mod proof;
@@ -22,6 +24,7 @@ pub use findings::{
     DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, join_words, listed,
     settling_time,
 };
+pub use lines::{WIDTH, fit};
 pub use note::{
     Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Note, Peer,
     Posted, Running, State, ThreadActivity, agreed, agreed_in_words, attendances, group_of,

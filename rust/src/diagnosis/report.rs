@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::findings::Diagnosis;
+use super::lines::{WIDTH, fit, wrap};
 use super::note::{CallNote, Note, SILENT, State, ThreadActivity};
 use super::notes::Notes;
 use super::ranks::Ranks;
 
-/// How many lines the table has at most.
-const MOST_LINES: usize = 18;
+/// How many different activities the table shows at most, and how many findings follow.
+const MOST_GROUPS: usize = 18;
+/// How many lines the table has at most, where activities take several.
+const MOST_LINES: usize = 24;
+/// Of ranks whose names are longer, the activity stands on a line of its own.
+const WIDEST_RANKS: usize = 24;
 
 /// The activity of ranks in words, and their Python line.
 pub type Activity = (String, String);
@@ -78,16 +83,16 @@ fn groups(ranks: impl IntoIterator<Item = (Ranks, Activity)>) -> Vec<(Ranks, Act
     groups
 }
 
-/// The table of some ranks: a line for each activity.
-pub fn rows(ranks: impl IntoIterator<Item = (i32, Activity)>) -> Vec<String> {
-    let ranks = ranks.into_iter();
-    table(groups(ranks.map(|(rank, activity)| {
-        ([rank].into_iter().collect(), activity)
-    })))
+/// The table of some ranks, no wider than `width` where it can be broken.
+pub fn rows(ranks: impl IntoIterator<Item = (i32, Activity)>, width: usize) -> Vec<String> {
+    let ranks = ranks
+        .into_iter()
+        .map(|(rank, activity)| ([rank].into_iter().collect(), activity));
+    table(groups(ranks), width)
 }
 
 /// The table of ranks below `size`, from their notes.
-pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
+pub fn rows_of(notes: &Notes, size: i32, width: usize) -> Vec<String> {
     let all = |in_call: fn(&CallNote) -> Activity| {
         let known: Ranks = notes.iter().flat_map(|(ranks, _)| ranks.iter()).collect();
         let is_complete = known.len() == size as usize;
@@ -101,49 +106,97 @@ pub fn rows_of(notes: &Notes, size: i32) -> Vec<String> {
         groups(activities.collect::<Vec<_>>())
     };
     let groups = all(in_call);
-    if groups.len() > MOST_LINES {
-        return table(all(in_call_in_short));
-    }
-    table(groups)
+    let fits = groups.len() <= MOST_GROUPS && lines_of(&groups, width).len() <= MOST_LINES;
+    table(if fits { groups } else { all(in_call_in_short) }, width)
 }
 
-/// A table with a line for each group.
-fn table(mut groups: Vec<(Ranks, Activity)>) -> Vec<String> {
-    // What most ranks do is shown, whichever ranks these are.
-    if groups.len() > MOST_LINES {
+/// A table of the groups, of those of most ranks if there are too many.
+fn table(mut groups: Vec<(Ranks, Activity)>, width: usize) -> Vec<String> {
+    let mut lines = lines_of(&groups, width);
+    let mut count = groups.len();
+    if count > MOST_GROUPS || lines.len() > MOST_LINES {
+        // What most ranks do is shown, whichever ranks these are.
         groups.sort_by_key(|(ranks, _)| std::cmp::Reverse(ranks.len()));
-        groups[..MOST_LINES].sort();
+        for fewer in (1..=count.min(MOST_GROUPS)).rev() {
+            count = fewer;
+            let mut shown = groups[..count].to_vec();
+            shown.sort();
+            lines = lines_of(&shown, width);
+            if lines.len() <= MOST_LINES {
+                break;
+            }
+        }
     }
-    let hidden: Ranks = groups
-        .iter()
-        .skip(MOST_LINES)
-        .flat_map(|(ranks, _)| ranks.iter())
-        .collect();
-    let others = groups.len().saturating_sub(MOST_LINES);
-    groups.truncate(MOST_LINES);
-    let shown: Vec<(String, &Activity)> = groups
+    let hidden = &groups[count..];
+    if !hidden.is_empty() {
+        let ranks: Ranks = hidden.iter().flat_map(|(ranks, _)| ranks.iter()).collect();
+        lines.push(format!("  {ranks}: {} other lines", hidden.len()));
+    }
+    lines
+}
+
+/// The lines of a table: one for each group if all fit, with the Python line at its end. Otherwise
+/// the Python lines are below the activities.
+fn lines_of(groups: &[(Ranks, Activity)], width: usize) -> Vec<String> {
+    let length = |text: &str| text.chars().count();
+    let rows: Vec<(String, &Activity)> = groups
         .iter()
         .map(|(ranks, activity)| (pad(&ranks.to_string()), activity))
         .collect();
-    let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
-    let first = width(&mut shown.iter().map(|(ranks, _)| ranks.chars().count()));
-    let second = width(
-        &mut shown
+    let widest = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
+    let first = widest(&mut rows.iter().map(|(ranks, _)| length(ranks)));
+    let second = widest(
+        &mut rows
             .iter()
             .filter(|(_, (_, line))| !line.is_empty())
-            .map(|(_, (text, _))| text.chars().count()),
+            .map(|(_, (text, _))| length(text)),
     );
-    let mut lines: Vec<String> = shown
+    let wide: Vec<String> = rows
         .iter()
         .map(|(ranks, (text, line))| {
             let row = format!("  {ranks:first$}   {text:second$}   {line}");
             row.trim_end().to_owned()
         })
         .collect();
-    if !hidden.is_empty() {
-        lines.push(format!("  {hidden}: {others} other lines"));
+    if wide.iter().all(|row| length(row) <= width) {
+        return wide;
     }
-    lines
+    let first = widest(
+        &mut rows
+            .iter()
+            .map(|(ranks, _)| length(ranks))
+            .filter(|length| *length <= WIDEST_RANKS),
+    );
+    rows.iter()
+        .flat_map(|(ranks, activity)| tall_row(ranks, activity, first, width))
+        .collect()
+}
+
+/// The lines of one group: its ranks, the activity beside them, and the Python line below that.
+fn tall_row(
+    ranks: &str,
+    (text, line): &Activity,
+    first: usize,
+    width: usize,
+) -> impl Iterator<Item = String> {
+    let margin = 2 + first + 3;
+    let room = width.saturating_sub(margin + 2);
+    let mut lines = Vec::new();
+    for (part, is_line) in [(text.clone(), false), (format!("at {line}"), true)] {
+        if !(is_line && line.is_empty()) {
+            let wrapped = wrap(&part, room).into_iter().enumerate();
+            lines.extend(wrapped.map(|(n, line)| if n == 0 { line } else { format!("  {line}") }));
+        }
+    }
+    let head = if ranks.chars().count() <= first {
+        format!("  {ranks:first$}   {}", lines.remove(0))
+    } else {
+        format!("  {ranks}")
+    };
+    let below = lines
+        .into_iter()
+        .map(move |line| format!("{}{line}", " ".repeat(margin)));
+    std::iter::once(head).chain(below)
 }
 
 /// The report: a line for each group of ranks that do the same, and what is wrong.
@@ -163,13 +216,13 @@ pub fn report(notes: &Notes, size: i32, diagnosis: &Diagnosis) -> String {
     let mut lines = vec![format!(
         "mpi4jax: {all} {ranks} {have} been waiting for {seconds:.0} s"
     )];
-    lines.extend(rows_of(notes, size));
+    lines.extend(rows_of(notes, size, WIDTH));
     let findings = &diagnosis.findings;
-    lines.extend(findings.iter().take(MOST_LINES).cloned());
-    if findings.len() > MOST_LINES {
+    lines.extend(findings.iter().take(MOST_GROUPS).cloned());
+    if findings.len() > MOST_GROUPS {
         lines.push("...".to_owned());
     }
-    lines.join("\n") + "\n"
+    fit(&lines)
 }
 
 /// "rank 1", so that the number stands below that of "ranks 0-3".

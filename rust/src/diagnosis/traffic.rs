@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::lines::WIDTH;
+
 /// The route of messages: their sender, receiver, communicator and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Route {
@@ -69,9 +71,15 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
             line,
             ..
         } = sent;
-        lines.push(format!(
-            "  {left} of {count} from rank {from} to rank {to} with tag {tag} on {communicator}   {line}"
-        ));
+        let messages = format!(
+            "  {left} of {count} from rank {from} to rank {to} with tag {tag} on {communicator}"
+        );
+        let row = format!("{messages}   {line}");
+        if row.chars().count() <= WIDTH {
+            lines.push(row);
+        } else {
+            lines.extend([messages, format!("      at {line}")]);
+        }
     }
     if left.len() > MOST_LISTED {
         lines.push("  ...".to_owned());

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::round::{Collection, Question, RoundId, position_above, rank_at};
 use crate::diagnosis::{
     Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot, State,
-    Traffic, diagnose, join_words, report, settling_time, unreceived,
+    Traffic, diagnose, fit, join_words, report, settling_time, unreceived,
 };
 use crate::recorder::Group;
 
@@ -573,7 +573,8 @@ fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
     if more > 0 {
         lost.push(format!("{more} other hosts"));
     }
-    (!lost.is_empty()).then(|| format!("no rank on {} answers.\n", join_words(&lost, "or")))
+    let sentence = || format!("no rank on {} answers.", join_words(&lost, "or"));
+    (!lost.is_empty()).then(|| fit(&[sentence()]))
 }
 
 /// Whether a rank gives no reason to look again.

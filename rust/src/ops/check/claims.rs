@@ -8,7 +8,7 @@ use std::ffi::c_int;
 
 use serde::{Deserialize, Serialize};
 
-use super::{byte_type, number_type, world_rank};
+use super::{byte_type, number_type, table_width, world_rank};
 use crate::diagnosis::{
     self, Note, Notes, Ranks, Running, Snapshot, State, agreed, disagreement_in_words, listed,
     rows_of,
@@ -116,7 +116,7 @@ impl<A: Abi> Comparison<'_, A> {
             };
             notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
         }
-        report.extend(rows_of(&notes, statements.len() as i32));
+        report.extend(rows_of(&notes, statements.len() as i32, table_width()));
         report.extend(findings(&notes, &statements));
         Ok(report)
     }

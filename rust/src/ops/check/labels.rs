@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{byte_type, world_rank};
+use super::{byte_type, table_width, world_rank};
 use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -306,7 +306,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     fn refuse_message(&self, sides: Vec<(i32, Activity)>, finding: String) -> Error {
         let mut report = vec!["mpi4jax: a message that does not fit (MPI4JAX_CHECK)".to_owned()];
-        report.extend(rows(sides));
+        report.extend(rows(sides, table_width()));
         report.push(finding);
         self.refuse(report, None)
     }

@@ -7,7 +7,7 @@ pub mod labels;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::diagnosis::DEADLOCK;
+use crate::diagnosis::{DEADLOCK, WIDTH, fit};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
@@ -72,6 +72,15 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 }
 
+/// How wide the table of a report may be: in an error of Python's, as wide as it is.
+fn table_width() -> usize {
+    if on_error::raises() {
+        usize::MAX
+    } else {
+        WIDTH
+    }
+}
+
 /// Ends all ranks with a report, or gives that. `rank` is that of this process in `comm`. If the ranks
 /// do so together, the first of them prints the report, and the others wait for it.
 #[cold]
@@ -83,9 +92,9 @@ pub fn refuse<A: Abi>(
     together: Option<&Mpi<A>>,
 ) -> String {
     if !on_error::raises() {
-        report.push(format!("ending all ranks with exit code {DEADLOCK}\n"));
+        report.push(format!("ending all ranks with exit code {DEADLOCK}"));
         if together.is_none() || rank == 0 {
-            log::print_error(&report.join("\n"));
+            log::print_error(&fit(&report));
         }
         if let Some(together) = together {
             // The end comes with or without them.

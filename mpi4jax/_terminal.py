@@ -1,0 +1,53 @@
+"""The terminal that a command prints to: its width, and colors where it shows them.
+
+Imports nothing but Python's own modules, as `_text.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import NamedTuple, TextIO
+
+#: The number of characters that fit every terminal.
+WIDTH = 80
+
+
+class Terminal(NamedTuple):
+    """What a stream shows."""
+
+    #: The characters in a line.
+    width: int = WIDTH
+    has_colors: bool = False
+
+    def heading(self, text: str) -> str:
+        return self._paint("1", text)
+
+    def good(self, text: str) -> str:
+        return self._paint("32", text)
+
+    def warning(self, text: str) -> str:
+        return self._paint("33", text)
+
+    def error(self, text: str) -> str:
+        return self._paint("31", text)
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.has_colors and text else text
+
+
+#: For what is not printed at once.
+PLAIN = Terminal()
+
+
+def of(stream: TextIO | None = None) -> Terminal:
+    """The terminal behind a stream (by default sys.stdout), which may be a file as well.
+
+    Nothing is made narrower than 80 characters, and COLUMNS allows more. A set NO_COLOR
+    turns colors off.
+    """
+    stream = sys.stdout if stream is None else stream
+    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    wants_colors = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Terminal(width, wants_colors and stream.isatty())
