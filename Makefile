@@ -22,10 +22,10 @@ dev: ## Make .envs/dev: all tools, and mpi4jax from the sources, with the core b
 	$(PYTHON) tools/environments.py --dev
 
 one: ## Run one test: make one TEST=mpi/properties/test_order.py [RANKS=2 MPI=openmpi JAX=0.6 API=notoken OPTIONS="-k loop"]
-	$(PYTHON) tools/run.py --test "$(TEST)" $(ONE)
+	@$(PYTHON) tools/run.py --test "$(TEST)" $(ONE)
 
 check: lint ## What to run before each commit, in under three minutes
-	$(PYTHON) tools/run.py --only check
+	@$(PYTHON) tools/run.py --only check
 
 test: lint ## Set up everything and run all checks and tests
 	$(PYTHON) tools/run.py
@@ -58,7 +58,7 @@ bench-quick: ## Run the benchmarks with few and small samples, to see that they 
 	$(PYTHON) benchmarks/run.py --quick --output build/bench-quick
 
 lint: ## Check formatting, clippy, ruff, mypy and words
-	$(PYTHON) tools/lint.py
+	@$(PYTHON) tools/lint.py
 
 format: ## Format the sources
 	$(PYTHON) tools/lint.py --fix
@@ -85,7 +85,7 @@ versions: ## Write new version numbers: make versions TOKEN=0.7.4 NOTOKEN=0.9.3
 	$(PYTHON) tools/release.py --versions $(TOKEN) $(NOTOKEN)
 
 docs: ## Build the documentation into build/docs, and that of the core into target/doc
-	$(PYTHON) tools/docs.py
+	@$(PYTHON) tools/docs.py
 
 site-check: ## Look at the documentation in Chromium: phone width, light and dark, search, links
 	$(PYTHON) tools/browser.py

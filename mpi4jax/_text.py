@@ -72,10 +72,8 @@ def layout(
             break
     lines = []
     for row in cells:
-        padded = [
-            pad(cell, size) for pad, cell, size in zip(pads, row, widths, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
+        triples = zip(pads, row, widths, strict=True)
+        lines.append("  ".join(pad(cell, size) for pad, cell, size in triples).rstrip())
     return lines[:height], lines[height:]
 
 

@@ -1,13 +1,22 @@
-"""Setup of tests that run on every rank of an `mpiexec`: a plugin of pytest's."""
+"""Setup of tests that run on every rank of an `mpiexec`: a plugin of pytest's.
+
+Rank 0 shows its progress. The others print their failures at the end, so that the lines of
+ranks do not mix.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import sys
+from pathlib import Path
 
 # Two ranks share one core on small machines: one thread each is plenty.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import pytest
+from _pytest.config import create_terminal_writer
 from mpi4py import MPI
 
 from mpi4jax._commands.watchdog import Watchdog
@@ -19,10 +28,51 @@ COMM = MPI.COMM_WORLD
 LIMIT = float(os.environ.get("TEST_LIMIT", 600))
 
 
+#: The file in which this rank says which test it is in, if tools/run.py wants to know.
+PLACE = Path(os.environ.get("TEST_PLACES", "/nowhere"), f"rank {COMM.Get_rank()}")
+
+
+@pytest.hookimpl(trylast=True)  # when pytest has made its reporter
 def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
     # Here, pytest does not capture yet.
     config.watchdog = Watchdog(os.dup(2), LIMIT)
+    if COMM.Get_rank() > 0:
+        config.pluginmanager.register(LateReport(config))
+
+
+class LateReport:
+    """Keeps what pytest prints on this rank until the end, and prints failures only."""
+
+    def __init__(self, config):
+        self.file = io.StringIO()
+        self.reporter = config.pluginmanager.getplugin("terminalreporter")
+        self.reporter._tw = create_terminal_writer(config, self.file)
+        self.has_failed = True
+
+    def pytest_sessionfinish(self, exitstatus):
+        self.has_failed = exitstatus != pytest.ExitCode.OK
+
+    def pytest_unconfigure(self):
+        text = self.file.getvalue().rstrip()
+        name = f"rank {COMM.Get_rank()}"
+        failures = re.search(r"^=+ (ERRORS|FAILURES) =+$.*", text, re.M | re.DOTALL)
+        if self.has_failed:
+            report = f"\n{f' {name} ':=^80}\n{failures[0] if failures else text}\n"
+        else:
+            report = f"{name}: {text.splitlines()[-1].strip(' =')}\n"
+        # At once, so that the reports of several ranks do not mix.
+        sys.__stdout__.write(report)
+        sys.__stdout__.flush()
+
+
+def pytest_runtest_logstart(nodeid):
+    if PLACE.parent.is_dir():
+        PLACE.write_text(nodeid)
+
+
+def pytest_sessionfinish():
+    PLACE.unlink(missing_ok=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from environments import DOCS, ROOT, Environment, call, install, prepare
+from steps import Steps
 
 BUILT = ROOT / "build" / "docs"
 
@@ -57,13 +58,21 @@ def broken_links(folder: Path) -> list[str]:
 def main() -> int:
     path = prepare(Environment())
     install(path, *DOCS)
+    steps = Steps(3)
+    steps.begin(f"Sphinx: docs into {BUILT.relative_to(ROOT)}")
     sphinx = (path / "bin" / "python", "-P", "-m", "sphinx", "-W", "-q", "--keep-going")
     failed = subprocess.run([*map(str, sphinx), "docs", str(BUILT)], cwd=ROOT).returncode
+    steps.begin("links between the pages")
     for link in broken_links(BUILT):
         print(f"broken link: {link}")
         failed = 1
+    steps.begin("rustdoc: the core into target/doc")
     core = ("cargo", "doc", "--quiet", "--locked", "--no-deps", "--document-private-items")
     call(*core, RUSTDOCFLAGS="-D warnings")
+    if failed:
+        print("FAILED docs")
+    else:
+        print(f"ok docs: {BUILT.relative_to(ROOT)}/index.html ({steps.took()})")
     return failed
 
 

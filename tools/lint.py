@@ -5,10 +5,13 @@ With --fix, formats them instead.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 from environments import ROOT, Environment, prepare, tools
+from steps import Steps
 
 #: The core's workspace, and the crates apart from it: all, and those that clippy looks at.
 CORE = ()
@@ -43,11 +46,16 @@ def checks() -> list[list[str]]:
 
 def main() -> int:
     commands = fixes() if sys.argv[1:] == ["--fix"] else checks()
-    failed = [c for c in commands if subprocess.run(c, cwd=ROOT).returncode != 0]
-    for command in failed:
-        print("FAILED", *command)
+    steps, failed = Steps(len(commands)), []
+    for command in commands:
+        text = shlex.join([Path(command[0]).name, *command[1:]])
+        steps.begin(text)
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            failed.append(text)
+    for text in failed:
+        print("FAILED", text)
     if not failed:
-        print(f"ok lint: {len(commands)} checks")
+        print(f"ok lint: {len(commands)} checks ({steps.took()})")
     return 1 if failed else 0
 
 

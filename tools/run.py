@@ -15,9 +15,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Lock
 
 import cluster
@@ -36,6 +38,7 @@ from environments import (
     wheel,
 )
 from runs import MPICH, OPENMPI, TESTS, Run, under
+from steps import Steps
 
 #: Seconds for a run. Each test has a limit of its own (tests/ranks.py), so this is for what
 #: hangs outside of them.
@@ -55,7 +58,10 @@ def execute(run: Run) -> bool:
 def report(label: str, command: list[str], environ: dict[str, str], ranks: int = 0) -> bool:
     """Run pytest on some ranks (or `cargo test`: 0), each of which prints a summary."""
     start = time.monotonic()
-    code, output = attempt(command, environ, timeout=TIMEOUT)
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**environ, "TEST_PLACES": folder}
+        code, output = attempt(command, environ, timeout=TIMEOUT)
+        output += places(folder)
     summaries = re.findall(r"\d+ passed.*?(?= in [\d.]+s|; 0 failed)", output)
     seconds = f"{time.monotonic() - start:.0f} s"
     if code == 0 and len(summaries) >= max(ranks, 1):
@@ -67,6 +73,12 @@ def report(label: str, command: list[str], environ: dict[str, str], ranks: int =
     print(output)
     print(f"FAILED {label}: exit code {code} ({seconds})", flush=True)
     return False
+
+
+def places(folder: str) -> str:
+    """The tests that ranks were in when they ended: of those that ended in a test."""
+    files = sorted(Path(folder).iterdir(), key=lambda file: int(file.name.split()[1]))
+    return "".join(f"{file.name} ended in {file.read_text()}\n" for file in files)
 
 
 def execute_all(some_runs: Iterable[Run]) -> list[bool]:
@@ -153,7 +165,13 @@ def check() -> list[bool]:
     """The checks that fail most often, in under three minutes."""
     quick = under("mpi", "operations", "order", "inputs", "tokens", "arguments", "logging")
     imports = Run(MPICH, 0, under("process", "import"))
-    return [*core(), execute(Run(MPICH, 2, quick)), execute(imports)]
+    steps = Steps(3)
+    steps.begin("the core's tests in Rust")
+    results = core()
+    steps.begin("operations and their order, on 2 ranks of MPICH")
+    results.append(execute(Run(MPICH, 2, quick)))
+    steps.begin("imports")
+    return [*results, execute(imports)]
 
 
 def on_hosts() -> list[bool]:
@@ -180,10 +198,14 @@ OTHERS = {"check": check, "hosts": on_hosts, "sanitize": sanitize}
 
 
 def show(run: Run, options: list[str]) -> int:
-    """Do a run whose output is shown as it comes."""
+    """Do a run whose output is shown as it comes: rank 0's progress, the others' failures."""
     command, environ = run.command(*options), run.settings()
-    print(f"{run.label}: {shlex.join(command)}", flush=True)
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environ}).returncode
+    print(f"{', '.join(run.tests)} in {run.label}:\n{shlex.join(command)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, **environ, "TEST_PLACES": folder}
+        code = subprocess.run(command, cwd=ROOT, env=environ).returncode
+        print(places(folder), end="")
+    return code
 
 
 def main() -> int:

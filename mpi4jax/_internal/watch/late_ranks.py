@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._terminal import WIDTH
+from mpi4jax._text import wrap
 
 from ..environment import settings
 from ..xla.call_sites import describe_stack, frames_of
@@ -69,11 +71,14 @@ class LateRankReport:
         if not self._is_reported:
             self._is_reported = True
             seconds = time.monotonic() - self._begin
+            rank = f"  rank  {MPI.COMM_WORLD.Get_rank()}   "
+            line = describe_stack(frames_of(self._caller))
+            row = f"{rank}{self._doing}   {line}"
+            if len(row) > WIDTH:
+                row = f"{rank}{self._doing}\n{' ' * len(rank)}at {line}"
             _print_error(
                 f"mpi4jax: 1 rank has been waiting for {seconds:.0f} s\n"
-                f"  rank  {MPI.COMM_WORLD.Get_rank()}   {self._doing}   "
-                f"{describe_stack(frames_of(self._caller))}\n"
-                f"{self._rule}\n"
+                f"{row}\n{wrap(self._rule, WIDTH)}\n"
             )
 
     def _end(self) -> None:
