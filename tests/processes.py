@@ -21,7 +21,8 @@ def start(
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, "XLA_FLAGS": "", **environ},
+        # Commands print whole sentences in a wide terminal.
+        env={**os.environ, "XLA_FLAGS": "", "COLUMNS": "1000", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -198,7 +198,7 @@ OTHERS = {"check": check, "hosts": on_hosts, "sanitize": sanitize}
 
 
 def show(run: Run, options: list[str]) -> int:
-    """Do a run whose output is shown as it comes: rank 0's progress, the others' failures."""
+    """Do a run whose output is shown: rank 0's progress, and the others' failures."""
     command, environ = run.command(*options), run.settings()
     print(f"{', '.join(run.tests)} in {run.label}:\n{shlex.join(command)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,18 +1,24 @@
 """`python -m mpi4jax`: what its commands print, and their exit codes."""
 
+import io
 import json
+import os
 import re
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
 from processes import run
 
+from mpi4jax import _terminal
 from mpi4jax.__main__ import parser
-from mpi4jax._commands import doctor, facts, hosts, launcher, ranks
+from mpi4jax._commands import bench, doctor, facts, hosts, launcher, ranks, tables
 from mpi4jax._commands.watchdog import Watchdog
+from mpi4jax._terminal import PLAIN, Terminal
 from mpi4jax._testing.cases import NAMES
+from mpi4jax._text import layout, wrap
 
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 600
@@ -63,6 +69,9 @@ def test_doctor_of_a_healthy_installation(healthy):
 def test_doctor_names_what_is_installed(healthy):
     versions = lines_of(healthy.stdout, "versions")
     assert versions.pop("python") == ".".join(map(str, sys.version_info[:3]))
+    line = "with tokens" if version("mpi4jax") < "0.8" else "without tokens"
+    kind = f"{line}, reimplementation in Rust, not the original mpi4jax"
+    assert versions.pop("this mpi4jax") == kind
     packages = ["mpi4jax", "jax", "jaxlib", "mpi4py", "numpy"]
     assert versions == {name: version(name) for name in packages}
 
@@ -90,11 +99,11 @@ def test_doctor_describes_devices_and_hosts(healthy):
 
 
 def test_doctor_measures(healthy):
-    pattern = r"^\| (\w+) +\| (\d+ \w+) +\| (.*) \|$"
+    pattern = r"^(\w+) +(\d+ \w+) +([-\d. ]+)$"
     rows = re.findall(pattern, healthy.stdout, re.MULTILINE)
     assert [row[:2] for row in rows] == MEASURED
     for _, size, numbers in rows:
-        time, bandwidth, mpi4py, _ = numbers.split("|")
+        time, bandwidth, mpi4py, _ = numbers.split()
         assert float(time) > 0
         assert float(mpi4py) > 0
         assert size == "8 B" or float(bandwidth) > 0
@@ -155,7 +164,7 @@ def broken(tmp_path):
 
     def broken(package):
         (tmp_path / f"{package}.py").write_text("raise ImportError('it is broken')")
-        return str(tmp_path)
+        return os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
 
     return broken
 
@@ -542,9 +551,11 @@ def test_many_ranks_fit_on_a_page(has_problems):
     everyones = many_ranks(has_problems)
     problems, notes = doctor.examine(everyones)
     rows = [{"operation": name, "size": size} for name, size in MEASURED]
-    text = doctor.report(everyones, [] if problems else rows, problems, notes)
+    text = doctor.report(
+        everyones, [] if problems else rows, problems, notes, Terminal(1000)
+    )
     sections, settings = text.split("\nsettings\n")
-    assert len(sections.splitlines()) == 25, text
+    assert len(sections.splitlines()) == 26, text
     assert len(settings.splitlines()) <= len(everyones[0]["settings"]) + 18, text
     assert [line[15:] for line in sections.splitlines()[-4:]] == [
         "node000, node001, node002 and 477 more: 20 rank(s) each, 128 CPU(s) allowed, huge "
@@ -776,7 +787,7 @@ def test_bench():
     first, *_ = done.stdout.splitlines()
     assert first.startswith("Medians in microseconds. 2 rank(s), ")
     assert first.endswith(f"python {'.'.join(map(str, sys.version_info[:3]))}.")
-    titles = re.findall(r"^(\w.*):\n\n\| (\w+)", done.stdout, re.MULTILINE)
+    titles = re.findall(r"^(\w.*):\n\n(\w+) ", done.stdout, re.MULTILINE)
     assert titles == [
         ("Calls of an allreduce of 8 bytes", "call"),
         ("Eager calls with 8 bytes", "operation"),
@@ -806,7 +817,155 @@ def test_bench_in_json():
         assert all(value is None or value for value in row.values())
 
 
+# 80 columns, and colors
+
+
+def assert_fits(text, width=80):
+    """Nothing is wider but words that cannot be broken."""
+    for line in text.splitlines():
+        assert len(line) <= width or " " not in line.strip(), line
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_doctor_in_80_columns(ranks):
+    done = command("doctor", ranks=ranks, COLUMNS="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_fits(done.stdout)
+    assert "\x1b" not in done.stdout
+
+
+def test_doctor_of_many_ranks_in_80_columns():
+    everyones = many_ranks()
+    text = doctor.report(everyones, [], *doctor.examine(everyones))
+    assert_fits(text)
+    assert (
+        "  480 hosts    node000, node001, node002 and 477 more: 20 rank(s) each, 128\n"
+        "               CPU(s) allowed, huge pages: always\n"
+    ) in text
+    problem = (
+        "problem: ranks 20-39, 60-79, 100-119 and 4940 more on node001, node003, node005\n"
+        "  and 247 more: no space left for /tmp/20 (with other names or numbers on other\n"
+        "  ranks)\n"
+    )
+    assert f"\n{problem}" in text
+
+
+def test_other_texts_in_80_columns():
+    other = of_another_launcher("doctor", rank=0, COLUMNS="80")
+    assert "\n  " in other.stderr
+    assert_fits(
+        other.stdout + "".join(re.findall("If MPI .*?\\.\n", other.stderr, re.DOTALL))
+    )
+
+
+@pytest.mark.parametrize("name", bench.TABLES)
+def test_tables_of_bench_in_80_columns(name):
+    """With figures as wide as they get."""
+    _, rows_of = bench.TABLES[name]
+    operations = ["neighbor_allgather", *bench.workloads.IN_LOOPS]
+    cases = {
+        "dispatch": ["empty", "mpi4py", "by hand", "by hand, 10", *CALLS],
+        "eager": [f"{o}{end}" for o in operations for end in ("", ", by hand")],
+        "latency": ["jit, 8388608", "mpi4py, 8388608"],
+        "loops": [f"{start}{o}, 1048576" for o in operations for start in ("", "mpi4py, ")],
+    }
+    samples = {w: {tables.OURS: {case: [0.123456] for case in c}} for w, c in cases.items()}
+    head, *lines = tables.lines(rows_of(tables.Results(samples)), PLAIN)
+    assert lines
+    assert max(map(len, [head, *lines])) <= 80
+
+
+CALLS = ["eager", "jit", "auto_tokenize", "jit, 10", "auto_tokenize, 10"]
+
+
+def test_headings_in_several_lines():
+    pads = [str.ljust, str.rjust]
+    rows = [["a", "1"], ["bcd", "23"]]
+    heads, body = layout(["name", "of the run"], rows, pads, 80)
+    assert (heads, body) == (["name  of the run"], ["a              1", "bcd           23"])
+    heads, body = layout(["name", "of the run"], rows, pads, 12)
+    assert heads == ["      of the", "name     run"]
+    assert body == ["a          1", "bcd       23"]
+
+
+def test_wrapped_text():
+    assert wrap("a b\nc", 80) == "a b\nc"
+    assert (
+        wrap("note: a bcd efg /a/long/path/", 12) == "note: a bcd\n  efg\n  /a/long/path/"
+    )
+
+
+class Screen(io.StringIO):
+    def __init__(self, is_terminal):
+        super().__init__()
+        self.isatty = lambda: is_terminal
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "has_colors"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colors(is_terminal, environ, has_colors, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert _terminal.of(Screen(is_terminal)).has_colors == has_colors
+
+
+@pytest.mark.parametrize(("columns", "width"), [("120", 120), ("40", 80), ("", 80)])
+def test_width(columns, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "__stdout__", io.StringIO())
+    assert _terminal.of(Screen(True)).width == width
+
+
+def test_doctor_in_colors():
+    colored = Terminal(has_colors=True)
+    (rank_facts, *_) = many_ranks(has_problems=False)
+    text = doctor.report([rank_facts], [], ["it is broken"], ["it is old"], colored)
+    assert "\n\x1b[1mhosts\x1b[0m\n" in text
+    assert text.endswith(
+        "\n\x1b[31mproblem:\x1b[0m it is broken\n\x1b[33mnote:\x1b[0m it is old\n"
+    )
+    well = doctor.report([rank_facts], [], [], [], colored)
+    assert well.endswith("\n\x1b[32mproblem:\x1b[0m none\n")
+
+
 # The command line itself
+
+
+@pytest.mark.parametrize("package", ["jax", "mpi4py"])
+def test_version(package, broken):
+    """It says which implementation this is, where neither JAX nor MPI can be imported."""
+    done = command("--version", PYTHONPATH=broken(package))
+    assert done.returncode == 0, done.stderr
+    line = "with tokens: y, token" if version("mpi4jax") < "0.8" else "without tokens: y"
+    assert done.stdout == (
+        f"mpi4jax {version('mpi4jax')}, {line} = mpi4jax.allreduce(x, op=MPI.SUM)\n"
+        "an independent reimplementation in Rust, not the original mpi4jax\n"
+        f"{Path(_terminal.__file__).parent}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "environ", "line"),
+    [
+        ("0.7.3", {}, "with tokens"),
+        ("0.8.0", {}, "without tokens"),
+        ("0.10", {}, "without tokens"),
+        ("0.7.3", {"MPI4JAX_API": "notoken"}, "without tokens"),
+        ("0.9.2", {"MPI4JAX_API": "token"}, "with tokens"),
+    ],
+)
+def test_lines_of_versions(release, environ, line):
+    assert facts.line_of(release, environ) == line
 
 
 def test_help_needs_nothing(broken):

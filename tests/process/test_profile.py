@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpi4jax._internal.traces.report import Result, Row, draw, text_of
+from mpi4jax._terminal import Terminal
 
 ROWS = (
     Row("allreduce", "step.py:7 in step", 1000, 4 << 20, (3.0, 1.0), (0.0, 0.5)),
@@ -15,23 +16,73 @@ ROWS = (
 TRAFFIC = np.array([[0, 80], [0, 0]])
 RESULT = Result(10.0, ROWS, TRAFFIC, 0)
 
-TEXT = """\
+HEAD = """\
 2 processes, 10 s: 25.0 % of the time in MPI, 2.5 % waiting for others
 most in MPI: rank 0 with 32.5 %, least: rank 1 with 17.5 %
+"""
 
-calls  bytes    mean     max  max/mean  waiting  moving  of the run  by operation
- 1002  4 MiB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce
-    2   80 B  500 ms  750 ms      1.50     0 µs  500 ms       5.0 %  send
+TEXT = """
+calls  bytes    mean     max  max / mean  waiting  moving  of the run  by operation
+ 1002  4 MiB     2 s     3 s        1.50   250 ms  1.75 s      20.0 %  allreduce
+    2   80 B  500 ms  750 ms        1.50     0 µs  500 ms       5.0 %  send
 
-calls     bytes    mean     max  max/mean  waiting  moving  of the run  by line
- 1000     4 MiB     2 s     3 s      1.50   250 ms  1.75 s      20.0 %  allreduce  step.py:7 in step
-    2      80 B  500 ms  750 ms      1.50     0 µs  500 ms       5.0 %  send
-    2  1.21 KiB    3 µs    6 µs      2.00     0 µs    3 µs       0.0 %  allreduce
+calls     bytes    mean     max  max / mean  waiting  moving  of the run  by line
+ 1000     4 MiB     2 s     3 s        1.50   250 ms  1.75 s      20.0 %  allreduce at step.py:7 in step
+    2      80 B  500 ms  750 ms        1.50     0 µs  500 ms       5.0 %  send
+    2  1.21 KiB    3 µs    6 µs        2.00     0 µs    3 µs       0.0 %  allreduce
 """  # noqa: E501
+
+#: In 80 columns.
+NARROW = """
+                              max /                   of the  by
+calls  bytes    mean     max   mean  waiting  moving     run  operation
+ 1002  4 MiB     2 s     3 s   1.50   250 ms  1.75 s  20.0 %  allreduce
+    2   80 B  500 ms  750 ms   1.50     0 µs  500 ms   5.0 %  send
+
+                                 max /                   of the  by
+calls     bytes    mean     max   mean  waiting  moving     run  line
+ 1000     4 MiB     2 s     3 s   1.50   250 ms  1.75 s  20.0 %  allreduce
+    at step.py:7 in step
+    2      80 B  500 ms  750 ms   1.50     0 µs  500 ms   5.0 %  send
+    2  1.21 KiB    3 µs    6 µs   2.00     0 µs    3 µs   0.0 %  allreduce
+"""
+
+#: With what is longest: it stands below its numbers.
+LONG = Row(
+    "neighbor_alltoallv",
+    "/home/me/work/solver/step.py:70 in step (while/body/branch), from main.py:7 in run",
+    123_456_789,
+    123 << 20,
+    (9.0, 8.0),
+    (1.12e-3, 1e-3),
+)
+BELOW = """
+    neighbor_alltoallv at /home/me/work/solver/step.py:70 in step
+      (while/body/branch), from main.py:7 in run"""
 
 
 def test_text():
-    assert text_of(RESULT) + "\n" == TEXT
+    assert text_of(RESULT, Terminal(width=120)) + "\n" == HEAD + TEXT
+
+
+def test_text_in_80_columns():
+    assert text_of(RESULT) + "\n" == HEAD + NARROW
+
+
+def test_text_of_long_rows():
+    text = text_of(RESULT._replace(rows=(LONG,)))
+    assert text.endswith(BELOW)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_headings_are_bold_on_a_terminal():
+    lines = text_of(RESULT, Terminal(120, has_colors=True)).splitlines()
+    bold = [line for line in lines if line.startswith("\x1b[1mcalls")]
+    assert [line[-16:] for line in bold] == [
+        "  by operation\x1b[0m"[-16:],
+        "run  by line\x1b[0m"[-16:],
+    ]
+    assert text_of(RESULT, Terminal(120)).count("\x1b") == 0
 
 
 def test_text_of_nothing():
@@ -91,7 +142,7 @@ def test_variable(launch, tmp_path):
     ]
     assert cells(by_line) == [
         (["2", "0", "B"], "barrier"),
-        (["6", "72", "B"], f"allreduce  {tmp_path}/program.py:6 in <lambda>"),
+        (["6", "72", "B"], f"allreduce at {tmp_path}/program.py:6 in <lambda>"),
     ]
 
 

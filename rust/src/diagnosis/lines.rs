@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn sentences_that_do_not_fit_are_indented() {
-        let short = "a".repeat(WIDTH);
-        assert_eq!(wrap_sentence(&short), [short.clone()]);
+        let fitting = "a ".repeat(WIDTH / 2 - 1) + "aa";
+        assert_eq!(wrap_sentence(&fitting), [fitting.as_str()]);
         let word = "a".repeat(30);
         assert_eq!(
             wrap_sentence(&format!("{word} {word} {word}")),

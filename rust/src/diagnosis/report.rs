@@ -188,15 +188,20 @@ fn tall_row(
             lines.extend(wrapped.map(|(n, line)| if n == 0 { line } else { format!("  {line}") }));
         }
     }
-    let head = if ranks.chars().count() <= first {
-        format!("  {ranks:first$}   {}", lines.remove(0))
+    let heads = if ranks.chars().count() <= first {
+        vec![format!("  {ranks:first$}   {}", lines.remove(0))]
     } else {
-        format!("  {ranks}")
+        let wrapped = wrap(ranks, width.saturating_sub(4)).into_iter();
+        let indents = std::iter::once("  ").chain(std::iter::repeat("    "));
+        wrapped
+            .zip(indents)
+            .map(|(line, indent)| format!("{indent}{line}"))
+            .collect()
     };
     let below = lines
         .into_iter()
         .map(move |line| format!("{}{line}", " ".repeat(margin)));
-    std::iter::once(head).chain(below)
+    heads.into_iter().chain(below)
 }
 
 /// The report: a line for each group of ranks that do the same, and what is wrong.
