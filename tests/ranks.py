@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 # Two ranks share one core on small machines: one thread each is plenty.
@@ -61,7 +62,8 @@ class LateReport:
             report = f"\n{f' {name} ':=^80}\n{failures[0] if failures else text}\n"
         else:
             report = f"{name}: {text.splitlines()[-1].strip(' =')}\n"
-        # At once, so that the reports of several ranks do not mix.
+        # In turn, behind rank 0's last lines, so that the reports do not mix.
+        time.sleep(0.2 * COMM.Get_rank())
         sys.__stdout__.write(report)
         sys.__stdout__.flush()
 
