@@ -1,19 +1,21 @@
-"""Makes a table and plots of what run.py has measured.
+"""Makes tables and plots of what run.py has measured.
 
-python benchmarks/report.py build/bench/results.json
+    python benchmarks/report.py build/bench/results.json [--docs]
+
+With `--docs`, these are the tables and plots of the documentation. Then the medians go to
+docs/performance/results.json, and a test compares the tables of the pages with them.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
-import sys
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from statistics import median
+from typing import Any
 
 from mpi4jax._commands.tables import (
     OURS,
@@ -36,10 +38,12 @@ MPIS = (
 )
 LABELS = {
     OURS: "mpi4jax (Rust)",
-    UPSTREAM: "mpi4jax 0.9.1",
+    UPSTREAM: "original 0.9.1",
     GLOO: "JAX psum (gloo)",
     "mpi4py": "mpi4py",
 }
+#: The ghost cells of solvers.
+CELLS = {"heat": "ghost cells, heat", "shallow water": "ghost cells, shallow water"}
 COLORS = {OURS: "C3", UPSTREAM: "C0", GLOO: "C2", "mpi4py": "k"}
 
 
@@ -236,8 +240,7 @@ def overlap(r: Results) -> list[Row]:
         if size.isdigit() and rest.endswith(", plain"):
             factor = rest.removesuffix(", plain")
             labels[f"{size}, {factor}"] = (format_size(int(size)), size)
-    labels["heat"] = ("ghost cells, heat", "heat")
-    labels["shallow water"] = ("ghost cells, shallow water", "shallow water")
+    labels |= {solver: (label, solver) for solver, label in CELLS.items()}
     rows: list[Row] = []
     for mpi, peer, _ in MPIS:
         for case, (label, alone) in labels.items():
@@ -274,26 +277,196 @@ def others(r: Results) -> list[Row]:
                 "": label,
                 "ours": ours and ours / unit,
                 "0.9.1": upstream and upstream / unit,
-                "ours / 0.9.1": over(ours, upstream),
+                "0.9.1 / ours": over(upstream, ours),
             }
         )
     for name, nanoseconds in r.samples["handlers"].items():
         label = f"handler of {name}, ns"
-        rows.append({"": label, "ours": nanoseconds, "0.9.1": None, "ours / 0.9.1": None})
+        rows.append({"": label, "ours": nanoseconds, "0.9.1": None, "0.9.1 / ours": None})
     return rows
+
+
+def headline(r: Results) -> list[Row]:
+    """The first figures that a reader sees."""
+    cases = {
+        "`allreduce` of 8 bytes, an eager call": ("dispatch", "eager", None, None),
+        "`allreduce` of 8 bytes, a jitted call": ("dispatch", "jit", "jit, 8", "by hand"),
+        "`allreduce` of 8 bytes, in a loop": (
+            "loops",
+            "allreduce, 8",
+            "allreduce, 8",
+            None,
+        ),
+        "`allreduce` of 1 MiB, in a loop": ("loops", *["allreduce, 1048576"] * 2, None),
+        "ghost cells of 5 fields, in a loop": ("halos, 2", "5, plan", None, "5, mpi4py"),
+    }
+    rows: list[Row] = []
+    for label, (workload, case, psum, by_hand) in cases.items():
+        original = case.replace("plan", "each")
+        rows.append(
+            {
+                "µs, 2 processes": label,
+                "this mpi4jax": r(workload, OURS, case),
+                "mpi4jax 0.9.1": r(workload, UPSTREAM, original),
+                "JAX's `psum` (gloo)": psum and r("psum, 2", GLOO, psum),
+                "mpi4py by hand": by_hand and r(workload, OURS, by_hand),
+            }
+        )
+    return rows
+
+
+#: All tables: what each row is about, and the rows.
+TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
+    "Calls": ("an `allreduce` of 8 bytes", dispatch),
+    "Eager calls": ("8 bytes", eager),
+    "Compiled loops": ("one operation of a `fori_loop`", loops),
+    "Compared with C": ("one operation of a loop", beside_c),
+    "Ranks": ("an `allreduce`", growth),
+    "Sharded arrays": ("`jax.lax.psum` in a `shard_map`", sharded),
+    "Operations in a function": ("one operation on one rank", programs),
+    "Checked operations": ("one operation of a loop", checks),
+    "Trees": ("an `allreduce` of all leaves", trees),
+    "Neighbors": ("a `neighbor_alltoall` of a loop", neighbors),
+    "Ghost cells": ("a step of a loop over float64 fields of 256 x 256", halos),
+    "Overlap": ("a message and a computation", overlap),
+    "Everything else": ("a run, an import, a handler", others),
+}
+
+
+def excerpt(rows: Sequence[Row], columns: str = "", **wanted: Sequence[str]) -> list[Row]:
+    """Some columns of those rows that have one of the wanted values in each column."""
+    names = columns.split("; ") if columns else list(rows[0])
+    return [
+        {name: row[name] for name in names}
+        for row in rows
+        if all(row[column] in values for column, values in wanted.items())
+    ]
+
+
+#: The tables within pages, by the names in their markers.
+EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
+    "headline": headline,
+    "calls": lambda r: excerpt(
+        dispatch(r),
+        "call; ours; 0.9.1; empty + mpi4py; in turn; 0.9.1 / ours; ours / in turn",
+        call=("eager", "jit", "jit, 10"),
+    ),
+    "loops": lambda r: excerpt(
+        loops(r),
+        operation=("allreduce", "bcast", "sendrecv"),
+        size=("8 B", "64 KiB", "1 MiB", "16 MiB"),
+    ),
+    "c": lambda r: excerpt(
+        beside_c(r),
+        operation=("allreduce", "sendrecv"),
+        size=("8 B", "64 KiB", "1 MiB", "16 MiB"),
+    ),
+    "ranks": lambda r: excerpt(growth(r), size=("8 B",)),
+    "psum": lambda r: excerpt(sharded(r), ranks=("2",)),
+    "trees": lambda r: excerpt(
+        trees(r),
+        "MPI; leaves; tree; a call for each; 0.9.1, a call for each; tree / each",
+        **{"in": ("a loop",)},
+    ),
+    "neighbors": lambda r: excerpt(neighbors(r), MPI=("MPICH",), ranks=("2",)),
+    "halos": lambda r: excerpt(
+        halos(r),
+        "MPI; ranks; plan; sendrecv; 0.9.1, sendrecv; mpi4py; plan / 0.9.1; plan / mpi4py",
+        fields=("5",),
+    ),
+    "overlap": lambda r: excerpt(
+        overlap(r),
+        "message; message alone; computation alone; one after the other; "
+        "the same, in two parts; overlap",
+        MPI=("MPICH",),
+        message=("one, 50 ms late", "64 KiB", *CELLS.values()),
+    ),
+    "programs": others,
+}
+
+
+# The pages.
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "performance"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+
+
+def environment_of(r: Results) -> str:
+    machine: Mapping[str, Any] = r.samples["machine"]
+    return (
+        f"{machine['processor'].replace('(R)', '')} ({machine['cores']} cores), Linux "
+        f"{machine['system']}, Python {machine['python']}, JAX {machine['jax']}, "
+        f"MPICH {machine['mpich']}"
+    )
+
+
+def tables_page(r: Results) -> str:
+    text = f"Medians, in microseconds unless a title says otherwise. {environment_of(r)}.\n"
+    for title, (about, rows) in TABLES.items():
+        text += f"\n## {title}\n\nTime of {about}.\n\n{table(rows(r))}"
+    return text
+
+
+def with_figures(text: str, r: Results) -> str:
+    """A page, with its tables as the results have them."""
+
+    def replaced(match: re.Match[str]) -> str:
+        begin, name, end = match.groups()
+        if name == "machine":
+            return f"{begin}{environment_of(r)}{end}"
+        return f"{begin}\n{table(EXCERPTS[name](r))}\n{end}"
+
+    pattern = r"(<!-- figures: (\w+) -->\n?).*?(<!-- end -->)"
+    return re.sub(pattern, replaced, text, flags=re.DOTALL)
+
+
+def pages(r: Results) -> dict[Path, str]:
+    """What the pages should be."""
+    head = (
+        "---\\norphan: true\\n---\\n\\n# All figures\\n\\n"
+        "[Performance](../performance.md) explains them.\\n\\n"
+    )
+    return {
+        FOLDER / "tables.md": head + tables_page(r),
+        **{page: with_figures(page.read_text(), r) for page in PAGES},
+    }
+
+
+def medians(samples: Any) -> Any:
+    """The results, with the median in place of the samples of a case."""
+    if isinstance(samples, dict):
+        return {name: medians(value) for name, value in samples.items()}
+    if isinstance(samples, list):
+        return [float(f"{median(samples):.4g}")]
+    return samples
+
+
+# Plots.
+
+
+def pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"font.size": 12, "axes.titlesize": 12})
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def plot_dispatch(r: Results, path: Path) -> None:
     bars = [
         ("empty jitted call", OURS, "empty", "0.7"),
         ("mpi4py", OURS, "mpi4py", COLORS["mpi4py"]),
-        ("jit, ours", OURS, "jit", COLORS[OURS]),
-        ("auto_tokenize, ours", OURS, "auto_tokenize", COLORS[OURS]),
-        ("eager, ours", OURS, "eager", COLORS[OURS]),
-        ("jit, 0.9.1", UPSTREAM, "jit", COLORS[UPSTREAM]),
-        ("eager, 0.9.1", UPSTREAM, "eager", COLORS[UPSTREAM]),
+        ("jit, mpi4jax (Rust)", OURS, "jit", COLORS[OURS]),
+        ("auto_tokenize, mpi4jax (Rust)", OURS, "auto_tokenize", COLORS[OURS]),
+        ("eager, mpi4jax (Rust)", OURS, "eager", COLORS[OURS]),
+        ("jit, original 0.9.1", UPSTREAM, "jit", COLORS[UPSTREAM]),
+        ("eager, original 0.9.1", UPSTREAM, "eager", COLORS[UPSTREAM]),
     ]
-    figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
     values = [r("dispatch", peer, case) or 0 for _, peer, case, _ in bars]
     drawn = axis.barh([b[0] for b in bars], values, color=[b[3] for b in bars])
     axis.bar_label(drawn, [f" {format_number(v)} µs" for v in values])
@@ -306,7 +479,8 @@ def plot_dispatch(r: Results, path: Path) -> None:
 
 
 def plot_sizes(r: Results, path: Path, *, bandwidth: bool) -> None:
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(8, 4), sharey=True, layout="constrained")
     panels = (
         ("one jitted call", "latency", "jit, ", "mpi4py, "),
         ("in a loop", "loops", "allreduce, ", "mpi4py, allreduce, "),
@@ -334,33 +508,33 @@ def plot_sizes(r: Results, path: Path, *, bandwidth: bool) -> None:
     figure.savefig(path, dpi=130)
 
 
+def plot(r: Results, folder: Path) -> None:
+    plot_dispatch(r, folder / "dispatch.png")
+    plot_sizes(r, folder / "latency.png", bandwidth=False)
+    plot_sizes(r, folder / "bandwidth.png", bandwidth=True)
+
+
 def main() -> None:
-    path = Path(sys.argv[1])
-    r = Results(json.loads(path.read_text()))
-    sections = {
-        "Small operations, µs": dispatch(r),
-        "Eager operations, 8 bytes, µs": eager(r),
-        "Operations in a loop, µs each": loops(r),
-        "Operations in a loop, and in one in C, µs each": beside_c(r),
-        "Ranks, µs": growth(r),
-        "JAX's own sums over processes, µs": sharded(r),
-        "Operations in a function": programs(r),
-        "Checked operations in a loop, µs each": checks(r),
-        "Trees, µs": trees(r),
-        "Neighbors on a graph, µs each": neighbors(r),
-        "Ghost cells, µs": halos(r),
-        "Computing beside messages, µs": overlap(r),
-        "Everything else": others(r),
-    }
-    machine = ", ".join(f"{k} {v}" for k, v in r.samples["machine"].items())
-    text = f"Medians. {machine}.\n"
-    text += "".join(f"\n## {title}\n\n{table(rows)}" for title, rows in sections.items())
-    path.with_name("table.md").write_text(text)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument(
+        "--docs", action="store_true", help="write those of the documentation"
+    )
+    args = parser.parse_args()
+    samples = json.loads(args.results.read_text())
+    if args.docs:
+        samples = medians(samples)
+        (FOLDER / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
+        for path, text in pages(Results(samples)).items():
+            path.write_text(text)
+        plot(Results(samples), FOLDER)
+        return
+    r = Results(samples)
+    text = tables_page(r)
+    args.results.with_name("table.md").write_text(text)
     print(text)
-    plot_dispatch(r, path.with_name("dispatch.png"))
-    plot_sizes(r, path.with_name("latency.png"), bandwidth=False)
-    plot_sizes(r, path.with_name("bandwidth.png"), bandwidth=True)
-    print(f"wrote {path.parent}")
+    plot(r, args.results.parent)
+    print(f"wrote {args.results.parent}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures this mpi4jax against the original one, mpi4py alone, and JAX's collectives.
 
-    python benchmarks/run.py [--quick] [--output DIRECTORY]
+    python benchmarks/run.py [--quick] [--only WORKLOAD ...] [--output DIRECTORY]
 
 makes an environment for each (as `tools/environments.py` does), lets them take turns at the
 same workloads, and writes the samples (`results.json`), a table (`table.md`) and plots.
@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -88,9 +88,11 @@ def extend(samples: Samples, more: Samples) -> None:
         samples.setdefault(case, []).extend(seconds)
 
 
-def workloads(quick: bool) -> Iterator[tuple[str, dict[str, Samples]]]:
+def workloads(quick: bool, only: Sequence[str]) -> Iterator[tuple[str, dict[str, Samples]]]:
     """The samples of the plan, by workload (and ranks) and peer."""
     for workload, peers, ranks, turns in PLAN:
+        if only and workload not in only:
+            continue
         for size in ranks[:1] if quick else ranks:
             name = workload if len(ranks) == 1 else f"{workload}, {size}"
             taken: dict[str, Samples] = {peer: {} for peer in peers}
@@ -190,18 +192,30 @@ def machine() -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only show that it works")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        choices=[workload for workload, *_ in PLAN],
+        help="measure these workloads again, and keep all other results",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench")
     args = parser.parse_args()
     for environment in ENVIRONMENTS.values():
         environments.prepare(environment)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "results.json"
-    results = {
-        "machine": machine(),
-        "handlers": handlers(),
-        "import": imports(args.quick),
-    }
-    for name, taken in chain(workloads(args.quick), applications(args.quick)):
+    if args.only:
+        results = json.loads(path.read_text())
+        todo = workloads(args.quick, args.only)
+    else:
+        results = {
+            "machine": machine(),
+            "handlers": handlers(),
+            "import": imports(args.quick),
+        }
+        todo = chain(workloads(args.quick, ()), applications(args.quick))
+    for name, taken in todo:
         results[name] = taken
         path.write_text(json.dumps(results, indent=1))  # what is done is not lost
     subprocess.run([python(OURS), "-P", HERE / "report.py", path], check=True)

@@ -10,7 +10,8 @@ from sphinx.ext.intersphinx import missing_reference
 import mpi4jax
 
 project = "mpi4jax"
-copyright = "the mpi4jax developers"
+author = "The mpi4jax-in-Rust authors"
+copyright = f"2026, {author}"
 version = release = mpi4jax.__version__
 
 extensions = [

@@ -44,7 +44,9 @@ def _text(column: str, value: str | float | None) -> str:
         return value
     if value is None:
         return "-"
-    return f"{value:.2f}" if " / " in column else format_number(value)
+    if " / " not in column:
+        return format_number(value)
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -83,14 +85,14 @@ def _comparison(
     others: Mapping[str, float | None],
     bases: Mapping[str, float | None],
 ) -> Row:
-    """A row of times, and of our time over upstream's and over each of the bases."""
+    """A row of times, and of upstream's over ours, and of ours over each of the bases."""
     ratios = {f"ours / {name}": over(ours, base) for name, base in bases.items()}
     return {
         **labels,
         "ours": ours,
         "0.9.1": upstream,
         **others,
-        "ours / 0.9.1": over(ours, upstream),
+        "0.9.1 / ours": over(upstream, ours),
         **ratios,
     }
 
