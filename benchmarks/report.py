@@ -353,22 +353,34 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
     ),
     "loops": lambda r: excerpt(
         loops(r),
-        operation=("allreduce", "bcast", "sendrecv"),
+        operation=("allreduce", "sendrecv"),
         size=("8 B", "64 KiB", "1 MiB", "16 MiB"),
     ),
     "c": lambda r: excerpt(
         beside_c(r),
         operation=("allreduce", "sendrecv"),
-        size=("8 B", "64 KiB", "1 MiB", "16 MiB"),
+        size=("8 B", "1 MiB", "16 MiB"),
     ),
-    "ranks": lambda r: excerpt(growth(r), size=("8 B",)),
-    "psum": lambda r: excerpt(sharded(r), ranks=("2",)),
+    "ranks": lambda r: excerpt(
+        growth(r),
+        "ranks; jitted call: ours; jitted call: 0.9.1; in a loop: ours; in a loop: 0.9.1; "
+        "in a loop: mpi4py",
+        size=("8 B",),
+    ),
+    "psum": lambda r: excerpt(
+        sharded(r), "psum; size; MPI; gloo; gloo / MPI", ranks=("2",), size=("8 B", "1 MiB")
+    ),
     "trees": lambda r: excerpt(
         trees(r),
         "MPI; leaves; tree; a call for each; 0.9.1, a call for each; tree / each",
         **{"in": ("a loop",)},
     ),
-    "neighbors": lambda r: excerpt(neighbors(r), MPI=("MPICH",), ranks=("2",)),
+    "neighbors": lambda r: excerpt(
+        neighbors(r),
+        "neighbors; size of a block; ours; ours, unroll=2; mpi4py; unroll=2 / mpi4py",
+        MPI=("MPICH",),
+        ranks=("2",),
+    ),
     "halos": lambda r: excerpt(
         halos(r),
         "MPI; ranks; plan; sendrecv; 0.9.1, sendrecv; mpi4py; plan / 0.9.1; plan / mpi4py",
@@ -396,7 +408,7 @@ def environment_of(r: Results) -> str:
     machine: Mapping[str, Any] = r.samples["machine"]
     return (
         f"{machine['processor'].replace('(R)', '')} ({machine['cores']} cores), Linux "
-        f"{machine['system']}, Python {machine['python']}, JAX {machine['jax']}, "
+        f"{machine['system'].partition('-')[0]}, Python {machine['python']}, JAX {machine['jax']}, "
         f"MPICH {machine['mpich']}"
     )
 
@@ -414,7 +426,7 @@ def with_figures(text: str, r: Results) -> str:
     def replaced(match: re.Match[str]) -> str:
         begin, name, end = match.groups()
         if name == "machine":
-            return f"{begin}{environment_of(r)}{end}"
+            return f"{begin}{environment_of(r)}\n{end}"
         return f"{begin}\n{table(EXCERPTS[name](r))}\n{end}"
 
     pattern = r"(<!-- figures: (\w+) -->\n?).*?(<!-- end -->)"
@@ -460,7 +472,6 @@ def plot_dispatch(r: Results, path: Path) -> None:
         ("empty jitted call", OURS, "empty", "0.7"),
         ("mpi4py", OURS, "mpi4py", COLORS["mpi4py"]),
         ("jit, mpi4jax (Rust)", OURS, "jit", COLORS[OURS]),
-        ("auto_tokenize, mpi4jax (Rust)", OURS, "auto_tokenize", COLORS[OURS]),
         ("eager, mpi4jax (Rust)", OURS, "eager", COLORS[OURS]),
         ("jit, original 0.9.1", UPSTREAM, "jit", COLORS[UPSTREAM]),
         ("eager, original 0.9.1", UPSTREAM, "eager", COLORS[UPSTREAM]),
@@ -471,7 +482,7 @@ def plot_dispatch(r: Results, path: Path) -> None:
     drawn = axis.barh([b[0] for b in bars], values, color=[b[3] for b in bars])
     axis.bar_label(drawn, [f" {format_number(v)} µs" for v in values])
     axis.set_xscale("log")
-    axis.set_xlim(1, 5 * max(values))
+    axis.set_xlim(1, 30 * max(values))
     axis.invert_yaxis()
     axis.set_xlabel("time of a call (µs)")
     axis.set_title("allreduce of 8 bytes on 2 ranks", loc="left")

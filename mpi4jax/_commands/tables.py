@@ -46,7 +46,7 @@ def _text(column: str, value: str | float | None) -> str:
         return "-"
     if " / " not in column:
         return format_number(value)
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"{value:.2f}" if value < 10 else f"x{value:.0f}"
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
