@@ -14,6 +14,11 @@ from typing import NamedTuple, TextIO
 WIDTH = 80
 
 
+#: Variables of launchers. Open MPI's gives ranks a terminal of its own, and passes what
+#: they print there on to wherever its own output goes.
+_LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+
 class Terminal(NamedTuple):
     """What a stream shows."""
 
@@ -44,10 +49,12 @@ PLAIN = Terminal()
 def of(stream: TextIO | None = None) -> Terminal:
     """The terminal behind a stream (by default sys.stdout), which may be a file as well.
 
-    Nothing is made narrower than 80 characters, and COLUMNS allows more. A set NO_COLOR
-    turns colors off.
+    Nothing is made narrower than 80 characters, and COLUMNS allows more. There are no
+    colors under a launcher, or if NO_COLOR is set.
     """
+    environ = os.environ
     stream = sys.stdout if stream is None else stream
     width = max(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
-    wants_colors = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Terminal(width, wants_colors and stream.isatty())
+    wants_colors = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    is_launched = any(name in environ for name in _LAUNCHED)
+    return Terminal(width, wants_colors and not is_launched and stream.isatty())

@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 import conformance
 import stand_ins
-from environments import APIS, MPIS, ROOT, Environment, mpi_environ, prepare, tools, wheel
+from environments import (
+    APIS,
+    MPIS,
+    ROOT,
+    Environment,
+    mpi_environ,
+    prepare,
+    tools,
+    uv,
+    wheel,
+)
 
 TESTS = ROOT / "tests"
 
@@ -141,7 +151,7 @@ class Run(NamedTuple):
             environ = {**stand_ins.ENVIRON, "LD_LIBRARY_PATH": driver, **environ, **paths}
         if self.folder == "package":
             environ |= {f"WHEEL_{api.upper()}": str(wheel(api)) for api in APIS}
-            environ["TOOLS"] = str(tools())
+            environ |= {"TOOLS": str(tools()), "UV": str(uv())}
             for suite in conformance.SUITES:
                 conformance.fetch(suite.version, conformance.ARCHIVES)
             environ["ARCHIVES"] = str(conformance.ARCHIVES)

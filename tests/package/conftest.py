@@ -1,8 +1,8 @@
 """Tests of what is installed: files, names, types. They need no `mpiexec`.
 
 The runner says where things are: the wheels of both versions (WHEEL_TOKEN, WHEEL_NOTOKEN),
-the environment with mypy and pyright (TOOLS), and the source archives of the original's
-releases (ARCHIVES).
+the environment with mypy and pyright (TOOLS), the installer (UV), and the source archives
+of the original's releases (ARCHIVES).
 """
 
 import os
@@ -28,6 +28,11 @@ def wheels():
 @pytest.fixture(scope="session")
 def tools():
     return path_of("TOOLS") / "bin"
+
+
+@pytest.fixture(scope="session")
+def uv():
+    return path_of("UV")
 
 
 @pytest.fixture(scope="session")

@@ -909,6 +909,8 @@ class Screen(io.StringIO):
         (True, {"NO_COLOR": "1"}, False),
         (True, {"NO_COLOR": ""}, True),
         (True, {"TERM": "dumb"}, False),
+        (True, {"OMPI_COMM_WORLD_RANK": "0"}, False),
+        (True, {"PMI_RANK": "0"}, False),
     ],
 )
 def test_colors(is_terminal, environ, has_colors, monkeypatch):
