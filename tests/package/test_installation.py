@@ -86,11 +86,11 @@ def of_wheel(line, wheels):
         at = words.index("--config-settings")
         api = words[at + 1].removeprefix("api=")
         del words[at : at + 2]
-    places = [re.fullmatch(r"(?:\./?|\S*\.whl)(\[.*\])?", word) for word in words]
-    assert sum(map(bool, places)) == 1, f"what does it install? {line}"
+    sources = [re.fullmatch(r"(?:\./?|\S*\.whl)(\[.*\])?", word) for word in words]
+    assert sum(map(bool, sources)) == 1, f"what does it install? {line}"
     return [
-        f"{wheels[api]}{place[1] or ''}" if place else word
-        for word, place in zip(words, places, strict=True)
+        f"{wheels[api]}{source[1] or ''}" if source else word
+        for word, source in zip(words, sources, strict=True)
     ], wheels[api]
 
 
