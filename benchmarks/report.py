@@ -408,8 +408,8 @@ def environment_of(r: Results) -> str:
     machine: Mapping[str, Any] = r.samples["machine"]
     return (
         f"{machine['processor'].replace('(R)', '')} ({machine['cores']} cores), Linux "
-        f"{machine['system'].partition('-')[0]}, Python {machine['python']}, JAX {machine['jax']}, "
-        f"MPICH {machine['mpich']}"
+        f"{machine['system'].partition('-')[0]}, Python {machine['python']}, "
+        f"JAX {machine['jax']}, MPICH {machine['mpich']}"
     )
 
 
