@@ -1,4 +1,4 @@
-"""The heat of a block traced back in time, on as many processes as there are.
+"""Heat traced back in time: gradient descent through a solver in 3D.
 
     mpiexec -n 2 python examples/heat_3d.py
 
@@ -18,14 +18,17 @@ that JAX takes back through all steps in time, and through the messages. Each pr
 gets the part of this gradient that belongs to its own cells, which is all it needs.
 
 Every process also does all of it alone, without MPI, to compare. With --overlap, the cells
-that need no ghost cells are computed while these travel.
+that need no ghost cells are computed while these travel. The picture needs matplotlib;
+--no-plot does without.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -41,6 +44,9 @@ DT = 0.1  # Euler's scheme is stable up to min(c) / 6
 RATE = 1.0  # heat only spreads: the Hessian of the misfit is about 1 at most
 TOLERANCE = 1e-5
 INNER = np.s_[..., 1:-1, 1:-1, 1:-1]  # without the ghost cells
+NO_MATPLOTLIB = """\
+The picture is drawn by matplotlib, which is not installed: pip install matplotlib (or
+mpi4jax with the extra [examples]). --no-plot runs the program without the picture."""
 Box = tuple[slice, ...]
 
 comm = MPI.COMM_WORLD
@@ -127,38 +133,65 @@ def part(block: Block, box: Box) -> Block:
 
 
 def make_solver(
-    block: Block, steps: int, advance: Callable[[Block], jax.Array]
-) -> Callable[[jax.Array], jax.Array]:
-    """A function that takes the temperature from the beginning to the end."""
+    steps: int, advance: Callable[[Block], jax.Array]
+) -> Callable[[Block], jax.Array]:
+    """A function that takes a block from the beginning to the temperature at the end."""
 
-    def step(temperature: jax.Array, _: None) -> tuple[jax.Array, None]:
-        return advance(block._replace(temperature=temperature)), None
+    def solve(block: Block) -> jax.Array:
+        def step(temperature: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return advance(block._replace(temperature=temperature)), None
 
-    return lambda temperature: jax.lax.scan(step, temperature, length=steps)[0]
+        return jax.lax.scan(step, block.temperature, length=steps)[0]
+
+    return solve
 
 
 def trace_back(
-    solve: Callable[[jax.Array], jax.Array],
+    block: Block,
+    solve: Callable[[Block], jax.Array],
     total: Callable[[jax.Array], jax.Array],
-    truth: jax.Array,
     descents: int,
+    label: str,
 ) -> Outcome:
-    """Measure where the truth ends, and find it again from that."""
-    measured = solve(truth)
+    """Measure where the temperature of a block ends, and find the beginning from that."""
 
-    def misfit(beginning: jax.Array) -> jax.Array:
-        difference = (solve(beginning) - measured)[INNER]
-        return total(jnp.sum(difference**2)) / 2
+    def misfit(beginning: jax.Array, block: Block, measured: jax.Array) -> jax.Array:
+        end = solve(block._replace(temperature=beginning))
+        return total(jnp.sum((end - measured)[INNER] ** 2)) / 2
 
-    def descend(beginning: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        value, gradient = jax.value_and_grad(misfit)(beginning)
+    def descend(
+        beginning: jax.Array, block: Block, measured: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        value, gradient = jax.value_and_grad(misfit)(beginning, block, measured)
         # The surroundings are known: they stay as they are.
-        return beginning.at[INNER].add(-RATE * gradient[INNER]), (value, gradient)
+        return beginning.at[INNER].add(-RATE * gradient[INNER]), value, gradient
 
-    beginning, (misfits, gradients) = jax.lax.scan(
-        descend, jnp.zeros_like(truth), length=descents
-    )
-    return Outcome(misfits, measured, gradients, beginning)
+    measured = jax.jit(solve)(block)
+    beginning = jnp.zeros_like(measured)
+    compiled = jax.jit(descend).lower(beginning, block, measured).compile()
+    misfits, gradients = [], []
+    for _ in progress(descents, label):
+        beginning, value, gradient = compiled(beginning, block, measured)
+        misfits.append(value.item())
+        gradients.append(gradient)
+    return Outcome(jnp.array(misfits), measured, jnp.stack(gradients), beginning)
+
+
+def progress(count: int, label: str) -> Iterator[int]:
+    """Count, while rank 0 says how much is done and how long the rest will take.
+
+    On a terminal, the line is rewritten. Elsewhere, as under mpiexec, there are ten lines.
+    """
+    is_terminal, start, shown = sys.stderr.isatty(), time.perf_counter(), 0
+    for n in range(count):
+        yield n
+        done = 20 * (n + 1) // count
+        if rank == 0 and (is_terminal or done // 2 > shown // 2):
+            left = (time.perf_counter() - start) * (count - n - 1) / (n + 1)
+            line = f"{label} [{'#' * done:20}] {5 * done:3} %, {left:3.0f} s left"
+            end = "\r" if is_terminal and n + 1 < count else "\n"
+            print(line, end=end, file=sys.stderr, flush=True)
+            shown = done
 
 
 def draw(outcome: Outcome, truth: jax.Array, path: str) -> None:
@@ -171,33 +204,42 @@ def draw(outcome: Outcome, truth: jax.Array, path: str) -> None:
     pictures = {
         "end": outcome.end,
         "beginning, found": outcome.beginning,
-        "beginning": truth,
+        "beginning, true": truth,
     }
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
+    # Few inches, so that the text can be read on a phone, too.
+    figure, axes = plt.subplots(1, 3, figsize=(5.4, 2.7), layout="constrained")
     for axis, (name, field) in zip(axes, pictures.items(), strict=True):
         # The plane through the hotter spot.
         plane = field[:, field.shape[1] * 2 // 5, :].T
-        image = axis.imshow(plane, origin="lower", cmap="inferno", vmin=0, vmax=1)
-        axis.set_title(name, loc="left")
-        axis.set_xlabel("x")
+        image = axis.imshow(plane, origin="lower", cmap="YlOrRd", vmin=0, vmax=1)
+        axis.axhline((plane.shape[0] - 1) / 2, color="black", linestyle="--", linewidth=1)
+        axis.set_title(name, fontsize=11)
+        axis.set(xlabel="x", xticks=[], yticks=[])
     axes[0].set_ylabel("z")
-    figure.colorbar(image, ax=axes, label="temperature", shrink=0.8)
-    figure.savefig(path, dpi=130)
+    figure.colorbar(image, ax=axes, label="temperature", location="bottom", aspect=40)
+    figure.suptitle("dashed: the boundary between the two materials", fontsize=10)
+    figure.savefig(path, dpi=200)
     print(f"wrote {path}")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--cells", type=int, nargs=3, default=[23, 19, 17], help="along x, y and z"
+        "--cells", type=int, nargs=3, default=[46, 38, 34], help="along x, y and z"
     )
-    parser.add_argument("--steps", type=int, default=40, help="steps in time")
-    parser.add_argument("--descents", type=int, default=20, help="steps downhill")
+    parser.add_argument("--steps", type=int, default=160, help="steps in time")
+    parser.add_argument("--descents", type=int, default=40, help="steps downhill")
     parser.add_argument(
         "--overlap", action="store_true", help="compute while messages are in flight"
     )
-    parser.add_argument("--output", metavar="PICTURE", help="draw what was found")
-    return parser.parse_args()
+    parser.add_argument("--output", default="heat_3d.png", help="the picture")
+    parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    args = parser.parse_args()
+    if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
+        if rank == 0:
+            print(NO_MATPLOTLIB, file=sys.stderr)
+        sys.exit(2)
+    return args
 
 
 def main() -> int:
@@ -206,42 +248,39 @@ def main() -> int:
     boxes = comm.Create_cart(dims, periods=(False, False, False))
     plan = Plan(boxes, shape=args.cells, corners=False)
     way = advance_meanwhile if args.overlap else exchange_and_advance
-
-    @jax.jit
-    def divided(block: Block) -> Outcome:
-        # Around the block, ghost cells are the surroundings, and stay 0.
-        block = plan.scatter(block)
-        solve = make_solver(block, args.steps, functools.partial(way, plan))
-
-        def total(x: jax.Array) -> jax.Array:
-            return mpi.allreduce(x, op=MPI.SUM, comm=comm)
-
-        misfits, *fields = trace_back(solve, total, block.temperature, args.descents)
-        return Outcome(misfits, *plan.gather(fields))
-
-    @jax.jit
-    def alone(block: Block) -> Outcome:
-        block = Block(*(jnp.pad(field, 1) for field in block))
-        solve = make_solver(block, args.steps, advance)
-        misfits, *fields = trace_back(solve, lambda x: x, block.temperature, args.descents)
-        return Outcome(misfits, *(field[INNER] for field in fields))
-
+    if rank == 0:
+        print(
+            f"{' x '.join(map(str, args.cells))} cells, {size} process{'es' * (size > 1)} "
+            f"({' x '.join(map(str, dims))}), {args.steps} steps in time",
+            flush=True,
+        )
     block = whole_block(args.cells)
-    outcome, expected = jax.device_get((divided(block), alone(block)))
+
+    def total(x: jax.Array) -> jax.Array:
+        return mpi.allreduce(x, op=MPI.SUM, comm=comm)
+
+    # Around the block, ghost cells are the surroundings, and stay 0.
+    own = plan.scatter(block)
+    solve = make_solver(args.steps, functools.partial(way, plan))
+    misfits, *fields = trace_back(own, solve, total, args.descents, "together")
+    outcome = Outcome(misfits, *plan.gather(fields))
+
+    own = Block(*(jnp.pad(field, 1) for field in block))
+    solve = make_solver(args.steps, advance)
+    misfits, *fields = trace_back(own, solve, lambda x: x, args.descents, "alone   ")
+    expected = Outcome(misfits, *(field[INNER] for field in fields))
+
+    outcome, expected = jax.device_get((outcome, expected))
     differences = [
         np.abs(ours - theirs).max() / np.abs(theirs).max()
         for ours, theirs in zip(outcome, expected, strict=True)
     ]
     if rank == 0:
-        print(
-            f"{' x '.join(map(str, args.cells))} cells, {size} process{'es' * (size > 1)} "
-            f"({' x '.join(map(str, dims))}), {args.steps} steps in time"
-        )
         first, last = outcome.misfits[0], outcome.misfits[-1]
         print(f"misfit at first {first:.3g}, in the last step {last:.3g}")
         for name, difference in zip(Outcome._fields, differences, strict=True):
             print(f"largest difference to one process: {difference:.1e} ({name})")
-        if args.output:
+        if not args.no_plot:
             draw(outcome, jax.device_get(block.temperature), args.output)
     return 0 if all(difference <= TOLERANCE for difference in differences) else 1
 

@@ -1,4 +1,4 @@
-"""A small network, trained on all processes by JAX's own means, which go through MPI.
+"""A small network on arrays that JAX shards over the processes.
 
 mpiexec -n 4 python examples/sharded.py
 """

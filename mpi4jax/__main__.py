@@ -118,6 +118,9 @@ def parser() -> argparse.ArgumentParser:
         metavar=("BEGIN", "END"),
         help="only what happens between these seconds of the run",
     )
+    examples = add("examples", "run a program of the gallery, or list them")
+    examples.add_argument("name", metavar="NAME", nargs="?", help="the program to run")
+    examples.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return main
 
 

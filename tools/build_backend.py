@@ -8,8 +8,8 @@ written for by the version of mpi4jax: with tokens (0.7), or without (0.9).
 
 Both numbers stand in Cargo.toml. The packages have the same content, but for the number
 and for what type checkers see at the top level of mpi4jax (`_default_api.pyi`). A source
-archive is built as the version that it is. Wheels also get an SBOM and the licenses of the
-crates in them (crates.py).
+archive is built as the version that it is. Wheels also get the examples, an SBOM and the
+licenses of the crates in them (crates.py).
 """
 
 from __future__ import annotations
@@ -66,10 +66,13 @@ def build_wheel(
 ) -> str:
     build = partial(maturin.build_wheel, config_settings=config_settings)
     version, core = version_for(config_settings), crates.resolve()
+    info = info_folder(version)
     added = {
-        "licenses/THIRD-PARTY.txt": crates.licenses(core),
-        "sboms/mpi4jax.cyclonedx.json": crates.sbom(core, version),
+        f"mpi4jax/examples/{path.name}": path.read_bytes()
+        for path in sorted((ROOT / "examples").glob("*.py"))
     }
+    added[f"{info}licenses/THIRD-PARTY.txt"] = crates.licenses(core)
+    added[f"{info}sboms/mpi4jax.cyclonedx.json"] = crates.sbom(core, version)
     return built(build, wheel_directory, version, added)
 
 
@@ -85,12 +88,16 @@ def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
     return built(build, sdist_directory, version_for(config_settings), {})
 
 
+def info_folder(version: str) -> str:
+    return f"mpi4jax-{version}.dist-info/"
+
+
 def built(
     build: Callable[[str], str], directory: str, version: str, added: Mapping[str, bytes]
 ) -> str:
     """Put what a function builds into a directory, as the version that it is to be.
 
-    A wheel gets more files, by their names in its `.dist-info`.
+    A wheel gets more files, by their names in it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, build(scratch))
@@ -120,8 +127,9 @@ def with_licenses(metadata: bytes, names: list[str]) -> bytes:
 def rewrite_wheel(
     wheel: Path, target: Path, old: str, version: str, added: Mapping[str, bytes]
 ) -> None:
-    before, after = f"mpi4jax-{old}.dist-info/", f"mpi4jax-{version}.dist-info/"
-    texts = [n.removeprefix("licenses/") for n in added if n.startswith("licenses/")]
+    before, after = info_folder(old), info_folder(version)
+    licenses = f"{after}licenses/"
+    texts = [n.removeprefix(licenses) for n in added if n.startswith(licenses)]
     is_notoken = version == crates.versions()["notoken"]
     record = []
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w") as result:
@@ -141,7 +149,7 @@ def rewrite_wheel(
             if info.filename != f"{after}RECORD":
                 add(info, data)
         for name, data in added.items():
-            info = zipfile.ZipInfo(after + name)
+            info = zipfile.ZipInfo(name)
             info.external_attr = 0o100644 << 16
             add(info, data)
         info = zipfile.ZipInfo(f"{after}RECORD")

@@ -253,8 +253,8 @@ def search_path(*folders: Path) -> str:
 def wheel(api: str = APIS[0]) -> Path:
     """The wheel of this checkout, built if its sources have changed."""
     sources = hashlib.sha256(api.encode())
-    packed = "rust mpi4jax tools/build_backend.py tools/crates.py README.md LICENSE"
-    packed += " pyproject.toml Cargo.toml Cargo.lock"
+    packed = "rust mpi4jax examples tools/build_backend.py tools/crates.py README.md"
+    packed += " LICENSE pyproject.toml Cargo.toml Cargo.lock"
     tracked = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", *packed.split()],
         cwd=ROOT,
