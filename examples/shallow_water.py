@@ -42,7 +42,7 @@ SNAPSHOTS = 4
 MASS_TOLERANCE = 1e-5
 NO_MATPLOTLIB = """\
 The picture is drawn by matplotlib, which is not installed: pip install matplotlib (or
-mpi4jax with the extra [examples]). --no-plot, without --profile, runs the program without."""
+mpi4jax with the extra [examples]). --no-plot, without --profile, does without it."""
 
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
@@ -279,9 +279,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     args = parser.parse_args()
     args.no_plot |= args.benchmark
-    if (args.profile or not args.no_plot) and importlib.util.find_spec(
-        "matplotlib"
-    ) is None:
+    draws = args.profile or not args.no_plot
+    if draws and importlib.util.find_spec("matplotlib") is None:
         if rank == 0:
             print(NO_MATPLOTLIB, file=sys.stderr)
         sys.exit(2)
