@@ -4,7 +4,8 @@ import re
 import zlib
 from pathlib import Path
 
-from docutils.nodes import reference
+from docutils.nodes import SkipNode, reference
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.ext.intersphinx import missing_reference
 
 import mpi4jax
@@ -18,7 +19,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
@@ -31,6 +31,7 @@ autodoc_typehints = "signature"
 python_maximum_signature_line_length = 88
 copybutton_prompt_text = "$ "
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"mpi4jax {release}"
 html_static_path = ["_static"]
@@ -134,6 +135,17 @@ def short_names(app, environment, node, text) -> reference | None:
     return missing_reference(app, environment, node, text)
 
 
+def write_formula(writer, node):
+    """Formulas are MathML, which browsers typeset without a script."""
+    is_block = node.tagname == "math_block"
+    element = "div" if is_block else "span"
+    start = writer.starttag(node, element, "", CLASS="math notranslate nohighlight")
+    formula = tex2mathml(node.astext(), as_block=is_block)
+    writer.body.append(f"{start}{formula}</{element}>")
+    raise SkipNode
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("autodoc-process-signature", plain_names)
     app.connect("missing-reference", short_names)

@@ -3,8 +3,9 @@
     python tools/browser.py
 
 Every page, as a phone and as a desktop shows it, in light and dark: no errors, nothing
-wider than the screen, text that can be told from its background. The search has to find
-"halo". Screenshots go to build/screenshots. Playwright drives the machine's Chromium.
+from other sites, nothing wider than the screen, text that can be told from its background.
+The search has to find "halo". Screenshots go to build/screenshots. Playwright drives the
+machine's Chromium.
 """
 
 from __future__ import annotations
@@ -99,15 +100,17 @@ def look(chromium: str) -> list[str]:
                 context = browser.new_context(
                     viewport={"width": width, "height": height}, color_scheme=scheme
                 )
-                # Formulas are typeset by a script that is loaded from elsewhere.
-                context.route(
-                    lambda url: not url.startswith(address), lambda route: route.abort()
-                )
                 tab = context.new_page()
                 where = f"{screen}, {scheme}"
 
                 def note(problem: object, where: str = where) -> None:
                     wrong.append(f"{where}: {problem}")
+
+                def refuse(route: Any, note: Callable[[object], None] = note) -> None:
+                    note(f"{route.request.url} is loaded from elsewhere")
+                    route.abort()
+
+                context.route(lambda url: not url.startswith(address), refuse)
 
                 def check(response: Any, note: Callable[[object], None] = note) -> None:
                     if response.status >= 400:
