@@ -136,7 +136,11 @@ def short_names(app, environment, node, text) -> reference | None:
 
 
 def write_formula(writer, node):
-    """Formulas are MathML, which browsers typeset without a script."""
+    """Formulas are MathML, which browsers typeset without a script.
+
+    An index of an accented letter is written as in `\\dot{x}{}_r`: right after the accent,
+    docutils would put it below the letter.
+    """
     is_block = node.tagname == "math_block"
     element = "div" if is_block else "span"
     start = writer.starttag(node, element, "", CLASS="math notranslate nohighlight")
