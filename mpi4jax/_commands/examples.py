@@ -55,8 +55,8 @@ def listing(examples: dict[str, Path]) -> str:
         [
             *lines,
             "",
-            "mpiexec -n 2 python -m mpi4jax examples NAME [ARGUMENTS]   runs one",
-            "python -m mpi4jax examples NAME --help                     its arguments",
-            f"The programs are in {folder}",
+            "run one:        mpiexec -n 2 python -m mpi4jax examples NAME [ARGUMENTS]",
+            "its arguments:  python -m mpi4jax examples NAME --help",
+            f"the programs:   {folder}",
         ]
     )

@@ -40,6 +40,17 @@ def linked(root):
     return {(name, version): terms for name, version, terms in crates}
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_examples(api, wheels, root):
+    """`python -m mpi4jax examples` runs them from there."""
+    paths = sorted((root / "examples").glob("*.py"))
+    with zipfile.ZipFile(wheels[api]) as archive:
+        names = [n for n in archive.namelist() if n.startswith("mpi4jax/examples/")]
+        assert names == [f"mpi4jax/examples/{path.name}" for path in paths]
+        for name, path in zip(names, paths, strict=True):
+            assert archive.read(name) == path.read_bytes()
+
+
 def test_sbom(files, linked):
     sbom = json.loads(files["sboms/mpi4jax.cyclonedx.json"])
     version = message_from_bytes(files["METADATA"])["Version"]

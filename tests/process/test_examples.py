@@ -1,0 +1,109 @@
+"""The programs of the gallery, as `python -m mpi4jax examples` runs them."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from processes import run
+
+from mpi4jax._commands import examples
+
+FILES = examples.files()
+#: Short runs, and what they print at the end.
+RUNS = {
+    "data_parallel": ((), "same on all ranks: True"),
+    "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
+    "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
+    "sharded": ((), "own weights"),
+}
+DRAWING = ("heat_3d", "shallow_water")
+
+
+def command(*arguments, **options):
+    return run("-P", "-m", "mpi4jax", "examples", *arguments, timeout=600, **options)
+
+
+def test_listing():
+    done = command(ranks=2)
+    assert done.returncode == 0, done.stderr
+    listed = re.findall(r"^(\w+)  +(\w.*\.)$", done.stdout, re.MULTILINE)
+    assert [name for name, _ in listed] == [*FILES] == [*RUNS]
+    assert max(map(len, done.stdout.partition("the programs")[0].splitlines())) <= 80
+    folder = Path(re.search(r"^the programs: +(.*)$", done.stdout, re.M)[1])
+    for name, purpose in listed:
+        assert (folder / f"{name}.py").read_text().startswith(f'"""{purpose}\n')
+
+
+def test_unknown_name():
+    done = command("heat", ranks=2)
+    assert done.returncode == 1
+    names = ", ".join(FILES)
+    assert done.stderr.count(f"no example 'heat', expected one of: {names}\n") == 1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_run(name, tmp_path):
+    arguments, end = RUNS[name]
+    no_plot = ["--no-plot"] * (name in DRAWING)
+    done = command(name, *arguments, *no_plot, ranks=2, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert end in done.stdout
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_picture_and_progress(name, tmp_path):
+    arguments, _ = RUNS[name]
+    done = command(name, *arguments, "--output=picture.png", ranks=2, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "wrote picture.png" in done.stdout
+    shares = re.findall(r"^\w+ +\[#+ *\] +(\d+) %, +\d+ s left$", done.stderr, re.M)
+    # heat_3d does everything twice: on all processes together, and on each alone.
+    bars = 2 if name == "heat_3d" else 1
+    assert [*map(int, shares)] == [*range(10, 101, 10)] * bars
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_without_matplotlib(name, launch):
+    """The program says so before it computes anything, and once."""
+    code = f"""
+        import sys
+        sys.modules["matplotlib"] = None
+        from mpi4jax.__main__ import main
+        main(["examples", {name!r}])
+    """
+    done = launch(code, ranks=2)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.strip() == ""
+    assert done.stderr.count("which is not installed: pip install matplotlib") == 1
+    assert "--no-plot" in done.stderr
+
+
+def test_progress_on_a_terminal(monkeypatch, capsys):
+    """The line is rewritten until the last one."""
+    monkeypatch.syspath_prepend(FILES["heat_3d"].parent)
+    import heat_3d
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert [*heat_3d.progress(3, "alone")] == [0, 1, 2]
+    lines = re.sub(r" +\d+ s left", "", capsys.readouterr().err)
+    assert lines == (
+        f"alone [{'#' * 6:20}]  30 %,\ralone [{'#' * 13:20}]  65 %,\r"
+        f"alone [{'#' * 20}] 100 %,\n"
+    )
+
+
+def test_progress_is_one_function():
+    """Each program is a file that stands alone, so two have the function."""
+    functions = [
+        next(
+            ast.unparse(node)
+            for node in ast.parse(FILES[name].read_text()).body
+            if isinstance(node, ast.FunctionDef) and node.name == "progress"
+        )
+        for name in DRAWING
+    ]
+    assert functions[0] == functions[1]
