@@ -1,4 +1,4 @@
-"""Heat traced back in time: gradient descent through a solver in 3D.
+"""Heat traced back in time: gradient descent through a 3D solver.
 
     mpiexec -n 2 python examples/heat_3d.py
 
