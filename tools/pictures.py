@@ -2,12 +2,15 @@
 
     python tools/pictures.py [name ...]
 
-Writes into docs/pictures. Timelines are drawn from traces (MPI4JAX_TRACE).
+Writes into docs/pictures. Timelines are drawn from traces (MPI4JAX_TRACE); other programs
+on the machine would show in them. Text can be read where a picture is 360 pixels wide.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,7 +93,7 @@ def heat_3d() -> None:
     path = FOLDER / "heat_3d.png"
     run("examples/heat_3d.py", "--output", str(path))
     smaller(path)
-    draw("heat_3d", events_of("examples/heat_3d.py"), 14)
+    draw("heat_3d", events_of("examples/heat_3d.py", "--no-plot"), 14)
 
 
 def data_parallel() -> None:
@@ -109,48 +112,22 @@ def flight() -> None:
 
 
 def tutorial() -> None:
-    """The program of the tutorial, and its picture."""
-    import re
-
+    """The program of the tutorial, which draws its picture."""
     page = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    path = FOLDER / "tutorial.png"
-    plot = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tools")!r})
-end = plan.gather(wave)
-if rank == 0:
-    from pictures import panels
-    names = "the drop", "the wave at the end", "the drop found from it"
-    panels({str(path)!r}, dict(zip(names, (whole_drop, end, found_drop))), "RdBu_r")
-"""
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
-        program.write("\n".join(blocks) + plot)
-        program.flush()
-        run(program.name)
+    blocks = re.findall(r"^```python.*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
+        program.write_text("\n".join([f"import os; os.chdir({folder!r})", *blocks]))
+        run(str(program))
+        (picture,) = Path(folder).glob("*.png")
+        smaller(picture)
+        shutil.copy(picture, FOLDER / "tutorial.png")
 
 
 #: Readable on white and on black.
 GRAY = "#7f868d"
+WAITING = "#b4bcc4"
 COLORS = ("#1f77b4", "#e8833a", "#4f9d69", "#9467bd", "#c44e52")
-
-
-def panels(path: str, fields: dict, colors: str) -> None:
-    """Fields beside each other, each with colours of its own range."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    figure, axes = plt.subplots(1, len(fields), figsize=(9, 2.6), layout="constrained")
-    for axis, (name, field) in zip(axes, fields.items(), strict=True):
-        largest = np.abs(field).max()
-        axis.imshow(np.asarray(field).T, cmap=colors, vmin=-largest, vmax=largest)
-        axis.set_title(name, fontsize=10, color=GRAY)
-        axis.set_xticks([])
-        axis.set_yticks([])
-    figure.savefig(path, dpi=110, transparent=True)
 
 
 def undisturbed(flights: list[dict]) -> tuple[float, float]:
@@ -196,7 +173,7 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
         begin, end = begin - 0.02 * (end - begin), end - 0.005 * (end - begin)
 
     figure, axis = plt.subplots(
-        figsize=(9, 0.75 + 0.62 * len(ranks)), layout="constrained", facecolor="none"
+        figsize=(5.4, 0.8 + 0.45 * len(ranks)), layout="constrained", facecolor="none"
     )
     labels: dict[str, str] = {}
 
@@ -213,7 +190,7 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
             labels.setdefault(operation, COLORS[len(labels) % len(COLORS)])
             bar(event, 0.15, 0.55, color=labels[operation], label=operation)
     for event in waits:
-        bar(event, 0.15, 0.55, color="white", alpha=0.55, linewidth=0)
+        bar(event, 0.15, 0.55, color=WAITING, linewidth=0, label="waits")
     for flight in flights:
         bar(flight, 0.78, 0.07, color=GRAY, label="in flight")
     if calls is None:
@@ -244,10 +221,12 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
         ncols=len(handles),
         frameon=False,
         labelcolor=GRAY,
-        fontsize=9,
+        fontsize=11,
+        columnspacing=1,
+        handlelength=1,
     )
     suffix = "" if calls is None else "_timeline"
-    figure.savefig(FOLDER / f"{name}{suffix}.png", dpi=110, transparent=True)
+    figure.savefig(FOLDER / f"{name}{suffix}.png", dpi=200, transparent=True)
 
 
 PICTURES: dict[str, Callable[[], None]] = {
