@@ -18,7 +18,7 @@ from environments import ROOT
 OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
 NEW = ("unshare", *OWN, "--fork", "--mount-proc", "--kill-child")
 #: Names the folder of the cluster, on its login node.
-FOLDER = "MPI4JAX_TEST_HOSTS"
+FOLDER = "TEST_HOSTS"
 #: Seconds for a host to start.
 PATIENCE = 20
 BRIDGE, LOGIN = "hosts", "login"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4jax import _core
 
-from .environment import settings
+from .environment import settings, warn_of_unknown_variables
 from .forks import at_exit
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
@@ -13,6 +13,7 @@ from .traces import eager_lines, profile, writer
 from .watch import ending
 from .xla import dispatch, flush, jax_compat
 
+warn_of_unknown_variables()
 jax_compat.check_jax_version()
 jax_compat.avoid_broken_cache()
 binding.load()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -35,9 +37,21 @@ def is_falsy(value: str) -> bool:
     return value.lower() in FALSY
 
 
+_PREFIX = "MPI4JAX_"
+
+#: All variables: those that were read, and that of the original's build.
+_known = {"MPI4JAX_BUILD_MPICC"}
+
+
+def _get(name: str) -> str:
+    """The variable `name`, empty if it is not set."""
+    _known.add(name)
+    return os.environ.get(name, "")
+
+
 def _read(name: str, convert: Callable[[str], T | None], expected: str) -> T | None:
     """The variable `name`, converted, None if it is not set (or empty)."""
-    value = os.environ.get(name)
+    value = _get(name)
     if not value:
         return None
     converted = convert(value)
@@ -89,7 +103,7 @@ def seconds(name: str) -> float | None:
 def folder(name: str) -> str | None:
     """The variable `name`, which is a folder, None if it is off."""
 
-    value = os.environ.get(name, "")
+    value = _get(name)
     if is_falsy(value):
         return None
     expected = f"a folder (./{value} for one of this name)"
@@ -143,6 +157,30 @@ def read_settings() -> Settings:
         trace=folder("MPI4JAX_TRACE"),
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
     )
+
+
+def unknown_variables() -> list[str]:
+    """A sentence on each variable of the environment that looks like one, and is none."""
+    endings = [name.removeprefix(_PREFIX) for name in _known]
+    sentences = []
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in _known:
+            nearest = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
+            hint = "".join(f". Did you mean {_PREFIX}{ending}?" for ending in nearest)
+            sentences.append(f"mpi4jax has no environment variable {name}{hint}")
+    return sentences
+
+
+def warn_of_unknown_variables() -> None:
+    """Warn of variables that have no effect, on the first process as far as is known."""
+    sentences = unknown_variables()
+    if sentences:
+        # It knows launchers, and imports nothing of ours.
+        from mpi4jax._commands import launcher
+
+        if launcher.is_first():
+            for sentence in sentences:
+                warnings.warn(sentence, stacklevel=3)
 
 
 #: The settings when mpi4jax was imported.

@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from mpi4jax._internal.arguments.checks import check
+from mpi4jax._internal.arguments.checks import TRACER_HINT, accepts
+from mpi4jax._internal.xla.jax_compat import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,6 +16,17 @@ Types = type | tuple[type, ...] | list[type]
 
 def _classes(expected: Types) -> tuple[type, ...]:
     return (expected,) if isinstance(expected, type) else tuple(expected)
+
+
+def _check(function: str, argument: str, expected: tuple[type, ...], value: object) -> None:
+    if any(accepts(value, each) for each in expected):
+        return
+    names = list(dict.fromkeys(each.__qualname__ for each in expected))
+    hint = f"\n\n{TRACER_HINT}" if isinstance(value, Tracer) else ""
+    raise TypeError(
+        f'{function} got unexpected type for argument "{argument}" '
+        f"(expected: {names[0] if len(names) == 1 else names}, got: {type(value)}).{hint}"
+    )
 
 
 def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -46,7 +58,7 @@ def enforce_types(**types: Types) -> Callable[[Callable[P, R]], Callable[P, R]]:
             arguments = dict(zip(parameters, args, strict=False)) | kwargs
             for argument, expected in classes.items():
                 if argument in arguments:
-                    check(name, argument, expected, arguments[argument])
+                    _check(name, argument, expected, arguments[argument])
             return function(*args, **kwargs)
 
         return checked

@@ -207,8 +207,7 @@ def test_prepare_gpu_after_the_import(start):
         ),
         (
             PREPARED.format(device="'cuda:0'"),
-            'TypeError: mpi4jax.prepare_gpu got unexpected type for argument "device" '
-            "(expected: integer, got: <class 'str'>).",
+            "TypeError: mpi4jax.prepare_gpu: `device` must be an integer, not 'cuda:0'",
         ),
         (
             PREPARED.format(device=7),

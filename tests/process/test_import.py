@@ -230,6 +230,46 @@ def test_environment_variables(launch):
     assert re.fullmatch(r"r0 \| \w{8} \| MPI_Allreduce with 3 items", lines[0])
 
 
+UNKNOWN = r"UserWarning: mpi4jax has no environment variable {}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MPI4JAX_TIMEOT", r"MPI4JAX_TIMEOT\. Did you mean MPI4JAX_TIMEOUT\?\n"),
+        ("MPI4JAX_HANG_REPORTS", r".*REPORTS\. Did you mean MPI4JAX_HANG_REPORT\?\n"),
+        ("MPI4JAX_XYZ", r"MPI4JAX_XYZ\n"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_unknown_environment_variable(launch, name, text, ranks):
+    """Said once: of several ranks by the first."""
+    done = launch("import mpi4jax", ranks, **{name: "1"})
+    assert done.returncode == 0
+    assert len(re.findall(UNKNOWN.format(text), done.stderr)) == 1, done.stderr
+    assert done.stderr.count("UserWarning") == 1, done.stderr
+
+
+def test_known_environment_variables(launch):
+    """Nothing is said of those of the page on them, nor of other packages' ones."""
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    names = re.findall(r"^\| `(MPI4JAX_\w+)`", page, re.MULTILINE)
+    variables = dict.fromkeys([*names, "MPI4JAXX", "MPI4PY_RC"], "")
+    done = launch(
+        """
+        import warnings
+        warnings.simplefilter("error")
+        import mpi4jax
+        from mpi4jax._internal import environment
+        print(*sorted(environment._known))
+        """,
+        ranks=0,
+        **variables,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == sorted(names)
+
+
 @pytest.mark.parametrize(("version", "warns"), [("99.1.0", True), ("0.6.0", False)])
 def test_warning_about_newer_jax(launch, version, warns):
     done = launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -21,6 +22,11 @@ ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 #: The types of which every instance can be sent or is refused by JAX whenever it is passed.
 #: Types of arrays are added as they are met.
 PLAIN_TYPES: set[type] = {bool, int, float, complex}
+
+TRACER_HINT = (
+    "An abstract tracer was passed where a concrete value is expected. Try using the "
+    "static_argnums argument of jax.jit."
+)
 
 
 def array(function: str, argument: str, value: Any) -> Any:
@@ -50,7 +56,7 @@ def array(function: str, argument: str, value: Any) -> Any:
         return value
     if hasattr(value, "__jax_array__"):
         return array(function, argument, value.__jax_array__())
-    reject(function, argument, "array or number", value)
+    reject(function, argument, "an array or a number", value)
 
 
 def accepts(value: Any, expected: type) -> bool:
@@ -60,47 +66,57 @@ def accepts(value: Any, expected: type) -> bool:
     return isinstance(value, expected)
 
 
+def in_words(value: Any) -> str:
+    """A value in a text: simple ones as they are written, others by what they are."""
+    if isinstance(value, (jax.Array, np.ndarray)):
+        kind = "a traced array" if isinstance(value, Tracer) else "an array"
+        return f"{kind} of type {value.dtype} and shape {value.shape}"
+    name = getattr(value, "__name__", None)
+    if callable(value) and isinstance(name, str):
+        return f"the {'class' if isinstance(value, type) else 'function'} {name}"
+    of_type = type(value)
+    if of_type.__module__ in ("builtins", "numpy") and of_type is not object:
+        return reprlib.repr(value)
+    return f"an object of type {of_type.__module__}.{of_type.__qualname__}"
+
+
 def reject(
-    function: str, argument: str, types: tuple[type, ...] | str, value: Any, hint: str = ""
+    function: str, argument: str, expected: str, value: Any, hint: str = ""
 ) -> NoReturn:
     """Raise the TypeError for an argument of the wrong type.
 
-    `types` are the expected ones, or a description of them, and a hint may say more.
+    It says what was expected, and a hint may say more.
     """
-    expected: Any = types
-    if not isinstance(types, str):
-        names = list(dict.fromkeys(t.__qualname__ for t in types))
-        expected = names[0] if len(names) == 1 else names
     if hint:
-        hint = f" {hint}"
+        hint = f". {hint}"
     elif isinstance(value, Tracer):
-        hint = (
-            "\n\nAn abstract tracer was passed where a concrete value is expected. "
-            "Try using the static_argnums argument of jax.jit."
-        )
+        hint = f"\n\n{TRACER_HINT}"
     raise TypeError(
-        f'{function} got unexpected type for argument "{argument}" '
-        f"(expected: {expected}, got: {type(value)}).{hint}"
+        f"{function}: `{argument}` must be {expected}, not {in_words(value)}{hint}"
     )
 
 
 def check_callable(function: str, argument: str, value: Any, parameters: str) -> None:
     """Raise TypeError if an argument is not one that can be called."""
     if not callable(value):
-        hint = f"Pass a function of {parameters}, such as a lambda."
-        reject(function, argument, "function", value, hint)
+        reject(function, argument, f"a function of {parameters}", value)
 
 
-def check(function: str, argument: str, types: tuple[type, ...], value: Any) -> None:
-    """Raise TypeError if an argument of `function` is not of one of these types."""
-    if not any(accepts(value, expected) for expected in types):
-        reject(function, argument, types, value)
+def check(
+    function: str, argument: str, types: tuple[type, ...], expected: str, value: Any
+) -> None:
+    """Raise TypeError if an argument of `function` is not of one of these types.
+
+    The types are `expected` in words.
+    """
+    if not any(accepts(value, each) for each in types):
+        reject(function, argument, expected, value)
 
 
 def integer(function: str, argument: str, value: Any) -> int:
     """An argument that has to be an integer, of Python's or NumPy's, but no bool."""
     if type(value) is not int:
-        check(function, argument, (np.integer,), value)
+        check(function, argument, (np.integer,), "an integer", value)
     return int(value)
 
 

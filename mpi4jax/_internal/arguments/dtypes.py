@@ -98,10 +98,12 @@ def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "
     allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
         of_argument = f' for argument "{argument}"' if argument else ""
+        supported = (
+            f"for {', '.join(allowed)}" if allowed else "not supported for JAX arrays"
+        )
         raise TypeError(
             f"{function} got an array of type {dtype}{of_argument} for "
-            f"op=MPI.{OPERATORS[op_number]}, "
-            f"which is for {', '.join(allowed) or 'no type of JAX'}"
+            f"op=MPI.{OPERATORS[op_number]}, which is {supported}"
         )
 
 

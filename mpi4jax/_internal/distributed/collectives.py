@@ -51,7 +51,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
 
     """
     global _comm
-    check(_NAME, "comm", COMM, comm)
+    check(_NAME, "comm", *COMM, comm)
     comm = MPI.COMM_WORLD if comm is None else unpack_hashable(comm)
     _agree(comm, _problem())
     _comm = comm.Dup()

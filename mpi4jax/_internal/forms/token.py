@@ -119,7 +119,7 @@ def tie(value: T, token: Token) -> T:
         The value, unchanged.
 
     """
-    check("tie", "token", (LinearToken,), token)
+    check("tie", "token", (LinearToken,), "one of mpi4jax.create_token()", token)
     linear_token: Any = token
     # The leaf has no elements.
     zero = jnp.sum(linear_token.leaf)
@@ -137,7 +137,11 @@ jax.tree_util.register_pytree_node(
     EmptyToken, lambda _: ((), None), lambda *_: _EMPTY_TOKEN
 )
 
-TOKEN_TYPES = (type(None), EmptyToken, LinearToken, jax_compat.Token, Tracer)
+#: The types of tokens that operations take, and these types in words.
+TOKEN = (
+    (type(None), EmptyToken, LinearToken, jax_compat.Token, Tracer),
+    "a token that an operation has returned, or None",
+)
 
 
 class NotSet:
@@ -172,6 +176,18 @@ def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
     )
 
 
+def refuse_pair(function: str, argument: str, x: Any) -> None:
+    """Explain to programs without tokens why they got a tuple of a result and a token."""
+    if type(x) is tuple and len(x) == 2 and isinstance(x[1], (EmptyToken, LinearToken)):
+        raise TypeError(
+            f"{function}: `{argument}` must be an array or a tree of arrays, not a pair "
+            "(result, token). In the API of mpi4jax<0.8, operations return such pairs:\n"
+            "    result, token = mpi4jax.allgather(x)\n"
+            "For programs without tokens, import mpi4jax.notoken in place of mpi4jax, "
+            "install mpi4jax>=0.9, or set the environment variable MPI4JAX_API=notoken"
+        )
+
+
 def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
     """Make the form without tokens of an operation. It explains why it takes none."""
 
@@ -204,7 +220,7 @@ def with_tokens(
         if token is None:
             token = _EMPTY_TOKEN
         else:
-            check(function.__name__, "token", TOKEN_TYPES, token)
+            check(function.__name__, "token", *TOKEN, token)
         if linear is not None and type(token) is LinearToken:
             return linear(token, *args, **kwargs)
         result = function(*args, **kwargs)
@@ -224,7 +240,7 @@ def with_optional_token(function: Callable[..., Any]) -> Callable[..., Any]:
     def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
         if token is None:
             return function(*args, **kwargs)
-        check(function.__name__, "token", TOKEN_TYPES, token)
+        check(function.__name__, "token", *TOKEN, token)
         return function(*args, **kwargs), token
 
     with_token.__doc__ = _describe(function.__doc__ or "", _describe_optional_pair)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -27,6 +28,9 @@ from .whole import FieldAxis, gather_field, scatter_field
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: How many points neighboring parts have in common, at most: n cells have n + 1 faces.
+MOST_SHARED = 1
 
 
 class Plan:
@@ -53,8 +57,8 @@ class Plan:
 
     A field may have any type, and additional axes. Its size along a divided axis is the
     number of own cells plus that of ghost cells. If the plan knows the shape, a field may
-    also be staggered: it has one more point than cells, for example. The points at the ends
-    of a part then also belong to the neighbors, which must have the same values there.
+    also be staggered: it has one more point than cells. The points at the ends of a part
+    then also belong to the neighbors, which must have the same values there.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Plan:
         corners: bool = True,
     ) -> None:
         if not isinstance(comm, MPI.Comm):
-            reject("halo.Plan", "comm", (MPI.Cartcomm,), comm)
+            reject("halo.Plan", "comm", "a communicator of comm.Create_cart(...)", comm)
         self._communicator = handles.communicator("halo.Plan", comm)
         if comm.Get_topology() != MPI.CART:
             raise ValueError(
@@ -210,6 +214,9 @@ class Plan:
                 for (_, x), of_field, is_used in zip(leaves, axes, is_array, strict=True)
             ]
 
+        if self._communicator.rank == (root or 0):
+            for name, x in leaves:
+                _warn_of_narrowing(name, x)
         arrays = [jnp.asarray(x) for _, x in itertools.compress(leaves, is_array)]
         return structure.unflatten(_jit_once(scatter)(arrays))
 
@@ -351,14 +358,13 @@ class Plan:
             shared = 0
             if axis.cells is not None:
                 shared = size - len(axis.own_part()) - axis.lower - axis.upper
-            if shared < 0:
-                count = len(axis.own_part())
-                raise ValueError(
-                    f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
-                    f"`{name}`, expected at least {count + axis.lower + axis.upper} "
-                    f"points along axis {axis.position}: {count} cells of this process, "
-                    f"with {axis.lower} and {axis.upper} ghost cells"
-                )
+                if not 0 <= shared <= MOST_SHARED:
+                    count, ghosts = len(axis.own_part()), axis.lower + axis.upper
+                    raise ValueError(
+                        f"{_expected(function, name, x, count + ghosts, axis)}: {count} "
+                        f"cells of this process, with {axis.lower} and {axis.upper} ghost "
+                        "cells"
+                    )
             own = size - axis.lower - axis.upper
             has_neighbors = axis.processes > 1 or axis.is_periodic
             if own < (max(axis.lower, axis.upper) + shared) * has_neighbors:
@@ -410,11 +416,8 @@ class Plan:
             self.axes, self._positions(len(jnp.shape(x))), sizes, strict=True
         ):
             cells = size if axis.cells is None else axis.cells
-            if size < cells:
-                raise ValueError(
-                    f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for "
-                    f"`{name}`, expected at least {cells} points along axis {axis.position}"
-                )
+            if not cells <= size <= cells + MOST_SHARED:
+                raise ValueError(_expected(function, name, x, cells, axis))
             axes.append(FieldAxis(axis, position, cells, size - cells))
         return axes
 
@@ -429,10 +432,38 @@ class Plan:
         return axes
 
 
+def _expected(function: str, name: str, x: Any, points: int, axis: Axis) -> str:
+    """The error for a field whose size is not that of so many cells, nor of their faces."""
+    return (
+        f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for `{name}`, expected "
+        f"{points} points along axis {axis.position}, or {points + MOST_SHARED} of a "
+        "staggered field"
+    )
+
+
 def _flatten(fields: Any) -> tuple[list[tuple[str, Any]], Any]:
     """The leaves of a tree, each with its name in errors, and the structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
     return [(f"fields{jax.tree_util.keystr(path)}", x) for path, x in pairs], structure
+
+
+def _warn_of_narrowing(name: str, x: Any) -> None:
+    """Warn once of a field that loses half of its digits, as JAX has them."""
+    if isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.inexact):
+        dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+        if dtype.itemsize < x.dtype.itemsize and dtype not in _narrowed:
+            _narrowed.add(dtype)
+            warnings.warn(
+                f"halo.Plan.scatter got a {x.dtype} array for `{name}`, and makes it "
+                f"{dtype}, as JAX has 64-bit types off. Turn them on at the start of the "
+                'program by jax.config.update("jax_enable_x64", True), or by the '
+                f"environment variable JAX_ENABLE_X64=1, or pass x.astype({str(dtype)!r})",
+                stacklevel=5,
+            )
+
+
+#: The types that users were warned of.
+_narrowed: set[Any] = set()
 
 
 def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
@@ -452,7 +483,7 @@ def _integers(
     argument: str, values: Any, count: int, minimum: int | None = None
 ) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
-        reject("halo.Plan", argument, (Sequence,), values)
+        reject("halo.Plan", argument, "a sequence of integers", values)
     integers = tuple(integer("halo.Plan", argument, value) for value in values)
     is_too_small = minimum is not None and min(integers, default=minimum) < minimum
     if len(integers) != count or is_too_small:

@@ -29,10 +29,13 @@ from ..xla.flush import flush
 from . import device
 from .topology import Neighbors, neighbors_of
 
-#: The types of the arguments that stand for MPI objects.
-COMM = (type(None), MPI.Intracomm, HashableMPIType)
-OP = (MPI.Op, HashableMPIType)
-STATUS = (type(None), MPI.Status, HashableMPIType)
+#: The types of the arguments that stand for MPI objects, and these types in words.
+COMM = (
+    (type(None), MPI.Intracomm, HashableMPIType),
+    "an MPI communicator such as MPI.COMM_WORLD, or None",
+)
+OP = (MPI.Op, HashableMPIType), "an MPI operator such as MPI.SUM"
+STATUS = (type(None), MPI.Status, HashableMPIType), "an MPI.Status or None"
 
 
 class Communicator:
@@ -215,7 +218,7 @@ def _unwrap_comm(function: str, comm: Any) -> MPI.Intracomm:
         elif not isinstance(comm, MPI.Intracomm):
             hint = "Pass MPI.Intracomm(comm)."
     if hint or not isinstance(comm, MPI.Intracomm):
-        reject(function, "comm", COMM, comm, hint)
+        reject(function, "comm", COMM[1], comm, hint)
     return comm
 
 
@@ -234,7 +237,7 @@ def operator_number(function: str, op: Any) -> int:
 
 def _find_operator(function: str, op: Any) -> int:
     """The number of an `op` that is new, wrapped, or no operator at all."""
-    check(function, "op", OP, op)
+    check(function, "op", *OP, op)
     op = unpack_hashable(op)
     op_number = _op_numbers.get(_handleof(op))
     if op_number is not None:
@@ -268,7 +271,7 @@ def status_number(function: str, status: Any) -> int:
     """The number of a status that a compiled program fills whenever it runs."""
     if status is None:
         return NO_STATUS
-    check(function, "status", STATUS, status)
+    check(function, "status", *STATUS, status)
     status = unpack_hashable(status)
     address = MPI._addressof(status)
     if address not in _status_numbers:
@@ -280,7 +283,7 @@ def status_number(function: str, status: Any) -> int:
 
 def borrow_status_number(function: str, status: Any) -> int:
     """A number for a status that is filled once, and is then to be returned."""
-    check(function, "status", STATUS, status)
+    check(function, "status", *STATUS, status)
     free = _free_status_numbers
     status_number = free.pop() if free else next(_next_status_number)
     _core.set_status(status_number, MPI._addressof(unpack_hashable(status)))

@@ -35,7 +35,7 @@ def nonblocking(function: Callable[..., Any]) -> Callable[..., Request[Any]]:
         except (TypeError, ValueError) as error:
             # Name the function that the user has called, with a capital if there is one.
             text, *others = error.args or ("",)
-            if str(text).lower().startswith(f"{blocking.__name__} "):
+            if re.match(rf"{blocking.__name__}[ :]", str(text), re.IGNORECASE):
                 called = name if text[0].islower() else name.capitalize()
                 error.args = (called + text[len(blocking.__name__) :], *others)
             raise

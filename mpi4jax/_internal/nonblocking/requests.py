@@ -226,7 +226,7 @@ def wait(request: Request[T]) -> T:
 
     """
     if not isinstance(request, Request):
-        reject("wait", "request", (Request,), request)
+        reject("wait", "request", "what a nonblocking operation has returned", request)
     return request._wait()
 
 

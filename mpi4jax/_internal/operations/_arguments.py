@@ -132,7 +132,7 @@ def row_counts(
 ) -> tuple[int, ...]:
     """The number of rows that each of so many members sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
-        reject(function, argument, (Sequence, np.ndarray), counts)
+        reject(function, argument, "a sequence of integers", counts)
     counts = tuple(integer(function, argument, count) for count in counts)
     if len(counts) != size or min(counts, default=0) < 0:
         raise ValueError(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype, check_reduction
 from ..environment import settings
+from ..forms.token import refuse_pair
 from ..layout.packing import Tree, is_tree
 from ..mpi.handles import Communicator
 from ._declaration import Declaration, get_operation
@@ -28,6 +29,8 @@ def call_with_trees(
     in place of each tree, and the parameters. Numbers of rows are those of all leaves.
     """
     first_count = len(operands) - operation.count_operands
+    for name, x in zip(operation.operands, operands, strict=True):
+        refuse_pair(operation.name, name, x)
     pairs = zip(operation.operands, operands[:first_count], strict=False)
     trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
     try:

@@ -225,16 +225,20 @@ def test_wildcards_have_no_way_back():
             r"got \[0\] for argument `source`, expected a rank, or ",
         ),
         ({"dest": {"a": 0}}, ValueError, r"with which the tree in `sendbuf` begins: "),
-        ({"source": None}, TypeError, 'unexpected type for argument "source"'),
-        ({"dest": [0, 1.5]}, TypeError, 'unexpected type for argument "dest"'),
+        ({"source": None}, TypeError, "`source` must be an integer, not None$"),
+        ({"dest": [0, 1.5]}, TypeError, "`dest` must be an integer, not 1.5$"),
         (
             {"sendtag": [1]},
             ValueError,
             "expected a tag, or a tree of tags like that of ranks",
         ),
-        ({"recvtag": "a"}, TypeError, 'unexpected type for argument "recvtag"'),
-        ({"sendbuf": [1.0, "a"]}, TypeError, r'type for argument "sendbuf\[1\]"'),
-        ({"comm": 3}, TypeError, 'unexpected type for argument "comm"'),
+        ({"recvtag": "a"}, TypeError, "`recvtag` must be an integer, not 'a'$"),
+        (
+            {"sendbuf": [1.0, "a"]},
+            TypeError,
+            r"`sendbuf\[1\]` must be an array or a number",
+        ),
+        ({"comm": 3}, TypeError, "`comm` must be an MPI communicator such as .*, not 3$"),
     ],
 )
 def test_errors(arguments, error, text):

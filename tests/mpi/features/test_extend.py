@@ -257,11 +257,11 @@ def test_names_of_operators_are_those_of_mpi():
 
 def test_wrong_arguments():
     with pytest.raises(
-        TypeError, match='communicator_number got unexpected type for argument "comm"'
+        TypeError, match="communicator_number: `comm` must be an MPI communicator such as"
     ):
         extend.communicator_number(3)
     with pytest.raises(
-        TypeError, match='operator_number got unexpected type for argument "op"'
+        TypeError, match="operator_number: `op` must be an MPI operator .* the function sum"
     ):
         extend.operator_number(sum)
 

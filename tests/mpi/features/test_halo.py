@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 import sys
+import warnings
 from collections import Counter
 
 import jax
@@ -15,6 +16,7 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import diagnostics
 from mpi4jax._internal.halo import copies
+from mpi4jax._internal.halo import plan as plan_module
 from mpi4jax._internal.mpi import device
 from mpi4jax.halo import Plan
 
@@ -398,6 +400,45 @@ def test_a_whole_field_that_others_have_no_more():
     np.testing.assert_array_equal(part, expected)
 
 
+@pytest.fixture
+def x32():
+    """JAX without 64-bit types, and nobody who was warned of them."""
+    jax.config.update("jax_enable_x64", False)
+    plan_module._narrowed.clear()
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
+def test_64_bits_that_are_lost_are_said_once(x32):
+    """By the process that has the field, or the first one."""
+    plan = Plan(grid((True, True)), shape=SHAPE)
+    whole = {"u": np.ones(SHAPE), "n": np.ones(SHAPE, int), "v": np.ones(SHAPE, np.float32)}
+    for root in (SIZE - 1, None):
+        plan_module._narrowed.clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                part = plan.scatter(whole, root=root)
+        assert part["u"].dtype == np.float32
+        texts = [str(w.message) for w in caught if w.category is UserWarning]
+        expected = (
+            "halo.Plan.scatter got a float64 array for `fields['u']`, and makes it "
+            "float32, as JAX has 64-bit types off. Turn them on at the start of the "
+            'program by jax.config.update("jax_enable_x64", True), or by the environment '
+            "variable JAX_ENABLE_X64=1, or pass x.astype('float32')"
+        )
+        assert texts == [expected] * ((root or 0) == RANK)
+        assert {w.filename for w in caught} <= {__file__}
+
+
+def test_nothing_is_said_of_what_is_kept():
+    plan = Plan(grid((True, True)), shape=SHAPE)
+    plan_module._narrowed.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plan.scatter(np.ones(SHAPE)).dtype == np.float64
+
+
 def test_nothing_to_exchange():
     plan = Plan(grid((True, True)), 0)
     x = jnp.ones((3, 3))
@@ -408,7 +449,11 @@ def test_nothing_to_exchange():
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"comm": 3}, TypeError, 'halo.Plan got unexpected type for argument "comm"'),
+        (
+            {"comm": 3},
+            TypeError,
+            r"halo.Plan: `comm` must be a communicator of comm.Create_cart\(.*\), not 3$",
+        ),
         (
             {"comm": world},
             ValueError,
@@ -416,7 +461,7 @@ def test_nothing_to_exchange():
         ),
         ({"width": -1}, ValueError, "expected a number of ghost cells, not negative, or"),
         ({"width": (1, 2, 3)}, ValueError, "for each of the 2 axes of the communicator"),
-        ({"width": 0.5}, TypeError, 'halo.Plan got unexpected type for argument "width"'),
+        ({"width": 0.5}, TypeError, "halo.Plan: `width` must be an integer, not 0.5$"),
         (
             {"comm": MPI.COMM_NULL},
             ValueError,
@@ -429,7 +474,7 @@ def test_nothing_to_exchange():
         ),
         ({"axes": (1, 1)}, ValueError, r"got \[1, 1\] for argument `axes`: one twice"),
         ({"shape": (4, 0)}, ValueError, r"expected a number, 1 or more, for each of the 2"),
-        ({"shape": 4}, TypeError, 'unexpected type for argument "shape"'),
+        ({"shape": 4}, TypeError, "`shape` must be a sequence of integers, not 4$"),
     ],
 )
 def test_errors_of_plans(arguments, error, text):
@@ -475,25 +520,39 @@ def test_during_is_no_function():
     plan = Plan(grid((True, True)))
     with pytest.raises(
         TypeError,
-        match='halo.Plan.exchange got unexpected type for argument "during" '
-        r"\(expected: function, got: <class 'int'>\). Pass a function of the fields",
+        match="halo.Plan.exchange: `during` must be a function of the fields, not 3$",
     ):
         plan.exchange(jnp.ones((8, 8)), during=3)
 
 
 def test_errors_of_fields():
     plan = Plan(grid((True, True)), shape=SHAPE)
-    least = plan.shape[0] + 2
-    with pytest.raises(
-        ValueError, match=rf"`fields\['u'\]`, expected at least {least} points"
-    ):
-        plan.exchange({"u": jnp.ones((3, 3))})
+    (rows, columns), row_count = plan.shape, SHAPE[0]
+    for size in (3, rows + 4, 2 * SIZE * row_count):  # the second has two points more
+        expected = (
+            f"halo.Plan.exchange got an array of shape ({size}, {columns + 2}) for "
+            f"`fields['u']`, expected {rows + 2} points along axis -2, or {rows + 3} of a "
+            f"staggered field: {rows} cells of this process, with 1 and 1 ghost cells"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+            plan.exchange({"u": jnp.ones((size, columns + 2))})
+    for use in (plan.accumulate, plan.gather, plan.strip_ghosts):
+        with pytest.raises(ValueError, match=f", or {rows + 3} of a staggered field"):
+            use(jnp.ones((rows + 4, columns + 2)))
+    for size in (row_count - 1, row_count + 2):
+        expected = (
+            f"halo.Plan.scatter got an array of shape ({size}, {SHAPE[1]}) for `fields`, "
+            f"expected {row_count} points along axis -2, or {row_count + 1} of a staggered "
+            "field"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+            plan.scatter(jnp.ones((size, SHAPE[1])))
     with pytest.raises(
         ValueError, match=r"array of shape \(3,\) for `fields`, which has no"
     ):
         plan.accumulate(jnp.ones(3))
     with pytest.raises(
-        TypeError, match=r'halo.Plan.exchange got .* argument "fields\[0\]"'
+        TypeError, match=r"halo.Plan.exchange: `fields\[0\]` must be an array or a numb"
     ):
         plan.exchange(["text"])
     plan = Plan(grid((True, True)), axes=(1, -1))

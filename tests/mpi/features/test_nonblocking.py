@@ -999,10 +999,7 @@ def test_overlap_of_what_is_no_function():
             "communicate": lambda x: mpi4jax.overlap(x, during=lambda: x),
             "during": lambda x: mpi4jax.overlap(lambda: mpi4jax.barrier(), during=x),
         }.items():
-            text = (
-                f'overlap got unexpected type for argument "{argument}" \\(expected: '
-                r"function, got: <class '.*'>\). Pass a function of no arguments"
-            )
+            text = f"overlap: `{argument}` must be a function of no arguments, not a"
             with pytest.raises(TypeError, match=text):
                 transform(call)(x)
 
@@ -1070,11 +1067,11 @@ def test_trees(transform):
 
 
 def test_wrong_arguments():
-    with pytest.raises(TypeError, match=r'wait got unexpected type for argument "request"'):
+    with pytest.raises(TypeError, match="wait: `request` must be what a nonbl"):
         mpi4jax.wait(jnp.ones(3))
-    with pytest.raises(TypeError, match=r'irecv got unexpected type for argument "source"'):
+    with pytest.raises(TypeError, match="irecv: `source` must be an integer, not"):
         mpi4jax.irecv(jnp.ones(3), 1.5)
-    with pytest.raises(TypeError, match=r'isend got unexpected type for argument "x"'):
+    with pytest.raises(TypeError, match="isend: `x` must be an array or a number"):
         mpi4jax.isend("a", 0)
     with pytest.raises(ValueError, match="iexchange got .* for argument `dest`"):
         mpi4jax.iexchange([jnp.ones(3)], [], [], [0, 1])

@@ -328,7 +328,7 @@ WRONG = {
     "neither": (
         lambda: mpi.alltoallv(X, [2] * SIZE),
         TypeError,
-        'alltoallv got unexpected type for argument "recvcounts"',
+        "alltoallv: `recvcounts` must be a sequence of integers, not None",
     ),
     "both": (
         lambda: mpi.alltoallv(X, [2] * SIZE, [2] * SIZE, capacity=3),
@@ -361,7 +361,7 @@ WRONG = {
     "capacity that is traced": (
         lambda: jax.jit(lambda n: mpi.allgatherv(X, 1, capacity=n))(3),
         TypeError,
-        'allgatherv got unexpected type for argument "capacity"',
+        "allgatherv: `capacity` must be an integer, not a traced array of type int",
     ),
     "no rows": (
         lambda: mpi.allgatherv(1.0, 1, capacity=3),

@@ -16,23 +16,22 @@ from mpi4jax import notoken as mpi
 
 X = jnp.ones(3)
 
-INTEGER = "expected: integer, got: {}"
+INTEGER = "an integer, not {}(\n|$)"
 WRONG_INTEGERS = [(value, INTEGER) for value in (1.5, "a", None, True, [0])]
 WRONG_COUNTS = [
-    (value, r"expected: \['Sequence', 'ndarray'\], got: {}")
-    for value in (3, "3", {0: 3}, None)
+    (value, "a sequence of integers, not {}$") for value in (3, "3", {0: 3}, None)
 ]
 #: Values of a wrong type for each argument that is no array, and the end of the error.
 WRONG = {
     "comm": [
-        (value, r"expected: \['NoneType', 'Intracomm', .*, got: {}")
+        (value, "an MPI communicator such as MPI.COMM_WORLD, or None, not {}$")
         for value in (3, "world", 1.0, [])
     ],
     "op": [
-        (value, r"expected: \['Op', 'HashableMPIType'\], got: {}")
-        for value in (np.sum, max, None, "+")
+        (value, "an MPI operator such as MPI.SUM, not {}$")
+        for value in (np.sum, max, None, "sum")
     ],
-    "status": [(0, r"expected: \['NoneType', 'Status', 'HashableMPIType'\], got: {}")],
+    "status": [(0, "an MPI.Status or None, not {}$")],
     **dict.fromkeys(
         ["root", "source", "dest", "tag", "sendtag", "recvtag"], WRONG_INTEGERS
     ),
@@ -42,6 +41,32 @@ WRONG = {
 EAGER_AND_JITTED = pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
 )
+
+
+def shown(value):
+    """How an error shows a value of a wrong type."""
+    name = getattr(value, "__name__", None)
+    return re.escape(repr(value) if name is None else f"the function {name}")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("sum", "'sum'"),
+        ("x" * 1000, "'" + "x" * 12 + "..." + "x" * 13 + "'"),
+        (np.ones((2, 3)), "an array of type float64 and shape (2, 3)"),
+        (jnp.ones((2, 3)), "an array of type float32 and shape (2, 3)"),
+        (jnp.sum, "the function sum"),
+        (MPI.Op, "the class Op"),
+        (MPI.COMM_WORLD, "an object of type mpi4py.MPI.Intracomm"),
+        (object(), "an object of type builtins.object"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_in_words(value, text):
+    expected = f"allreduce: `op` must be an MPI operator such as MPI.SUM, not {text}"
+    with pytest.raises(TypeError, match=f"^{re.escape(expected)}$"):
+        mpi.allreduce(X, op=value)
 
 
 @every_operation
@@ -55,8 +80,7 @@ def test_types(case, calls_of):
                     continue  # a tree of ranks or tags
                 with pytest.raises(
                     TypeError,
-                    match=f'{name} got unexpected type for argument "{argument}" '
-                    rf"\({text.format(re.escape(str(type(value))))}",
+                    match=f"^{name}: `{argument}` must be {text.format(shown(value))}",
                 ):
                     call(value)
 
@@ -69,8 +93,8 @@ def test_what_is_no_array(x):
     for transform in (lambda f: f, lambda f: jax.jit(lambda _: f(x))):
         with pytest.raises(
             TypeError,
-            match='allgather got unexpected type for argument "x" '
-            rf"\(expected: array or number, got: {re.escape(str(type(x)))}\)",
+            match="^allgather: `x` must be an array or a number, not "
+            rf"{re.escape(repr(x))}(\n|$)",
         ):
             transform(mpi.allgather)(x if transform(1) == 1 else X)
 
@@ -104,8 +128,7 @@ RECVTAG = (NO_TAG, rf"a tag \(0 to {LAST_TAG}\) or MPI.ANY_TAG(\n|$)")
 BOTH = {"source": SOURCE, "dest": DEST, "sendtag": SENDTAG, "recvtag": RECVTAG}
 #: For each argument, numbers that are wrong, and the end of the error.
 OUT_OF_RANGE = {
-    # A rank behind the last one is left to MPI: see test_errors.py.
-    "send": {"dest": ([-9, MPI.ANY_SOURCE, 2**40], DEST[1]), "tag": SENDTAG},
+    "send": {"dest": DEST, "tag": SENDTAG},
     "recv": {"source": SOURCE, "tag": RECVTAG},
     "sendrecv": BOTH,
     "exchange": BOTH,
@@ -183,7 +206,9 @@ def test_counts(case, transform, calls_of):
                 )
                 with pytest.raises(ValueError, match=text):
                     transform(functools.partial(call, counts))()
-            with pytest.raises(TypeError, match=rf'"{argument}" \({INTEGER.format(float)}'):
+            with pytest.raises(
+                TypeError, match=f"`{argument}` must be {INTEGER.format(1.5)}"
+            ):
                 transform(functools.partial(call, [1.5] * length))()
 
     assert calls_of(refused) == (None, Counter())
@@ -225,8 +250,8 @@ def test_intercommunicators(rank, size, comm):
     for argument in (inter, mpi4jax.wrap_as_hashable(inter), MPI.Comm(inter)):
         with pytest.raises(
             TypeError,
-            match=r'argument "comm" .*\). Intercommunicators are not supported: pass '
-            r"what their Merge\(\) gives",
+            match=r"`comm` must be .*\. Intercommunicators are not supported: pass what "
+            r"their Merge\(\) gives",
         ):
             mpi.allreduce(X, MPI.SUM, comm=argument)
     inter.Free()
@@ -246,7 +271,7 @@ def test_null_communicator():
 
 
 def test_communicator_of_the_base_class():
-    text = r"got: <class 'mpi4py.*Comm'>\). Pass MPI.Intracomm\(comm\)"
+    text = r"not an object of type mpi4py.MPI.Comm. Pass MPI.Intracomm\(comm\)"
     comm = MPI.COMM_WORLD.Dup()  # one that is not known by its handle
     with pytest.raises(TypeError, match=text):
         mpi.barrier(comm=MPI.Comm(comm))

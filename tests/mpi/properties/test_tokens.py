@@ -11,6 +11,7 @@ from mpi4py import MPI
 import mpi4jax
 import mpi4jax.experimental.notoken
 from mpi4jax._internal.forms.token import EmptyToken
+from mpi4jax.experimental import tokens
 
 
 def allreduce(x, token=None):
@@ -52,7 +53,9 @@ def test_nonblocking_functions_return_a_token_if_they_are_given_one(transform, s
         np.testing.assert_array_equal(mpi4jax.wait(request, **none), size * np.ones(2))
     pair, token = mpi4jax.overlap(lambda: 1, during=lambda: 2, token=EmptyToken())
     assert (pair, token) == ((1, 2), EmptyToken())
-    with pytest.raises(TypeError, match="isend got unexpected type for argument .token."):
+    with pytest.raises(
+        TypeError, match="isend: `token` must be a token that an op.*, not 3$"
+    ):
         mpi4jax.isend(jnp.ones(2), MPI.PROC_NULL, token=3)
 
 
@@ -106,10 +109,28 @@ def test_through_vmap_and_grad(size):
 
 
 def test_wrong_token():
-    with pytest.raises(
-        TypeError, match='allreduce got unexpected type for argument "token"'
-    ):
+    text = (
+        "^allreduce: `token` must be a token that an operation has returned, or None, not 3"
+    )
+    with pytest.raises(TypeError, match=text):
         allreduce(jnp.ones(2), token=3)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_program_without_tokens(transform):
+    """The tuple goes into the next operation, which says what it is."""
+    for token in (None, mpi4jax.create_token()):
+
+        def program(x, token=token):
+            y = tokens.allreduce(x, op=MPI.SUM, token=token)
+            return tokens.bcast(y, 0)
+
+        with pytest.raises(
+            TypeError,
+            match=r"(?s)bcast: `x` must be an array or a tree of arrays, not a pair .*"
+            r"mpi4jax.notoken .* mpi4jax>=0.9, or .* MPI4JAX_API=notoken",
+        ):
+            transform(program)(jnp.ones(2))
 
 
 def test_token_free_api_explains_itself():

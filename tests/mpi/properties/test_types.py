@@ -255,10 +255,10 @@ MEANINGLESS = [
     ("bool", "BAND", INTEGER_TYPES),
     ("float16", "BOR", INTEGER_TYPES),
     ("float64", "BXOR", INTEGER_TYPES),
-    ("float32", "MAXLOC", "no type of JAX"),
-    ("int32", "MINLOC", "no type of JAX"),
-    ("int32", "REPLACE", "no type of JAX"),
-    ("int32", "NO_OP", "no type of JAX"),
+    ("float32", "MAXLOC", "not supported for JAX arrays"),
+    ("int32", "MINLOC", "not supported for JAX arrays"),
+    ("int32", "REPLACE", "not supported for JAX arrays"),
+    ("int32", "NO_OP", "not supported for JAX arrays"),
 ]
 
 
@@ -268,7 +268,7 @@ def test_reductions_without_a_meaning(case, transform, calls_of):
     def refused():
         for dtype, op, allowed in MEANINGLESS:
             dtype_text = f"an array of type {dtype} for op=MPI.{op}"
-            text = rf"^{case.name} got {dtype_text}, which is for {allowed}(\n|$)"
+            text = rf"^{case.name} got {dtype_text}, which is (for )?{allowed}(\n|$)"
             operator = Operator(op, getattr(MPI, op), None)
             with pytest.raises(TypeError, match=text):
                 transform(case.replace(operator=operator).call)(

@@ -244,8 +244,8 @@ def test_what_is_no_array_is_not_mapped(case, calls_of):
         for name, argument, call in numbers:
             with pytest.raises(
                 TypeError,
-                match=f'{name} got unexpected type for argument "{argument}" '
-                r"\(expected: (.|\n)*An abstract tracer was passed where a concrete value",
+                match=f"{name}: `{argument}` must be (.|\n)*, not a traced array of type "
+                "(.|\n)*An abstract tracer was passed where a concrete value",
             ):
                 map_number(call, argument)
 
