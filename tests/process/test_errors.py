@@ -119,7 +119,7 @@ RECOVERS = """
         y = jnp.ones((1000, 1000)) + x.sum()
         for _ in range(5):
             y = y @ y / 1000  # so slow that the call returns before it fails
-        x = x + 0 * jnp.nan_to_num(y).sum()
+        x = mpi.allreduce(x + 0 * jnp.nan_to_num(y).sum(), MPI.SUM)
         mpi.recv(x, comm=MPI.COMM_WORLD)
 
     good = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))
@@ -154,7 +154,8 @@ GOES_ON = """
         y = jnp.ones((1000, 1000)) + x.sum()
         for _ in range(5):
             y = y @ y / 1000
-        mpi.recv(x + 0 * jnp.nan_to_num(y).sum(), comm=MPI.COMM_WORLD)
+        x = mpi.allreduce(x + 0 * jnp.nan_to_num(y).sum(), MPI.SUM)
+        mpi.recv(x, comm=MPI.COMM_WORLD)
         return x + 1
 
     good = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))
