@@ -9,6 +9,7 @@ import pytest
 from processes import run
 
 from mpi4jax._commands import examples
+from mpi4jax._internal.xla.call_sites import is_users
 
 FILES = examples.files()
 #: Short runs, and what they print at the end.
@@ -80,6 +81,12 @@ def test_without_matplotlib(name, launch):
     assert done.stdout.strip() == ""
     assert done.stderr.count("which is not installed: pip install matplotlib") == 1
     assert "--no-plot" in done.stderr
+
+
+def test_lines_of_examples_in_a_wheel_are_those_of_a_program():
+    """Fails if reports leave them out, as those of the rest of the package."""
+    assert is_users(str(examples.FOLDERS[0] / "heat_3d.py"))
+    assert not is_users(str(examples.PACKAGE / "halo.py"))
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):

@@ -35,6 +35,8 @@ from .jax_compat import (
 CALL_SITE = "call_site"
 
 _PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
+#: Wheels have the programs of the gallery there.
+_EXAMPLES = os.path.join(_PACKAGE, "examples", "")
 _LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -111,7 +113,9 @@ def is_jax(file: str) -> bool:
 
 @functools.lru_cache
 def is_users(file: str) -> bool:
-    """Whether a file is a user's: not JAX's, Python's or ours."""
+    """Whether a file is a user's: not JAX's, Python's or ours, or it is an example."""
+    if file.startswith(_EXAMPLES):
+        return True
     if file.startswith((_PACKAGE, "<frozen ")) or is_jax(file):
         return False
     return not file.startswith(_LIBRARY) or is_installed(file)
