@@ -246,9 +246,8 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
         axis.set_xlabel("x (km)")
     for axis in axes[:, 0]:
         axis.set_ylabel("y (km)")
-    label = "relative vorticity ($10^{-5}$ s$^{-1}$)"
+    label = "vorticity ($10^{-5}$ s$^{-1}$); lines: height, every 10 m"
     figure.colorbar(image, ax=axes, label=label, location="bottom", aspect=40)
-    figure.suptitle("lines: height of the surface, every 10 m", fontsize=10)
     figure.savefig(path, dpi=200)
     print(f"wrote {path}")
 
