@@ -18,6 +18,7 @@ RUNS = {
     "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
+    "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
 DRAWING = ("heat_3d", "shallow_water")
 
