@@ -315,6 +315,22 @@ def headline(r: Results) -> list[Row]:
     return rows
 
 
+def sums(r: Results) -> list[Row]:
+    """Sums over two processes in a loop, by messages and of sharded arrays."""
+    rows: list[Row] = []
+    for size in (8, 1 << 16, 1 << 20):
+        case = f"allreduce, {size}"
+        allreduce = r("loops", OURS, case)
+        rows.append(
+            {
+                "size": format_size(size),
+                "`psum` over MPI / `allreduce`": over(r("psum, 2", OURS, case), allreduce),
+                "`psum` over gloo / `allreduce`": over(r("psum, 2", GLOO, case), allreduce),
+            }
+        )
+    return rows
+
+
 #: All tables: what each row is about, and the rows.
 TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
     "Calls": ("an `allreduce` of 8 bytes", dispatch),
@@ -346,6 +362,7 @@ def excerpt(rows: Sequence[Row], columns: str = "", **wanted: Sequence[str]) -> 
 #: The tables within pages, by the names in their markers.
 EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
     "headline": headline,
+    "sums": sums,
     "calls": lambda r: excerpt(
         dispatch(r),
         "call; ours; 0.9.1; empty + mpi4py; in turn; 0.9.1 / ours; ours / in turn",
@@ -401,7 +418,10 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "performance"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = tuple(
+    ROOT / name
+    for name in ("README.md", "docs/performance.md", "docs/sharded-or-messages.md")
+)
 
 
 def environment_of(r: Results) -> str:
