@@ -96,8 +96,8 @@ def heat_3d() -> None:
     draw("heat_3d", events_of("examples/heat_3d.py", "--no-plot"), 14)
 
 
-def data_parallel() -> None:
-    draw("data_parallel", events_of("examples/data_parallel.py"), 8)
+def training() -> None:
+    draw("training", events_of("examples/training.py"), 10)
 
 
 def sharded() -> None:
@@ -232,7 +232,7 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
 
 PICTURES: dict[str, Callable[[], None]] = {
     made.__name__: made
-    for made in (shallow_water, heat_3d, data_parallel, sharded, flight, tutorial)
+    for made in (shallow_water, heat_3d, training, sharded, flight, tutorial)
 }
 
 

@@ -14,7 +14,6 @@ from mpi4jax._internal.xla.call_sites import is_users
 FILES = examples.files()
 #: Short runs, and what they print at the end.
 RUNS = {
-    "data_parallel": ((), "same on all ranks: True"),
     "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
