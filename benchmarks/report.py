@@ -456,8 +456,8 @@ def with_figures(text: str, r: Results) -> str:
 def pages(r: Results) -> dict[Path, str]:
     """What the pages should be."""
     head = (
-        "---\\norphan: true\\n---\\n\\n# All figures\\n\\n"
-        "[Performance](../performance.md) explains them.\\n\\n"
+        "---\norphan: true\n---\n\n# All figures\n\n"
+        "[Performance](../performance.md) explains them.\n\n"
     )
     return {
         FOLDER / "tables.md": head + tables_page(r),
