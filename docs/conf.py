@@ -3,6 +3,7 @@
 import re
 import zlib
 from pathlib import Path
+from xml.etree import ElementTree
 
 from docutils.nodes import SkipNode, reference
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -32,6 +33,7 @@ python_maximum_signature_line_length = 88
 copybutton_prompt_text = "$ "
 
 html_math_renderer = "mathml"
+MATHML = "http://www.w3.org/1998/Math/MathML"
 html_theme = "furo"
 html_title = f"mpi4jax {release}"
 html_static_path = ["_static"]
@@ -135,6 +137,22 @@ def short_names(app, environment, node, text) -> reference | None:
     return missing_reference(app, environment, node, text)
 
 
+def with_low_indices(formula: str) -> str:
+    """A formula whose indices are low in fonts, too, that do not say how low.
+
+    An index is at least as low as what it belongs to, so that gets an invisible strut.
+    """
+    ElementTree.register_namespace("", MATHML)
+    root = ElementTree.fromstring(formula)
+    for element in root.iter():
+        if element.tag in (f"{{{MATHML}}}msub", f"{{{MATHML}}}msubsup"):
+            row = ElementTree.Element(f"{{{MATHML}}}mrow")
+            row.append(element[0])
+            ElementTree.SubElement(row, f"{{{MATHML}}}mspace", depth="0.2em")
+            element[0] = row
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def write_formula(writer, node):
     """Formulas are MathML, which browsers typeset without a script.
 
@@ -144,7 +162,7 @@ def write_formula(writer, node):
     is_block = node.tagname == "math_block"
     element = "div" if is_block else "span"
     start = writer.starttag(node, element, "", CLASS="math notranslate nohighlight")
-    formula = tex2mathml(node.astext(), as_block=is_block)
+    formula = with_low_indices(tex2mathml(node.astext(), as_block=is_block))
     writer.body.append(f"{start}{formula}</{element}>")
     raise SkipNode
 
