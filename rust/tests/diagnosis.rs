@@ -760,8 +760,8 @@ mpi4jax: 4092 of 4096 ranks have been waiting for 20 s
                         at main.py:5
 ranks 0-16, 18-99, 101, 103, 105-3999, 4090-4095 and ranks 4000-4089 disagree
   about call #1 of COMM_WORLD: they called different operations.
-ranks 17, 100, 102, 104 have made 0 calls on COMM_WORLD, and ranks 0-16,
-  18-99, 101, 103, 105-4095 wait for call #1.
+ranks 17, 100, 102, 104 have made 0 calls on COMM_WORLD, and ranks 0-16, 18-99,
+  101, 103, 105-4095 wait for call #1.
 "
     );
 }

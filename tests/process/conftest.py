@@ -8,6 +8,12 @@ import pytest
 pytest_plugins = ["sample"]
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    """Commands print whole sentences."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 @pytest.fixture
 def launch(tmp_path):
     """Run a program on a number of ranks (0: without mpiexec) and give back what it did."""

@@ -3,11 +3,11 @@
 /// The number of characters that fit every terminal.
 pub const WIDTH: usize = 80;
 
-/// How far the lines of a sentence after the first are indented.
-const INDENT: usize = 2;
+/// What stands before the lines of a text after the first.
+const INDENT: &str = "  ";
 
-/// Breaks a text at blanks into lines of at most `width` characters. A word that is longer, such
-/// as a path, stays whole, so that it can be copied.
+/// Breaks a text at blanks into lines of at most `width` characters, of which those after the first
+/// are indented. A word that is longer, such as a path, stays whole, so that it can be copied.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut used = 0;
@@ -19,23 +19,12 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
                 line.push_str(word);
                 used += 1 + length;
             }
-            _ => {
-                lines.push(word.to_owned());
-                used = length;
+            last => {
+                let indent = if last.is_some() { INDENT } else { "" };
+                lines.push(format!("{indent}{word}"));
+                used = indent.len() + length;
             }
         }
-    }
-    lines
-}
-
-/// Breaks a sentence that does not fit, and indents what follows its first line.
-pub fn wrap_sentence(text: &str) -> Vec<String> {
-    if text.chars().count() <= WIDTH {
-        return vec![text.to_owned()];
-    }
-    let mut lines = wrap(text, WIDTH - INDENT);
-    for line in &mut lines[1..] {
-        line.insert_str(0, &" ".repeat(INDENT));
     }
     lines
 }
@@ -47,7 +36,7 @@ pub fn fit(report: &[String]) -> String {
         if line.starts_with(' ') {
             vec![line.clone()]
         } else {
-            wrap_sentence(line)
+            wrap(line, WIDTH)
         }
     });
     lines.map(|line| line + "\n").collect()
@@ -58,23 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stay_whole() {
+    fn lines_are_filled_and_words_stay_whole() {
         assert_eq!(wrap("", 5), [""]);
-        assert_eq!(wrap("a bc d", 4), ["a bc", "d"]);
+        assert_eq!(wrap("a bc d ef", 4), ["a bc", "  d", "  ef"]);
         assert_eq!(
-            wrap("at a/very/long/path in f", 6),
-            ["at", "a/very/long/path", "in f"]
-        );
-    }
-
-    #[test]
-    fn sentences_that_do_not_fit_are_indented() {
-        let fitting = "a ".repeat(WIDTH / 2 - 1) + "aa";
-        assert_eq!(wrap_sentence(&fitting), [fitting.as_str()]);
-        let word = "a".repeat(30);
-        assert_eq!(
-            wrap_sentence(&format!("{word} {word} {word}")),
-            [format!("{word} {word}"), format!("  {word}")]
+            wrap("a bcdefgh i j k", 5),
+            ["a", "  bcdefgh", "  i j", "  k"]
         );
     }
 

@@ -180,23 +180,18 @@ fn tall_row(
     width: usize,
 ) -> impl Iterator<Item = String> {
     let margin = 2 + first + 3;
-    let room = width.saturating_sub(margin + 2);
+    let room = width.saturating_sub(margin);
     let mut lines = Vec::new();
     for (part, is_line) in [(text.clone(), false), (format!("at {line}"), true)] {
         if !(is_line && line.is_empty()) {
-            let wrapped = wrap(&part, room).into_iter().enumerate();
-            lines.extend(wrapped.map(|(n, line)| if n == 0 { line } else { format!("  {line}") }));
+            lines.extend(wrap(&part, room));
         }
     }
     let heads = if ranks.chars().count() <= first {
         vec![format!("  {ranks:first$}   {}", lines.remove(0))]
     } else {
-        let wrapped = wrap(ranks, width.saturating_sub(4)).into_iter();
-        let indents = std::iter::once("  ").chain(std::iter::repeat("    "));
-        wrapped
-            .zip(indents)
-            .map(|(line, indent)| format!("{indent}{line}"))
-            .collect()
+        let wrapped = wrap(ranks, width.saturating_sub(2)).into_iter();
+        wrapped.map(|line| format!("  {line}")).collect()
     };
     let below = lines
         .into_iter()
