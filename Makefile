@@ -8,8 +8,8 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust sanitize own range package conformance hosts bench \
-	bench-quick lint words format stubs wheel portable audit release versions docs site-check \
-	pictures clean
+	bench-quick lint words format stubs wheel portable emulated audit release versions docs \
+	site-check pictures clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ wheel: ## Build the wheels of both versions into dist/: with tokens, and without
 
 portable: ## Check that the core compiles for other systems and runs on older processors
 	$(PYTHON) tools/portable.py
+
+emulated: ## Run the tests of the core on aarch64, emulated by QEMU
+	$(PYTHON) tools/emulated.py
 
 audit: ## Look for known holes in the crates, and at their licenses (with cargo-deny)
 	cargo deny --locked check

@@ -35,14 +35,22 @@ def run(label: str, command: list[str], environ: Mapping[str, str]) -> bool:
     return not failed
 
 
+def libraries() -> Path:
+    """Where the compiler has the standard libraries of its targets."""
+    rustc = os.environ.get("RUSTC", "rustc")
+    return Path(output_of(rustc, "--print", "sysroot"), "lib", "rustlib")
+
+
+def has_standard_library(target: str) -> bool:
+    return (libraries() / target / "lib").is_dir()
+
+
 def compiles(target: str) -> bool:
     """Whether the core, its tests and its Python module compile for a target."""
-    rustc = os.environ.get("RUSTC", "rustc")
-    libraries = Path(output_of(rustc, "--print", "sysroot"), "lib", "rustlib")
     command = ["cargo", "check", "--quiet", "--locked", "--target", target]
     environ = {"PYO3_NO_PYTHON": "1"}
-    if not (libraries / target / "lib").is_dir():
-        if not (libraries / "src" / "rust" / "library" / "Cargo.toml").exists():
+    if not has_standard_library(target):
+        if not (libraries() / "src" / "rust" / "library" / "Cargo.toml").exists():
             print(f"skipped {target}: neither its standard library is here nor the sources")
             return True
         command.append("-Zbuild-std")

@@ -10,8 +10,10 @@
     selftest   each wheel on every Python and on MPICH and Open MPI
     notes      the release notes, conda recipes and checksums
 
-On Linux, zig links the wheels for glibc 2.17. CARGO_BUILD_TARGET names another target than
-this machine; `selftest` is for wheels of this machine.
+On Linux, zig links the wheels for glibc 2.17. On x86_64, those for aarch64 are built, too,
+if the compiler can: `rustup target add aarch64-unknown-linux-gnu`. CARGO_BUILD_TARGET names a
+single target to build for. `selftest` is for wheels of this machine (`make emulated` runs
+those for aarch64).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -43,6 +46,7 @@ from environments import (
     search_path,
     uv,
 )
+from portable import has_standard_library
 
 DIST = ROOT / "dist"
 
@@ -69,6 +73,8 @@ TIMEOUT = 600
 
 IS_LINUX = sys.platform == "linux"
 
+AARCH64 = "aarch64-unknown-linux-gnu"
+
 
 @cache
 def toolbox() -> Path:
@@ -93,12 +99,25 @@ def archives() -> None:
 def wheels() -> None:
     for wheel in DIST.glob("*.whl"):
         wheel.unlink()
-    for archive in built("*.tar.gz"):
-        with tempfile.TemporaryDirectory() as scratch:
-            build_from(archive, Path(scratch))
+    for target in targets():
+        for archive in built("*.tar.gz"):
+            with tempfile.TemporaryDirectory() as scratch:
+                build_from(archive, Path(scratch), DIST, target)
 
 
-def build_from(archive: Path, scratch: Path) -> None:
+def targets() -> list[str]:
+    """The targets of wheels, by their names in Rust. Empty: this machine."""
+    if target := os.environ.get("CARGO_BUILD_TARGET"):
+        return [target]
+    if not IS_LINUX or platform.machine() != "x86_64":
+        return [""]
+    if has_standard_library(AARCH64):
+        return ["", AARCH64]
+    print(f"skipped wheels for aarch64: the compiler has no standard library of {AARCH64}")
+    return [""]
+
+
+def build_from(source: Path, scratch: Path, folder: Path, target: str) -> None:
     """Build a wheel as pip does on a machine without git and PyPI."""
     git = scratch / "bin" / "git"
     git.parent.mkdir()
@@ -109,7 +128,7 @@ def build_from(archive: Path, scratch: Path) -> None:
     options = f"--zig --compatibility manylinux_{GLIBC}" if IS_LINUX else ""
     settings = ("--config-settings", f"build-args={options}") if options else ()
     subprocess.run(
-        [*map(str, (*pip, *offline, *settings, "--wheel-dir", DIST, archive))],
+        [*map(str, (*pip, *offline, *settings, "--wheel-dir", folder, source))],
         check=True,
         cwd=scratch,
         env={
@@ -119,6 +138,7 @@ def build_from(archive: Path, scratch: Path) -> None:
             "MACOSX_DEPLOYMENT_TARGET": MACOS,
             # Panics name files of crates. No other flags: the wheel is for all processors.
             "RUSTFLAGS": f"--remap-path-prefix={cargo_home()}=cargo",
+            **({"CARGO_BUILD_TARGET": target} if target else {}),
         },
     )
     assert not (scratch / "called").exists(), (scratch / "called").read_text()
@@ -216,7 +236,7 @@ def check_recipe(recipe: str) -> None:
 
 
 def selftest() -> None:
-    wheels = {version_of(wheel): wheel for wheel in built("*.whl")}
+    wheels = {version_of(wheel): wheel for wheel in built(f"*_{platform.machine()}.whl")}
     failed = []
     for minor in PYTHONS:
         python = interpreter(minor) or fetched(minor)

@@ -1,0 +1,316 @@
+"""Runs tests of the core on aarch64, which QEMU emulates, on Debian for x86_64.
+
+    python tools/emulated.py [--only rust mpich openmpi]
+
+    rust       tests of the core in Rust
+    mpich      the wheel and its tests on 2 ranks of MPICH
+    openmpi    and of Open MPI
+
+All that the ranks run is compiled for aarch64: Python and its libraries are Debian's, JAX,
+MPI and mpi4py are PyPI's, and the wheel is built as `make release` builds it. Only mpiexec
+is this machine's. They are put into .envs/aarch64, which does not take root.
+`TEST_SAMPLE=0/1` runs all tests of the files in `ON_RANKS` instead of a sample.
+
+What a machine lacks is skipped, and said to be. Times say nothing about aarch64. Nor does
+this test its memory order: under QEMU, stores become visible in x86's order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from environments import (
+    FOLDER,
+    JAX,
+    JAXS,
+    MPIS,
+    ROOT,
+    attempt,
+    call,
+    call_mpiexec,
+    install,
+    make,
+    mpi_environ,
+)
+from portable import has_standard_library
+from release import AARCH64, build_from, toolbox
+
+HERE = FOLDER / "aarch64"
+TESTS = ROOT / "tests"
+
+#: Debian's packages of Python, and of what wheels take from the system.
+SYSTEM = ("python3", "libstdc++6", "libgfortran5", "zlib1g")
+EMULATOR = "qemu-user-static:amd64"
+#: A compiler with aarch64's standard library, where rustup can't get it.
+COMPILER = ("rustc-web:amd64", "libstd-rust-web-dev:amd64", "libstd-rust-web-dev:arm64")
+
+#: The packages of tests, without those of examples and of the suites of the original.
+PACKAGES = ("mpi4py", "numpy", "perfetto", "pytest", "scipy")
+
+#: What QEMU lacks: process_vm_readv. PMIx's tables in shared memory have addresses of
+#: functions in them.
+LACKS = {
+    "MPIR_CVAR_CH4_CMA_ENABLE": "0",
+    "OMPI_MCA_smsc": "^cma",
+    "PMIX_MCA_gds": "hash",
+}
+
+#: Seconds for a run.
+TIMEOUT = 2400
+
+#: Tests in Rust of threads, half floats, memory that MPI uses, and the ELF reader.
+RUST_TESTS = ("--lib", "--test", "half_floats", "--test", "moving", "--test", "trampoline")
+
+#: The tests that 2 ranks run, and the part of them (tests/sample.py).
+ON_RANKS = {
+    "mpi/test_operations.py": "0/8",
+    "mpi/properties/test_autodiff.py": "0/24",
+    "mpi/features/test_tree.py": "0/8",
+    "mpi/features/test_halo.py": "0/24",
+    "mpi/features/test_nonblocking.py": "0/16",
+    "distributed/test_collectives.py": "0/16",
+}
+HANGS = "crossed_tags or different_roots"
+
+
+class LackError(Exception):
+    """This machine lacks what the tests need."""
+
+
+def apt(*arguments: object, archives: object = "archives") -> list[object]:
+    """A command of apt's that knows aarch64's packages, and leaves the system as it is."""
+    settings = {
+        "Dir::State": HERE / "apt",
+        "Dir::State::status": HERE / "apt" / "status",
+        "Dir::Cache": HERE / "apt",
+        "Dir::Cache::archives": archives,
+        "APT::Architecture": "arm64",
+        # Both keep APT_CONFIG and the system's settings from adding to them.
+        "APT::Architectures": "arm64,amd64",
+        "APT::Sandbox::User": "",
+        "APT::Install-Recommends": "false",
+        "Acquire::Languages": "none",
+    }
+    options = [f"-o{key}={value}" for key, value in settings.items()]
+    return ["apt-get", "--quiet", *options, *arguments]
+
+
+def require(label: str, command: list[object], **environ: str) -> None:
+    """Run a command that needs the network."""
+    code, output = attempt(command, environ)
+    if code:
+        raise LackError(f"{label} failed: {(output.strip().splitlines() or [''])[-1]}")
+
+
+@cache
+def update() -> None:
+    for folder in ("lists", "archives"):
+        (HERE / "apt" / folder / "partial").mkdir(parents=True, exist_ok=True)
+    (HERE / "apt" / "status").touch()
+    require("apt-get update", apt("update"))
+
+
+def unpack(folder: Path, *packages: str) -> Path:
+    """Unpack packages of Debian's, and what they need, into a folder."""
+    stamp = folder / "packages"
+    if stamp.exists() and stamp.read_text() == " ".join(packages):
+        return folder
+    update()
+    print(f"making {folder.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "partial").mkdir()
+        download = apt("install", "--yes", "--download-only", *packages, archives=scratch)
+        require(f"apt-get install {' '.join(packages)}", download)
+        for package in sorted(Path(scratch).glob("*.deb")):
+            call("dpkg", "-x", package, folder)
+    stamp.write_text(" ".join(packages))
+    return folder
+
+
+@cache
+def emulation() -> list[object]:
+    """The command that runs a program for aarch64, with Debian's libraries."""
+    emulator = unpack(HERE / "qemu", EMULATOR) / "usr" / "bin" / "qemu-aarch64-static"
+    return [emulator, "-L", unpack(HERE / "root", *SYSTEM)]
+
+
+@cache
+def environment(mpi: str) -> Path:
+    """A virtual environment whose programs are aarch64, but for the shell and mpiexec."""
+    path, package = HERE / mpi, MPIS[mpi].package
+    requirements = (JAXS[JAX].requirement, *PACKAGES, package)
+    stamp = path / "requirements"
+    if stamp.exists() and stamp.read_text() == "\n".join(requirements):
+        return path
+    launcher = HERE / f"launcher-{mpi}"
+    make(launcher, (package,), sys.executable)
+    print(f"making {path.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(path, ignore_errors=True)
+    bin_ = path / "bin"
+    bin_.mkdir(parents=True)
+    emulator, option, root = emulation()
+    python = (Path(str(root)) / "usr" / "bin" / "python3").resolve()
+    (path / "lib" / python.name / "site-packages").mkdir(parents=True)
+    (path / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
+    # Programs that Python starts are this one again, by its name.
+    name = bin_ / "python"
+    name.write_text(
+        f'#!/bin/sh\nexec "{emulator}" {option} "{root}" -0 "{name}" "{python}" "$@"\n'
+    )
+    name.chmod(0o755)
+    try:
+        install(path, *requirements)
+    except subprocess.CalledProcessError:
+        raise LackError(f"{', '.join(requirements)} could not be installed") from None
+    (bin_ / "mpiexec").unlink()  # it may be a link to the installer's file
+    call_mpiexec(path, str(launcher / "bin" / "mpiexec"))
+    stamp.write_text("\n".join(requirements))
+    return path
+
+
+@cache
+def wheel() -> Path:
+    """The wheel of this checkout for aarch64."""
+    folder = HERE / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    print("building the wheel", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        build_from(ROOT, Path(scratch), folder, AARCH64)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@cache
+def compiler() -> dict[str, str]:
+    """The variables with which cargo compiles for aarch64."""
+    if has_standard_library(AARCH64):
+        return {}
+    if shutil.which("rustup"):
+        code, _ = attempt(["rustup", "target", "add", AARCH64], {}, timeout=300)
+        if code == 0 and has_standard_library(AARCH64):
+            return {}
+    folder = unpack(HERE / "rust", *COMPILER)
+    rustc = folder / "bin" / "rustc"
+    rustc.parent.mkdir(exist_ok=True)
+    libraries = folder / "usr" / "lib" / "x86_64-linux-gnu"
+    rustc.write_text(
+        f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{folder}/usr/bin/rustc" "$@"\n'
+    )
+    rustc.chmod(0o755)
+    os.environ["RUSTC"] = str(rustc)
+    return {"RUSTC": str(rustc)}
+
+
+def report(label: str, code: int, output: str, expected: str) -> bool:
+    """Print a line about a run, or all of its output if it fails."""
+    matches = re.findall(expected, output, re.MULTILINE)
+    if code == 0 and matches:
+        print(f"ok {label}: {', '.join(dict.fromkeys(matches))}", flush=True)
+        return True
+    print(output)
+    print(f"FAILED {label}: exit code {code}", flush=True)
+    return False
+
+
+def rust() -> list[bool]:
+    """The tests of the core in Rust, linked by zig."""
+    environ, python = compiler(), toolbox() / "bin" / "python"
+    linker = HERE / "linker"
+    zig = f'"{toolbox()}/bin/maturin" zig cc -- -target aarch64-linux-gnu.2.17'
+    linker.write_text(f'#!/bin/sh\nexec {zig} "$@"\n')
+    linker.chmod(0o755)
+    variable = f"CARGO_TARGET_{AARCH64.upper().replace('-', '_')}"
+    environ = {
+        **environ,
+        f"{variable}_LINKER": str(linker),
+        f"{variable}_RUNNER": " ".join(map(str, emulation())),
+        "CARGO_ZIGBUILD_ZIG_COMMAND": str(python),
+        "CARGO_ZIGBUILD_ZIG_COMMAND_ARGS": "-m ziglang",
+        "CARGO_TARGET_DIR": str(ROOT / "target" / "emulated"),
+    }
+    command = ["cargo", "test", "--quiet", "--locked", "--target", AARCH64, *RUST_TESTS]
+    code, output = attempt(command, environ, timeout=TIMEOUT)
+    total = sum(map(int, re.findall(r"(\d+) passed", output)))
+    return [report("rust", code, f"{output}\n{total} passed", r"^\d+ passed$")]
+
+
+def on_ranks(mpi: str) -> list[bool]:
+    """The wheel, its commands and tests on 2 ranks of an MPI."""
+    compiler()
+    path = environment(mpi)
+    install(path, "--no-deps", "--reinstall", "--link-mode", "copy", wheel())
+    environ = {**mpi_environ(path), **LACKS}
+    python = [path / "bin" / "python", "-P"]
+    mpiexec = [path / "bin" / "mpiexec", "-n", 2, *python]
+
+    def check(label: str, command: list[object], expected: str, **settings: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            code, output = attempt(
+                command, {**environ, **settings}, cwd=folder, timeout=TIMEOUT
+            )
+        return report(f"{mpi}, {label}", code, output, expected)
+
+    def pytest(test: str, *options: str) -> list[object]:
+        root = TESTS / test.partition("/")[0]
+        plain = ("-q", "--color=no", "--tb=short", "-p", "no:cacheprovider")
+        return ["-m", "pytest", *plain, "--rootdir", root, TESTS / test, *options]
+
+    machine = "import mpi4jax, platform; print(platform.machine(), mpi4jax.__version__)"
+    results = [
+        check("import", [*python, "-c", machine], r"^aarch64 .*"),
+        check("doctor", [*mpiexec, "-m", "mpi4jax", "doctor"], r"^.*no problems.*$"),
+        check("selftest", [*mpiexec, "-m", "mpi4jax", "selftest"], r"^all is well.*$"),
+    ]
+    for test, part in ON_RANKS.items():
+        sample = os.environ.get("TEST_SAMPLE", part)
+        label = test if sample == "0/1" else f"{test}, sample {sample}"
+        settings = {"TEST_SAMPLE": sample, "PYTHONPATH": str(TESTS)}
+        summary = r"^(?!rank).*?(\d+ passed.*?) in [\d.]+s"
+        results.append(check(label, [*mpiexec, *pytest(test)], summary, **settings))
+    hangs = pytest("hangs/test_hangs.py", "-k", f"what_is_reported and ({HANGS})")
+    summary = r"(\d+ passed.*?) in [\d.]+s"
+    settings = {"PYTHONPATH": str(TESTS)}
+    results.append(check("hangs", [*python, *hangs], summary, **settings))
+    return results
+
+
+PARTS = {
+    "rust": rust,
+    "mpich": lambda: on_ranks("mpich"),
+    "openmpi": lambda: on_ranks("openmpi"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    arguments = parser.parse_args()
+    if platform.machine() != "x86_64" or not shutil.which("dpkg"):
+        print("skipped: this takes Debian for x86_64")
+        return 0
+    HERE.mkdir(parents=True, exist_ok=True)
+    results = []
+    for part in arguments.only:
+        try:
+            results += PARTS[part]()
+        except LackError as error:
+            print(f"skipped {part}: {error}", flush=True)
+    print(f"{results.count(True)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
