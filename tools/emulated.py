@@ -227,7 +227,8 @@ def rust() -> list[bool]:
     """The tests of the core in Rust, linked by zig."""
     environ, python = compiler(), toolbox() / "bin" / "python"
     linker = HERE / "linker"
-    zig = f'"{toolbox()}/bin/maturin" zig cc -- -target aarch64-linux-gnu.2.17'
+    # For an older glibc, zig refuses the weak symbols that Rust's library looks for.
+    zig = f'"{toolbox()}/bin/maturin" zig cc -- -target aarch64-linux-gnu.2.31'
     linker.write_text(f'#!/bin/sh\nexec {zig} "$@"\n')
     linker.chmod(0o755)
     variable = f"CARGO_TARGET_{AARCH64.upper().replace('-', '_')}"
@@ -269,7 +270,7 @@ def on_ranks(mpi: str) -> list[bool]:
     machine = "import mpi4jax, platform; print(platform.machine(), mpi4jax.__version__)"
     results = [
         check("import", [*python, "-c", machine], r"^aarch64 .*"),
-        check("doctor", [*mpiexec, "-m", "mpi4jax", "doctor"], r"^.*no problems.*$"),
+        check("doctor", [*mpiexec, "-m", "mpi4jax", "doctor"], r"^problem: none$"),
         check("selftest", [*mpiexec, "-m", "mpi4jax", "selftest"], r"^all is well.*$"),
     ]
     for test, part in ON_RANKS.items():

@@ -11,9 +11,9 @@
     notes      the release notes, conda recipes and checksums
 
 On Linux, zig links the wheels for glibc 2.17. On x86_64, those for aarch64 are built, too,
-if the compiler can: `rustup target add aarch64-unknown-linux-gnu`. CARGO_BUILD_TARGET names a
-single target to build for. `selftest` is for wheels of this machine (`make emulated` runs
-those for aarch64).
+if the compiler has the standard library (`rustup target add aarch64-unknown-linux-gnu`).
+CARGO_BUILD_TARGET names a single target to build for. `selftest` is for wheels of this
+machine; `make emulated` is for those for aarch64.
 """
 
 from __future__ import annotations
