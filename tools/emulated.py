@@ -9,7 +9,7 @@
 All that the ranks run is compiled for aarch64: Python and its libraries are Debian's, JAX,
 MPI and mpi4py are PyPI's, and the wheel is built as `make release` builds it. Only mpiexec
 is this machine's. They are put into .envs/aarch64, which does not take root.
-`TEST_SAMPLE=0/1` runs all tests of the files in `ON_RANKS` instead of a sample.
+`TEST_SAMPLE=0/1` runs all tests of the files that are chosen, instead of a sample.
 
 What a machine lacks is skipped, and said to be. Times say nothing about aarch64. Nor does
 this test its memory order: under QEMU, stores become visible in x86's order.
@@ -43,9 +43,9 @@ from environments import (
 )
 from portable import has_standard_library
 from release import AARCH64, build_from, toolbox
+from runs import TESTS, under
 
 HERE = FOLDER / "aarch64"
-TESTS = ROOT / "tests"
 
 #: Debian's packages of Python, and of what wheels take from the system.
 SYSTEM = ("python3", "libstdc++6", "libgfortran5", "zlib1g")
@@ -70,16 +70,18 @@ TIMEOUT = 2400
 #: Tests in Rust of threads, half floats, memory that MPI uses, and the ELF reader.
 RUST_TESTS = ("--lib", "--test", "half_floats", "--test", "moving", "--test", "trampoline")
 
-#: The tests that 2 ranks run, and the part of them (tests/sample.py).
+#: The files of tests that 2 ranks run, and the part of each (tests/sample.py).
 ON_RANKS = {
-    "mpi/test_operations.py": "0/8",
-    "mpi/properties/test_autodiff.py": "0/24",
-    "mpi/features/test_tree.py": "0/8",
-    "mpi/features/test_halo.py": "0/24",
-    "mpi/features/test_nonblocking.py": "0/16",
-    "distributed/test_collectives.py": "0/16",
+    "mpi": ("operations", "autodiff", "tree", "halo"),
+    "distributed": ("collectives",),
 }
+SAMPLE = os.environ.get("TEST_SAMPLE", "0/24")
+#: The programs that hang, each of which starts its own ranks.
 HANGS = "crossed_tags or different_roots"
+
+
+#: The last line of a run of pytest, which ranks beside the first one print with a label.
+SUMMARY = r"^(\d+ passed.*?) in [\d.]+s"
 
 
 class LackError(Exception):
@@ -262,10 +264,9 @@ def on_ranks(mpi: str) -> list[bool]:
             )
         return report(f"{mpi}, {label}", code, output, expected)
 
-    def pytest(test: str, *options: str) -> list[object]:
-        root = TESTS / test.partition("/")[0]
+    def pytest(folder: str, *arguments: object) -> list[object]:
         plain = ("-q", "--color=no", "--tb=short", "-p", "no:cacheprovider")
-        return ["-m", "pytest", *plain, "--rootdir", root, TESTS / test, *options]
+        return ["-m", "pytest", *plain, "--rootdir", TESTS / folder, *arguments]
 
     machine = "import mpi4jax, platform; print(platform.machine(), mpi4jax.__version__)"
     results = [
@@ -273,16 +274,14 @@ def on_ranks(mpi: str) -> list[bool]:
         check("doctor", [*mpiexec, "-m", "mpi4jax", "doctor"], r"^problem: none$"),
         check("selftest", [*mpiexec, "-m", "mpi4jax", "selftest"], r"^all is well.*$"),
     ]
-    for test, part in ON_RANKS.items():
-        sample = os.environ.get("TEST_SAMPLE", part)
-        label = test if sample == "0/1" else f"{test}, sample {sample}"
-        settings = {"TEST_SAMPLE": sample, "PYTHONPATH": str(TESTS)}
-        summary = r"^(?!rank).*?(\d+ passed.*?) in [\d.]+s"
-        results.append(check(label, [*mpiexec, *pytest(test)], summary, **settings))
-    hangs = pytest("hangs/test_hangs.py", "-k", f"what_is_reported and ({HANGS})")
-    summary = r"(\d+ passed.*?) in [\d.]+s"
     settings = {"PYTHONPATH": str(TESTS)}
-    results.append(check("hangs", [*python, *hangs], summary, **settings))
+    for folder, names in ON_RANKS.items():
+        label = f"{folder}: {', '.join(names)}, sample {SAMPLE}"
+        files = [TESTS / file for file in under(folder, *names)]
+        command = [*mpiexec, *pytest(folder, *files)]
+        results.append(check(label, command, SUMMARY, **settings, TEST_SAMPLE=SAMPLE))
+    hangs = pytest("hangs", TESTS / "hangs", "-k", f"what_is_reported and ({HANGS})")
+    results.append(check("hangs", [*python, *hangs], SUMMARY, **settings))
     return results
 
 
