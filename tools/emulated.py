@@ -69,6 +69,8 @@ TIMEOUT = 2400
 
 #: Tests in Rust of threads, half floats, memory that MPI uses, and the ELF reader.
 RUST_TESTS = ("--lib", "--test", "half_floats", "--test", "moving", "--test", "trampoline")
+#: A test that starts itself, which only QEMU can, and what it would run.
+STARTER, STARTED = "nothing_calls_mpi_after_its_end", "flights::the_end_of_mpi"
 
 #: The files of tests that 2 ranks run, and the part of each (tests/sample.py).
 ON_RANKS = {
@@ -242,10 +244,19 @@ def rust() -> list[bool]:
         "CARGO_ZIGBUILD_ZIG_COMMAND_ARGS": "-m ziglang",
         "CARGO_TARGET_DIR": str(ROOT / "target" / "emulated"),
     }
-    command = ["cargo", "test", "--quiet", "--locked", "--target", AARCH64, *RUST_TESTS]
+    test = ["cargo", "test", "--quiet", "--locked", "--target", AARCH64]
+    commands = (
+        [*test, *RUST_TESTS, "--", "--skip", STARTER],
+        [*test, "--test", "moving", "--", "--ignored", "--exact", STARTED],
+    )
+    return [run_rust(command, environ) for command in commands]
+
+
+def run_rust(command: list[str], environ: dict[str, str]) -> bool:
     code, output = attempt(command, environ, timeout=TIMEOUT)
     total = sum(map(int, re.findall(r"(\d+) passed", output)))
-    return [report("rust", code, f"{output}\n{total} passed", r"^\d+ passed$")]
+    label = f"rust: {' '.join(command[command.index(AARCH64) + 1 :])}"
+    return report(label, code, f"{output}\n{total} passed", r"^\d+ passed$")
 
 
 def on_ranks(mpi: str) -> list[bool]:
