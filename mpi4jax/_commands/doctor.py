@@ -288,8 +288,8 @@ def describe(facts_by_rank: Sequence[Facts]) -> dict[str, Section]:
 def _describe_versions(first: Facts) -> Section:
     lines = [(n, v or "not installed") for n, v in first["versions"].items()]
     own = first["versions"].get("mpi4jax")
-    line = [facts.line_of(own, first["settings"])] if own else []
-    return [*lines, ("this mpi4jax", ", ".join([*line, facts.IMPLEMENTATION]))]
+    api = [("API", facts.line_of(own, first["settings"]))] if own else []
+    return [*lines, ("this mpi4jax", facts.IMPLEMENTATION), *api]
 
 
 def _describe_mpi(first: Facts, size: int) -> dict[str, str]:

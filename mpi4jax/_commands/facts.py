@@ -100,7 +100,7 @@ def versions() -> Facts:
 
 
 #: What tells this mpi4jax from the original one, which has no `python -m mpi4jax`.
-IMPLEMENTATION = "reimplementation in Rust, not the original mpi4jax"
+IMPLEMENTATION = "an independent reimplementation in Rust, not the original mpi4jax"
 
 
 def line_of(version: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -122,7 +122,7 @@ def describe_version() -> str:
         call = "y, token =" if line == "with tokens" else "y ="
         first = f"mpi4jax {version}, {line}: {call} mpi4jax.allreduce(x, op=MPI.SUM)"
     folder = Path(__file__).resolve().parent.parent
-    return f"{first}\nan independent {IMPLEMENTATION}\n{folder}"
+    return f"{first}\n{IMPLEMENTATION}\n{folder}"
 
 
 def library_name(version: str) -> str:

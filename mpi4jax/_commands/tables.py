@@ -152,6 +152,6 @@ def loops(r: Results) -> list[Row]:
             mpi4py = r("loops", OURS, f"mpi4py, {case}")
             same = r("loops", OURS, f"mpi4py, {case}, JAX's memory") or mpi4py
             labels = {"operation": name, "size": format_size(size)}
-            bases = {"mpi4py": mpi4py, "mpi4py in memory of XLA's": same}
+            bases = {"mpi4py": mpi4py, "mpi4py (XLA's memory)": same}
             rows.append(_comparison(labels, ours, upstream, {"mpi4py": mpi4py}, bases))
     return rows

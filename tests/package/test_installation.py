@@ -138,9 +138,7 @@ class Installation:
         arguments, self.wheel = of_wheel(line, self.wheels)
         command = (self.uv, "pip", "install", "--python", self.path, *arguments)
         done = self.call(*command)
-        if done.returncode and re.search(
-            "error sending request|Failed to fetch|dns", done.stdout
-        ):
+        if done.returncode and OFFLINE.search(done.stdout):
             done = self.call(*command, "--offline")
             if done.returncode:
                 pytest.skip("no package index can be reached")

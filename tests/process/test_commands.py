@@ -70,8 +70,8 @@ def test_doctor_names_what_is_installed(healthy):
     versions = lines_of(healthy.stdout, "versions")
     assert versions.pop("python") == ".".join(map(str, sys.version_info[:3]))
     line = "with tokens" if version("mpi4jax") < "0.8" else "without tokens"
-    kind = f"{line}, reimplementation in Rust, not the original mpi4jax"
-    assert versions.pop("this mpi4jax") == kind
+    kind = "an independent reimplementation in Rust, not the original mpi4jax"
+    assert (versions.pop("this mpi4jax"), versions.pop("API")) == (kind, line)
     packages = ["mpi4jax", "jax", "jaxlib", "mpi4py", "numpy"]
     assert versions == {name: version(name) for name in packages}
 
