@@ -555,7 +555,7 @@ def test_many_ranks_fit_on_a_page(has_problems):
         everyones, [] if problems else rows, problems, notes, Terminal(1000)
     )
     sections, settings = text.split("\nsettings\n")
-    assert len(sections.splitlines()) == 26, text
+    assert len(sections.splitlines()) == 27, text
     assert len(settings.splitlines()) <= len(everyones[0]["settings"]) + 18, text
     assert [line[15:] for line in sections.splitlines()[-4:]] == [
         "node000, node001, node002 and 477 more: 20 rank(s) each, 128 CPU(s) allowed, huge "
