@@ -18,11 +18,14 @@ def start(
     command = [sys.executable, *map(str, arguments)]
     if ranks:
         command = [str(MPIEXEC), "-n", str(ranks), *command]
+    # Commands print whole sentences in a wide terminal. Tests that are started by tests are
+    # in no place that a runner wants to know.
+    environ = {**os.environ, "XLA_FLAGS": "", "COLUMNS": "1000", **environ}
+    environ.pop("TEST_PLACES", None)
     return subprocess.Popen(
         command,
         cwd=cwd,
-        # Commands print whole sentences in a wide terminal.
-        env={**os.environ, "XLA_FLAGS": "", "COLUMNS": "1000", **environ},
+        env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -164,7 +164,9 @@ def broken(tmp_path):
 
     def broken(package):
         (tmp_path / f"{package}.py").write_text("raise ImportError('it is broken')")
-        return os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        # An empty entry would be the current folder, which may be the checkout.
+        entries = str(tmp_path), os.environ.get("PYTHONPATH")
+        return os.pathsep.join(filter(None, entries))
 
     return broken
 

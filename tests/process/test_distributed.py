@@ -298,8 +298,8 @@ def test_a_global_mesh(launch, devices):
             (jax.jvp(total, (ones,), (ones,))[1], 2),
             (plan.exchange(part), filled),
             (plan.exchange(part, during=lambda x: None)[0], filled),
-            (plan.scatter(np.arange(4.0)), filled),
-            (plan.scatter(np.arange(4.0), root=1), filled),
+            (plan.scatter(np.arange(4, dtype=np.float32)), filled),
+            (plan.scatter(np.arange(4, dtype=np.float32), root=1), filled),
             (plan.gather(part), np.arange(4.0)),
         ):
             assert np.all(np.asarray(actual) == expected), (actual, expected)
