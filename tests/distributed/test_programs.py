@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 def test_examples_of_the_documentation(size):
     """One program. JAX is started already."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "distributed.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     names = {}
     for block in blocks:
