@@ -1,6 +1,6 @@
 """The terminal that a command prints to: its width, and colors where it shows them.
 
-Imports nothing but Python's own modules, as `_text.py`.
+Imports nothing but Python's own modules and `_text.py`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import shutil
 import sys
 from typing import NamedTuple, TextIO
 
+from ._text import wrap
+
 #: The number of characters that fit every terminal.
 WIDTH = 80
-
 
 #: Variables of launchers. Open MPI's gives ranks a terminal of its own, and passes what
 #: they print there on to wherever its own output goes.
@@ -20,7 +21,7 @@ _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 class Terminal(NamedTuple):
-    """What a stream shows."""
+    """How wide a stream is, and whether it has colors."""
 
     #: The characters in a line.
     width: int = WIDTH
@@ -58,3 +59,8 @@ def of(stream: TextIO | None = None) -> Terminal:
     wants_colors = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     is_launched = any(name in environ for name in _LAUNCHED)
     return Terminal(width, wants_colors and not is_launched and stream.isatty())
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print a text in lines that fit the stream (by default sys.stdout)."""
+    print(wrap(text, of(stream).width), file=stream, flush=True)

@@ -12,7 +12,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 from mpi4py import MPI
 
 from mpi4jax import _terminal
-from mpi4jax._text import wrap
 
 from . import facts, launcher, tables, workloads
 
@@ -36,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     terminal = _terminal.of()
     machine = describe()
     if is_text:
-        text = f"Medians in microseconds. {', '.join(machine.values())}."
-        print(wrap(text, terminal.width), flush=True)
+        _terminal.tell(f"Medians in microseconds. {', '.join(machine.values())}.")
     effort = workloads.QUICK if arguments.quick else EFFORT
     samples: dict[str, dict[str, tables.Samples]] = {}
     rows_of = {}

@@ -50,9 +50,8 @@ def _run_without_mpi(own: Facts, as_json: bool) -> int:
         show([own], [], problems, notes, as_json=as_json)
     else:
         rank = own["launchers"][0]["rank"] if own["launchers"] else "?"
-        width = _terminal.of(sys.stderr).width
         for problem in problems:
-            print(wrap(f"rank {rank}: {problem}", width), file=sys.stderr)
+            _terminal.tell(f"rank {rank}: {problem}", sys.stderr)
     return 1
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from mpi4jax import _terminal
-from mpi4jax._text import wrap
 
 from . import launcher
 
@@ -70,8 +69,7 @@ def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
         library_name(MPI.Get_library_version()), library_file(), launchers
     )
     if why and launcher.is_first():
-        text = f"If MPI cannot be initialised: {why}."
-        print(wrap(text, _terminal.of(sys.stderr).width), file=sys.stderr, flush=True)
+        _terminal.tell(f"If MPI cannot be initialised: {why}.", sys.stderr)
     # It makes the context of a GPU that MPI looks for. The next import gives its errors.
     _try_import("mpi4jax._internal", [])
     if should_initialize:

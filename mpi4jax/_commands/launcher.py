@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpi4jax import _terminal
-from mpi4jax._text import wrap
 
 OPEN_MPI, MPICH, SRUN = "Open MPI", "MPICH or Intel MPI", "srun"
 
@@ -109,5 +108,5 @@ def mismatch(
 def refuse(why: str) -> int:
     """Say once why a command would be about nothing, and give its exit code."""
     if is_first():
-        print(wrap(why, _terminal.of(sys.stderr).width), file=sys.stderr)
+        _terminal.tell(why, sys.stderr)
     return 1

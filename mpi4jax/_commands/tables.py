@@ -49,16 +49,18 @@ def _text(column: str, value: str | float | None) -> str:
     return f"{value:.2f}" if value < 10 else f"x{value:.0f}"
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
-    return [c for c in rows[0] if any(row[c] is not None for row in rows)]
+def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The columns that are shown, and their texts in each row."""
+    columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
+    return columns, [[_text(c, row[c]) for c in columns] for row in rows]
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown."""
     if not rows:
         return ""
-    columns = _columns(rows)
-    head, *body = align([columns, *([_text(c, row[c]) for c in columns] for row in rows)])
+    columns, texts = _cells(rows)
+    head, *body = align([columns, *texts])
     rule = ["-" * len(cell) for cell in head]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *body))
 
@@ -67,14 +69,10 @@ def lines(rows: Sequence[Row], terminal: Terminal) -> list[str]:
     """The rows as lines for a terminal, numbers to the right."""
     if not rows:
         return []
-    columns = _columns(rows)
+    columns, texts = _cells(rows)
     labels = [any(isinstance(row[c], str) for row in rows) for c in columns]
-    heads, body = layout(
-        columns,
-        [[_text(c, row[c]) for c in columns] for row in rows],
-        [str.ljust if is_label else str.rjust for is_label in labels],
-        terminal.width,
-    )
+    pads = [str.ljust if is_label else str.rjust for is_label in labels]
+    heads, body = layout(columns, texts, pads, terminal.width)
     return [*map(terminal.heading, heads), *body]
 
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from mpi4jax import _core, _terminal
-from mpi4jax._text import wrap
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -15,9 +14,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         lines = _core.write_timeline(arguments.folder, output, begin, end)
     except ValueError as error:
-        terminal = _terminal.of(sys.stderr)
-        print(wrap(str(error), terminal.width), file=sys.stderr)
+        _terminal.tell(str(error), sys.stderr)
         return 1
     for line in [*lines, f"{output}: open it at https://ui.perfetto.dev"]:
-        print(wrap(line, _terminal.of().width))
+        _terminal.tell(line)
     return 0
