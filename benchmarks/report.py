@@ -288,31 +288,56 @@ def others(r: Results) -> list[Row]:
 
 def headline(r: Results) -> list[Row]:
     """The first figures that a reader sees."""
-    cases = {
-        "`allreduce` of 8 bytes, an eager call": ("dispatch", "eager", None, None),
-        "`allreduce` of 8 bytes, a jitted call": ("dispatch", "jit", "jit, 8", "by hand"),
-        "`allreduce` of 8 bytes, in a loop": (
-            "loops",
-            "allreduce, 8",
-            "allreduce, 8",
-            None,
+    call, loop, cells = "dispatch", "loops", "halos, 2"
+    small, large = "allreduce, 8", "allreduce, 1048576"
+
+    def row(
+        label: str,
+        ours: float | None,
+        upstream: float | None,
+        gloo: float | None = None,
+        by_hand: float | None = None,
+    ) -> Row:
+        return {
+            "µs, 2 processes": label,
+            "this mpi4jax": ours,
+            "mpi4jax 0.9.1": upstream,
+            "JAX's `psum` (gloo)": gloo,
+            "mpi4py by hand": by_hand,
+        }
+
+    return [
+        row(
+            "`allreduce` of 8 bytes, an eager call",
+            ours=r(call, OURS, "eager"),
+            upstream=r(call, UPSTREAM, "eager"),
         ),
-        "`allreduce` of 1 MiB, in a loop": ("loops", *["allreduce, 1048576"] * 2, None),
-        "ghost cells of 5 fields, in a loop": ("halos, 2", "5, plan", None, "5, mpi4py"),
-    }
-    rows: list[Row] = []
-    for label, (workload, case, psum, by_hand) in cases.items():
-        original = case.replace("plan", "each")
-        rows.append(
-            {
-                "µs, 2 processes": label,
-                "this mpi4jax": r(workload, OURS, case),
-                "mpi4jax 0.9.1": r(workload, UPSTREAM, original),
-                "JAX's `psum` (gloo)": psum and r("psum, 2", GLOO, psum),
-                "mpi4py by hand": by_hand and r(workload, OURS, by_hand),
-            }
-        )
-    return rows
+        row(
+            "`allreduce` of 8 bytes, a jitted call",
+            ours=r(call, OURS, "jit"),
+            upstream=r(call, UPSTREAM, "jit"),
+            gloo=r("psum, 2", GLOO, "jit, 8"),
+            by_hand=r(call, OURS, "by hand"),
+        ),
+        row(
+            "`allreduce` of 8 bytes, in a loop",
+            ours=r(loop, OURS, small),
+            upstream=r(loop, UPSTREAM, small),
+            gloo=r("psum, 2", GLOO, small),
+        ),
+        row(
+            "`allreduce` of 1 MiB, in a loop",
+            ours=r(loop, OURS, large),
+            upstream=r(loop, UPSTREAM, large),
+            gloo=r("psum, 2", GLOO, large),
+        ),
+        row(
+            "ghost cells of 5 fields, in a loop",
+            ours=r(cells, OURS, "5, plan"),
+            upstream=r(cells, UPSTREAM, "5, each"),
+            by_hand=r(cells, OURS, "5, mpi4py"),
+        ),
+    ]
 
 
 def sums(r: Results) -> list[Row]:
@@ -454,7 +479,7 @@ def with_figures(text: str, r: Results) -> str:
 
 
 def pages(r: Results) -> dict[Path, str]:
-    """What the pages should be."""
+    """The texts of all pages with figures, by their paths."""
     head = (
         "---\norphan: true\n---\n\n# All figures\n\n"
         "[Performance](../performance.md) explains them.\n\n"
@@ -491,10 +516,10 @@ def plot_dispatch(r: Results, path: Path) -> None:
     bars = [
         ("empty jitted call", OURS, "empty", "0.7"),
         ("mpi4py", OURS, "mpi4py", COLORS["mpi4py"]),
-        ("jit, mpi4jax (Rust)", OURS, "jit", COLORS[OURS]),
-        ("eager, mpi4jax (Rust)", OURS, "eager", COLORS[OURS]),
-        ("jit, original 0.9.1", UPSTREAM, "jit", COLORS[UPSTREAM]),
-        ("eager, original 0.9.1", UPSTREAM, "eager", COLORS[UPSTREAM]),
+        (f"jit, {LABELS[OURS]}", OURS, "jit", COLORS[OURS]),
+        (f"eager, {LABELS[OURS]}", OURS, "eager", COLORS[OURS]),
+        (f"jit, {LABELS[UPSTREAM]}", UPSTREAM, "jit", COLORS[UPSTREAM]),
+        (f"eager, {LABELS[UPSTREAM]}", UPSTREAM, "eager", COLORS[UPSTREAM]),
     ]
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")

@@ -1,22 +1,25 @@
 """The tables of the documentation are those of one run of `make bench`."""
 
+import importlib
 import json
-import sys
+
+import pytest
 
 
-def test_tables(root, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(root / "benchmarks")])
-    import report
+@pytest.fixture
+def report(root, monkeypatch):
+    """The program that writes the tables."""
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    return importlib.import_module("report")
 
+
+def test_tables(report):
     results = report.Results(json.loads((report.FOLDER / "results.json").read_text()))
     for page, text in report.pages(results).items():
         assert page.read_text() == text, f"{page.name}: run benchmarks/report.py --docs"
 
 
-def test_every_table_is_on_a_page(root, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(root / "benchmarks")])
-    import report
-
+def test_every_table_is_on_a_page(report):
     text = "".join(page.read_text() for page in report.PAGES)
     names = {*report.EXCERPTS, "machine"}
     assert {name for name in names if f"<!-- figures: {name} -->" in text} == names
