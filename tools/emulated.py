@@ -81,7 +81,6 @@ SAMPLE = os.environ.get("TEST_SAMPLE", "0/24")
 #: The programs that hang, each of which starts its own ranks.
 HANGS = "crossed_tags or different_roots"
 
-
 #: The last line of a run of pytest, which ranks beside the first one print with a label.
 SUMMARY = r"^(\d+ passed.*?) in [\d.]+s"
 
@@ -196,14 +195,14 @@ def wheel() -> Path:
 
 
 @cache
-def compiler() -> dict[str, str]:
-    """The variables with which cargo compiles for aarch64."""
+def prepare_compiler() -> None:
+    """Have cargo compile for aarch64: with RUSTC, if this machine's compiler can't."""
     if has_standard_library(AARCH64):
-        return {}
+        return
     if shutil.which("rustup"):
         code, _ = attempt(["rustup", "target", "add", AARCH64], {}, timeout=300)
         if code == 0 and has_standard_library(AARCH64):
-            return {}
+            return
     folder = unpack(HERE / "rust", *COMPILER)
     rustc = folder / "bin" / "rustc"
     rustc.parent.mkdir(exist_ok=True)
@@ -213,7 +212,6 @@ def compiler() -> dict[str, str]:
     )
     rustc.chmod(0o755)
     os.environ["RUSTC"] = str(rustc)
-    return {"RUSTC": str(rustc)}
 
 
 def report(label: str, code: int, output: str, expected: str) -> bool:
@@ -229,7 +227,7 @@ def report(label: str, code: int, output: str, expected: str) -> bool:
 
 def rust() -> list[bool]:
     """The tests of the core in Rust, linked by zig."""
-    environ, python = compiler(), toolbox() / "bin" / "python"
+    prepare_compiler()
     linker = HERE / "linker"
     # For an older glibc, zig refuses the weak symbols that Rust's library looks for.
     zig = f'"{toolbox()}/bin/maturin" zig cc -- -target aarch64-linux-gnu.2.31'
@@ -237,10 +235,9 @@ def rust() -> list[bool]:
     linker.chmod(0o755)
     variable = f"CARGO_TARGET_{AARCH64.upper().replace('-', '_')}"
     environ = {
-        **environ,
         f"{variable}_LINKER": str(linker),
         f"{variable}_RUNNER": " ".join(map(str, emulation())),
-        "CARGO_ZIGBUILD_ZIG_COMMAND": str(python),
+        "CARGO_ZIGBUILD_ZIG_COMMAND": str(toolbox() / "bin" / "python"),
         "CARGO_ZIGBUILD_ZIG_COMMAND_ARGS": "-m ziglang",
         "CARGO_TARGET_DIR": str(ROOT / "target" / "emulated"),
     }
@@ -261,7 +258,7 @@ def run_rust(command: list[str], environ: dict[str, str]) -> bool:
 
 def on_ranks(mpi: str) -> list[bool]:
     """The wheel, its commands and tests on 2 ranks of an MPI."""
-    compiler()
+    prepare_compiler()
     path = environment(mpi)
     install(path, "--no-deps", "--reinstall", "--link-mode", "copy", wheel())
     environ = {**mpi_environ(path), **LACKS}
