@@ -1,12 +1,11 @@
 """Whole programs of JAX's, which say where arrays are, and not what is exchanged."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pages
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,12 +13,11 @@ from jax.sharding import PartitionSpec as P
 
 def test_examples_of_the_documentation(size):
     """One program. JAX is started already."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "distributed.md").read_text()
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = pages.blocks_of(pages.ROOT / "docs" / "distributed.md")
     assert len(blocks) == 2
     names = {}
     for block in blocks:
-        exec(block.replace("distributed.initialize()", ""), names)
+        exec(block.text.replace("distributed.initialize()", ""), names)
     np.testing.assert_array_equal(names["total"], np.full(3, size * (size + 1) / 2))
     np.testing.assert_array_equal(names["largest"], np.full((1, 3), size))
 
