@@ -187,8 +187,8 @@ def progress(count: int, label: str) -> Iterator[int]:
         yield n
         done = 20 * (n + 1) // count
         if rank == 0 and (is_terminal or done // 2 > shown // 2):
-            left = (time.perf_counter() - start) * (count - n - 1) / (n + 1)
-            line = f"{label} [{'#' * done:20}] {5 * done:3} %, {left:3.0f} s left"
+            seconds_left = (time.perf_counter() - start) * (count - n - 1) / (n + 1)
+            line = f"{label} [{'#' * done:20}] {5 * done:3} %, {seconds_left:3.0f} s left"
             end = "\r" if is_terminal and n + 1 < count else "\n"
             print(line, end=end, file=sys.stderr, flush=True)
             shown = done

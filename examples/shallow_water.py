@@ -208,8 +208,8 @@ def progress(count: int, label: str) -> Iterator[int]:
         yield n
         done = 20 * (n + 1) // count
         if rank == 0 and (is_terminal or done // 2 > shown // 2):
-            left = (time.perf_counter() - start) * (count - n - 1) / (n + 1)
-            line = f"{label} [{'#' * done:20}] {5 * done:3} %, {left:3.0f} s left"
+            seconds_left = (time.perf_counter() - start) * (count - n - 1) / (n + 1)
+            line = f"{label} [{'#' * done:20}] {5 * done:3} %, {seconds_left:3.0f} s left"
             end = "\r" if is_terminal and n + 1 < count else "\n"
             print(line, end=end, file=sys.stderr, flush=True)
             shown = done
@@ -306,14 +306,14 @@ def main() -> int:
 
     chunks = 1 if args.benchmark else 48
     marks = [steps * n // chunks for n in range(chunks + 1)]
-    taken = [chunks * n // (SNAPSHOTS - 1) for n in range(1, SNAPSHOTS)]
+    snapshot_chunks = [chunks * n // (SNAPSHOTS - 1) for n in range(1, SNAPSHOTS)]
     snapshots = [(0.0, collect(grid, fields))]
     comm.Barrier()
     with profiled(args.profile):
         start = time.perf_counter()
         for n in range(chunks) if args.benchmark else progress(chunks, "solving"):
             state = jax.block_until_ready(solve(state, marks[n], marks[n + 1]))
-            if n + 1 in taken and not args.no_plot:
+            if n + 1 in snapshot_chunks and not args.no_plot:
                 snapshots.append((marks[n + 1] * grid.dt / DAY, collect(grid, state[0])))
         comm.Barrier()
         elapsed = time.perf_counter() - start

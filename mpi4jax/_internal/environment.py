@@ -175,7 +175,7 @@ def warn_of_unknown_variables() -> None:
     """Warn of variables that have no effect, on the first process as far as is known."""
     sentences = unknown_variables()
     if sentences:
-        # It knows launchers, and imports nothing of ours.
+        # It knows launchers, and imports nothing that imports this.
         from mpi4jax._commands import launcher
 
         if launcher.is_first():

@@ -853,10 +853,10 @@ def test_doctor_of_many_ranks_in_80_columns():
 
 
 def test_other_texts_in_80_columns():
-    other = of_another_launcher("doctor", rank=0, COLUMNS="80")
-    assert "\n  " in other.stderr
+    done = of_another_launcher("doctor", rank=0, COLUMNS="80")
+    assert "\n  " in done.stderr
     assert_fits(
-        other.stdout + "".join(re.findall("If MPI .*?\\.\n", other.stderr, re.DOTALL))
+        done.stdout + "".join(re.findall("If MPI .*?\\.\n", done.stderr, re.DOTALL))
     )
 
 

@@ -219,7 +219,7 @@ class _Split(_Traced):
         pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
         replaced = [variable for variable, value in pairs if value is old]
         for operand, result in self._renamed:
-            if any(operand is variable for variable in replaced):
+            if operand in replaced:
                 replaced.append(result)
         self._env.update(dict.fromkeys(replaced, new))
 
