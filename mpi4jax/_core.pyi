@@ -301,11 +301,13 @@ def start_watching(
     that are in calls.
     """
 
-def connect_watchers(comm: int, byte: int, any_source: int, hosts: Sequence[str]) -> None:
+def connect_watchers(
+    comm: int, rank: int, size: int, byte: int, any_source: int, hosts: Sequence[str]
+) -> None:
     """Give the watchers of all processes a communicator to talk on, by its handle.
 
-    The others are `MPI_BYTE` and `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on
-    rank 0.
+    This process has `rank` among `size` in it. The others are `MPI_BYTE` and
+    `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on rank 0.
     """
 
 def end_with(code: int, reason: str) -> None:

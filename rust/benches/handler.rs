@@ -9,9 +9,7 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use _core::mpi::{
-    Abi, Communicator, Constants, Datatype, Functions, PredefinedOp, REGISTRY, Types,
-};
+use _core::mpi::{Abi, Constants, Functions, PredefinedOp, Types};
 use _core::{mpi_functions, ops};
 
 #[path = "../tests/common/mod.rs"]
@@ -77,10 +75,10 @@ fn nanoseconds(mut call: impl FnMut()) -> f64 {
 
 fn main() {
     assert!(Idle::functions().set(mpi_functions!(idle)).is_ok());
-    REGISTRY.set_communicator(0, Communicator::new(0x44, 0, 2, 0));
+    set_communicator(0, 0x44, 0, 2);
     let sum = PredefinedOp::Sum.number();
-    REGISTRY.set_operator(sum as usize, 0x58);
-    REGISTRY.set_datatype(F32 as usize, Datatype::new(0xf32, 4));
+    set_operator(sum as usize, 0x58);
+    set_datatype(F32, 0xf32, 4);
 
     let x = || buffer(F32, 0x1000, &[2]);
     let y = || buffer(F32, 0x2000, &[2]);

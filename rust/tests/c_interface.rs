@@ -5,7 +5,10 @@ use std::mem::offset_of;
 use std::ptr;
 
 use _core::c_interface::{REGISTRY_INTERFACE, RegistryInterface};
-use _core::mpi::{Communicator, Datatype, IntHandles, REGISTRY};
+use _core::mpi::{IntHandles, REGISTRY};
+
+mod common;
+use common::{set_communicator, set_datatype, set_operator};
 
 /// The outputs before they are written to.
 const UNTOUCHED: (usize, c_int, c_int) = (0xdead, -77, -78);
@@ -42,7 +45,7 @@ fn datatype(xla_dtype: c_int) -> (c_int, [usize; 2]) {
 
 #[test]
 fn communicators_have_a_handle_a_rank_and_a_size() {
-    REGISTRY.set_communicator(3, Communicator::new(0x440, 1, 2, 0));
+    set_communicator(3, 0x440, 1, 2);
     assert_eq!(communicator(3), (0, (0x440, 1, 2)));
 }
 
@@ -50,21 +53,21 @@ fn communicators_have_a_handle_a_rank_and_a_size() {
 #[test]
 fn handles_of_mpich_may_be_negative() {
     let handle: c_int = -0x3c00_0000;
-    REGISTRY.set_communicator(4, Communicator::new(handle as usize, 0, 1, 0));
+    set_communicator(4, handle as usize, 0, 1);
     assert_eq!(communicator(4).1.0 as c_int, handle);
 }
 
 #[test]
 fn operators_and_data_types_have_handles() {
-    REGISTRY.set_operator(15, 0x58);
+    set_operator(15, 0x58);
     assert_eq!(operator(15), (0, 0x58));
-    REGISTRY.set_datatype(11, Datatype::new(0xf32, 4));
+    set_datatype(11, 0xf32, 4);
     assert_eq!(datatype(11), (0, [0xf32, 4]));
 }
 
 #[test]
 fn a_freed_communicator_is_none() {
-    REGISTRY.set_communicator(5, Communicator::new(0x441, 0, 1, 0));
+    set_communicator(5, 0x441, 0, 1);
     assert_eq!(communicator(5).0, 0);
     REGISTRY.free_communicator::<IntHandles>(5);
     assert_eq!(communicator(5), (1, UNTOUCHED));
@@ -87,9 +90,9 @@ fn what_is_unknown_is_none_and_writes_nothing() {
 
 #[test]
 fn outputs_may_be_null() {
-    REGISTRY.set_communicator(7, Communicator::new(0x442, 3, 4, 0));
-    REGISTRY.set_operator(16, 0x59);
-    REGISTRY.set_datatype(13, Datatype::new(0xf64, 8));
+    set_communicator(7, 0x442, 3, 4);
+    set_operator(16, 0x59);
+    set_datatype(13, 0xf64, 8);
     let interface = &REGISTRY_INTERFACE;
     let (mut handle, mut rank, mut size, mut bytes) = (0, 0, 0, 0);
     // SAFETY: there is room for the outputs that are not null.

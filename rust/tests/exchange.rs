@@ -2,7 +2,6 @@
 
 use std::sync::Once;
 
-use _core::mpi::{Communicator, REGISTRY};
 use _core::ops;
 
 mod common;
@@ -95,7 +94,7 @@ fn in_pieces(floats_sent: &[f32; 3]) -> CallFrame {
     const IN_PIECES: i64 = 900;
     static MADE: Once = Once::new();
     MADE.call_once(|| {
-        REGISTRY.set_communicator(IN_PIECES as usize, Communicator::new(0x77, 0, 2, 8));
+        set_communicator_in_pieces(IN_PIECES as usize, (0x77, 0, 2), 8);
     });
     let call = on(IN_PIECES).list("dests", &[1]).list("sendtags", &[7]);
     let call = call.list("sources", &[-1]).list("recvtags", &[4]);

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use _core::mpi::{Communicator, REGISTRY};
 use _core::ops;
 use _core::recorder::{self, Awaited};
 
@@ -152,7 +151,7 @@ fn receives_are_posted_before_sends() {
 fn messages_travel_in_pieces() {
     let _alone = with_nothing_in_flight();
     const IN_PIECES: i64 = 901;
-    REGISTRY.set_communicator(IN_PIECES as usize, Communicator::new(0x78, 0, 2, 8));
+    set_communicator_in_pieces(IN_PIECES as usize, (0x78, 0, 2), 8);
     let arrays = Arrays::new();
     let call = on(IN_PIECES).list("dests", &[1]).list("sendtags", &[7]);
     let call = call.list("sources", &[1]).list("recvtags", &[7]);

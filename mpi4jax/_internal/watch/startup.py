@@ -106,5 +106,7 @@ def _connect() -> bool:
         return False
     hosts = world.gather(MPI.Get_processor_name()) or []
     comm = world.Dup()
-    _core.connect_watchers(handle(comm), handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts)
+    _core.connect_watchers(
+        handle(comm), comm.rank, comm.size, handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts
+    )
     return True

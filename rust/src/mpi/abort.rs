@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::abi::Abi;
 use super::functions::Functions;
+use super::registry::Communicator;
 use super::types::Handle;
 
 static WORLD: OnceLock<usize> = OnceLock::new();
@@ -15,18 +16,20 @@ static WORLD: OnceLock<usize> = OnceLock::new();
 const READING: Duration = Duration::from_millis(200);
 
 /// Says what mpi4py's number for the handle of `MPI_COMM_WORLD` is.
-pub fn set_world(handle: usize) {
+///
+/// # Safety
+/// It is.
+pub unsafe fn set_world(handle: usize) {
     let _ = WORLD.set(handle);
 }
 
-/// Ends all ranks: those of `MPI_COMM_WORLD`, or of `comm` as long as that is not known.
+/// Ends all ranks: those of `MPI_COMM_WORLD`, or of the communicator as long as that is not known.
 ///
 /// The launcher does the first. For any other communicator, MPICH sends a message to each rank
 /// and waits until it has arrived, for ever if a host is gone.
-pub fn abort<A: Abi>(functions: &Functions<A>, comm: A::Comm, code: c_int) {
-    let comm = WORLD
-        .get()
-        .map_or(comm, |handle| A::Comm::from_raw(*handle));
+pub fn abort<A: Abi>(functions: &Functions<A>, communicator: &Communicator, code: c_int) {
+    let world = WORLD.get().map(|handle| A::Comm::from_raw(*handle));
+    let comm = world.unwrap_or_else(|| communicator.handle::<A>());
     let_launcher_read();
     // SAFETY: a valid communicator of this process's.
     unsafe { (functions.abort)(comm, code) };

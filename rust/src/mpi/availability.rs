@@ -60,8 +60,11 @@ pub fn before_finalize(stop: fn()) {
     lock(&STOPS).push(stop);
 }
 
-/// Is told of the end of MPI, and of forks, from now on. `comm_self` is `MPI_COMM_SELF`.
-pub fn follow_end<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
+/// Is told of the end of MPI, and of forks, from now on.
+///
+/// # Safety
+/// `comm_self` is the handle of `MPI_COMM_SELF`.
+pub unsafe fn follow_end<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
     static FOLLOW: Once = Once::new();
     FOLLOW.call_once(|| {
         call_when_finalised(functions, comm_self);

@@ -66,7 +66,10 @@ fn add_copy(nodes: &mut Vec<Node>, parent: Lineage) -> Option<Lineage> {
 }
 
 /// Follows all copies of `MPI_COMM_WORLD`, and theirs, from now on.
-pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
+///
+/// # Safety
+/// `world` is the handle of `MPI_COMM_WORLD`.
+pub unsafe fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
     unsafe extern "C" fn copy<A: Abi>(
         _: A::Comm,
         _: c_int,
@@ -116,7 +119,10 @@ pub fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
 }
 
 /// The lineage of a communicator, if it is a copy that was followed.
-pub fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lineage> {
+///
+/// # Safety
+/// MPI knows the handle.
+pub unsafe fn lineage_of<A: Abi>(functions: &Functions<A>, comm: A::Comm) -> Option<Lineage> {
     let keyval = *KEYVAL.get()?;
     let mut value: *mut c_void = ptr::null_mut();
     let mut flag = 0;

@@ -29,7 +29,15 @@ pub struct Communicator {
 impl Communicator {
     /// A communicator by mpi4py's number for its handle. More than `piece_bytes` of an array
     /// travel in pieces, unless that is 0.
-    pub const fn new(handle: usize, rank: c_int, size: c_int, piece_bytes: usize) -> Self {
+    ///
+    /// # Safety
+    /// MPI knows the handle as one of such a communicator, until the communicator is freed in the
+    /// [`Registry`]. No safe code makes one up:
+    ///
+    /// ```compile_fail
+    /// let communicator = _core::mpi::Communicator::new(0x440, 0, 2, 0);
+    /// ```
+    pub const unsafe fn new(handle: usize, rank: c_int, size: c_int, piece_bytes: usize) -> Self {
         Self {
             handle,
             rank,
@@ -152,7 +160,15 @@ pub struct Datatype {
 
 impl Datatype {
     /// A data type by mpi4py's number for its handle.
-    pub const fn new(handle: usize, size: usize) -> Self {
+    ///
+    /// # Safety
+    /// MPI knows the handle, for good, as one of a committed type, whose elements have so many bytes
+    /// without gaps. No safe code makes one up:
+    ///
+    /// ```compile_fail
+    /// let datatype = _core::mpi::Datatype::new(0xf32, 4);
+    /// ```
+    pub const unsafe fn new(handle: usize, size: usize) -> Self {
         Self { handle, size }
     }
 
@@ -187,8 +203,8 @@ impl Companion {
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
     neighbors: OnceLock<Neighbors>,
-    /// The handles of the communicators that were made of it.
-    companions: [OnceLock<usize>; Companion::COUNT],
+    /// The communicators that were made of it.
+    companions: [OnceLock<Communicator>; Companion::COUNT],
     is_freed: AtomicBool,
 }
 
@@ -254,19 +270,25 @@ impl Registry {
             return Vec::new();
         }
         let companions = slot.companions.iter().filter_map(OnceLock::get);
-        companions
-            .map(|handle| A::Comm::from_raw(*handle))
-            .collect()
+        companions.map(Communicator::handle::<A>).collect()
     }
 
-    /// The handle of a communicator's companion, once there is one.
-    pub fn companion(&self, comm_number: i64, companion: Companion) -> Result<&OnceLock<usize>> {
+    /// A communicator's companion, once there is one.
+    pub fn companion(
+        &self,
+        comm_number: i64,
+        companion: Companion,
+    ) -> Result<&OnceLock<Communicator>> {
         let slot = self.communicator_slot(comm_number)?;
         Ok(&slot.companions[companion as usize])
     }
 
     /// Gives a number to an operator. Panics if another one has it.
-    pub fn set_operator(&self, op_number: usize, handle: usize) {
+    ///
+    /// # Safety
+    /// MPI knows the handle, for good, as one of an operator, and as a predefined one if the number is
+    /// that of a [`PredefinedOp`](super::operators::PredefinedOp).
+    pub unsafe fn set_operator(&self, op_number: usize, handle: usize) {
         set_once(self.operators.get_or_grow(op_number), handle);
     }
 
@@ -276,7 +298,10 @@ impl Registry {
     }
 
     /// Says where the status with this number is. It may move.
-    pub fn set_status(&self, status_number: usize, address: usize) {
+    ///
+    /// # Safety
+    /// It is there whenever an operation with this number is called, and nobody else uses it then.
+    pub unsafe fn set_status(&self, status_number: usize, address: usize) {
         let slot = self.statuses.get_or_grow(status_number);
         slot.store(address, Ordering::Release);
     }
@@ -331,7 +356,7 @@ impl Registry {
             .map(|slot| slot.load(Ordering::Acquire))
             .filter(|address| *address != 0)
             .ok_or_else(|| Error::precondition(format!("status {status_number} is unknown")))?;
-        // SAFETY: Python keeps the status there, and gives it to the operation that it calls.
+        // SAFETY: whoever has set the address vouches for it while an operation is called.
         Ok(unsafe { StatusPlace::at(address as *mut A::Status) })
     }
 }

@@ -80,14 +80,18 @@ impl<A: Abi> Core for Binding<A> {
 
     fn follow(&self, world: usize, comm_self: usize) {
         if let Some(functions) = A::functions().get() {
-            mpi::follow_copies(functions, A::Comm::from_raw(world));
-            mpi::follow_end(functions, A::Comm::from_raw(comm_self));
+            // SAFETY: Python passes mpi4py's handles of these two.
+            unsafe {
+                mpi::follow_copies(functions, A::Comm::from_raw(world));
+                mpi::follow_end(functions, A::Comm::from_raw(comm_self));
+            }
             mpi::before_finalize(ops::stop_pushing);
         }
     }
 
     fn lineage_of(&self, comm: usize) -> Option<Lineage> {
-        mpi::lineage_of(A::functions().get()?, A::Comm::from_raw(comm))
+        // SAFETY: Python passes a handle of mpi4py's.
+        unsafe { mpi::lineage_of(A::functions().get()?, A::Comm::from_raw(comm)) }
     }
 
     fn free_communicator(&self, comm_number: usize) {
@@ -99,7 +103,8 @@ impl<A: Abi> Core for Binding<A> {
     }
 
     fn serve_jax(&self, handles: Vec<usize>, members: Vec<i32>, rank: i32, devices: Devices) {
-        trampoline::serve::<A>(handles, members, rank, devices);
+        // SAFETY: Python passes handles of mpi4py's, under these names.
+        unsafe { trampoline::serve::<A>(handles, members, rank, devices) };
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{mpi, recorder};
 /// travel on it in pieces, unless that is 0.
 #[pyfunction]
 pub fn set_communicator(comm_number: usize, handle: usize, rank: i32, size: i32, chunk: usize) {
-    REGISTRY.set_communicator(comm_number, Communicator::new(handle, rank, size, chunk));
+    // SAFETY: Python passes a handle of mpi4py's, and says when the communicator is freed.
+    let communicator = unsafe { Communicator::new(handle, rank, size, chunk) };
+    REGISTRY.set_communicator(comm_number, communicator);
 }
 
 /// Says which neighbors this process has in the topology of a communicator: the ranks and tags of
@@ -85,23 +87,27 @@ pub fn share_default() {
 /// Says what the handle of `MPI_COMM_WORLD` is, by which all ranks are ended.
 #[pyfunction]
 pub fn set_world(comm: usize) {
-    mpi::set_world(comm);
+    // SAFETY: Python passes mpi4py's handle.
+    unsafe { mpi::set_world(comm) };
 }
 
 /// Makes `op_number` stand for the reduction operator with this handle.
 #[pyfunction]
 pub fn set_operator(op_number: usize, handle: usize) {
-    REGISTRY.set_operator(op_number, handle);
+    // SAFETY: Python passes a handle of mpi4py's, and keeps the operator.
+    unsafe { REGISTRY.set_operator(op_number, handle) };
 }
 
 /// Makes the MPI data type with this handle hold elements of XLA's type `dtype`, of `size` bytes each.
 #[pyfunction]
 pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
-    REGISTRY.set_datatype(dtype, Datatype::new(handle, size));
+    // SAFETY: Python passes a handle of mpi4py's, and the size of such elements.
+    REGISTRY.set_datatype(dtype, unsafe { Datatype::new(handle, size) });
 }
 
 /// Makes `status_number` stand for the `MPI_Status` at this address.
 #[pyfunction]
 pub fn set_status(status_number: usize, address: usize) {
-    REGISTRY.set_status(status_number, address);
+    // SAFETY: Python keeps the status there, and gives it to the operation that it calls.
+    unsafe { REGISTRY.set_status(status_number, address) };
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::binding::loaded;
 use crate::diagnosis::{End, ThreadActivity};
+use crate::mpi::{Communicator, Datatype};
 use crate::watch::{self, Objects, Settings, Start};
 
 /// The state of Python's threads: the lines of those that are in calls; those that are elsewhere, by
@@ -72,12 +73,27 @@ pub fn start_watching(
     }
 }
 
-/// Gives the watchers of all processes a communicator to talk on, by its handle, with those of
-/// `MPI_BYTE` and `MPI_ANY_SOURCE`. Rank 0 gets the host of each rank.
+/// Gives the watchers of all processes a communicator to talk on, by its handle, and the rank of this
+/// process in it and its size, with the handles of `MPI_BYTE` and `MPI_ANY_SOURCE`. Rank 0 gets the host
+/// of each rank.
 #[pyfunction]
-pub fn connect_watchers(comm: usize, byte: usize, any_source: i32, hosts: Vec<String>) {
+pub fn connect_watchers(
+    comm: usize,
+    rank: i32,
+    size: i32,
+    byte: usize,
+    any_source: i32,
+    hosts: Vec<String>,
+) {
+    // SAFETY: Python passes handles of mpi4py's, and keeps the communicator.
+    let (communicator, byte) = unsafe {
+        (
+            Communicator::new(comm, rank, size, 0),
+            Datatype::new(byte, 1),
+        )
+    };
     let objects = Objects {
-        comm,
+        communicator,
         byte,
         any_source,
     };

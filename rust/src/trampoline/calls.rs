@@ -13,7 +13,15 @@ use crate::mpi::Abi;
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
 /// nobody else communicates. `members` are the ranks of these in `MPI_COMM_WORLD`, and `rank` is
 /// that of this process among them. MPI was initialised with `MPI_THREAD_MULTIPLE`.
-pub fn serve<A: Abi>(handles: Vec<usize>, members: Vec<c_int>, rank: c_int, devices: Devices) {
+///
+/// # Safety
+/// MPI knows the handles as those of what [`HANDLES`] says.
+pub unsafe fn serve<A: Abi>(
+    handles: Vec<usize>,
+    members: Vec<c_int>,
+    rank: c_int,
+    devices: Devices,
+) {
     if let Some(mpi) = A::functions().get() {
         set_served(Box::new(Served::new(mpi, handles, members, rank, devices)));
     }

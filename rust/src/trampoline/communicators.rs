@@ -9,7 +9,7 @@ use super::records::{Facts, JaxOperation, OnCommunicator};
 use crate::diagnosis::Ranks;
 use crate::lock::lock;
 use crate::log;
-use crate::mpi::GrowingList;
+use crate::mpi::{Communicator, GrowingList};
 use crate::recorder::{self, CommunicatorFacts, Group, Identity, Recording};
 
 /// The number of the first one in the recorder. Python gives smaller ones to those of users.
@@ -26,7 +26,7 @@ struct JaxCommunicator {
     /// MPI's handle, or why there is none, once it is known.
     handle: OnceLock<Result<usize, String>>,
     /// The communicator on which calls are compared (`MPI4JAX_CHECK`), once there is one.
-    companion: OnceLock<usize>,
+    companion: OnceLock<Communicator>,
     /// The report of the last call that was refused.
     report: Mutex<Option<String>>,
     /// Held during collective calls. XLA runs programs of several Python threads at once, but MPI
@@ -129,7 +129,7 @@ impl Communicators {
     }
 
     /// Where calls on a communicator are compared.
-    pub fn companion(&self, index: usize) -> Option<&OnceLock<usize>> {
+    pub fn companion(&self, index: usize) -> Option<&OnceLock<Communicator>> {
         self.get(index).map(|communicator| &communicator.companion)
     }
 

@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 
 use super::clique;
 use super::communicators::Communicators;
 use super::records::{self, Facts, Request, Requests};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::mpi::calls::{CallError, Mpi};
 use crate::mpi::{Abi, Communicator, Functions, Handle, Status};
 use crate::ops::{self, Comparison};
@@ -210,33 +211,49 @@ impl<A: Abi> Served<A> {
         let Some(companion) = self.communicators.companion(index).filter(|_| size > 1) else {
             return 0;
         };
-        let companion = companion.get_or_init(|| {
-            let mut new_comm: A::Comm = self.real(COMM_NULL);
-            // SAFETY: all processes come here before their first call on the communicator.
-            unsafe { (self.mpi.comm_split)(comm, 0, rank, &raw mut new_comm) };
-            new_comm.into_raw()
-        });
         let size = size as c_int;
-        let communicator = Communicator::new(*companion, rank, size, 0);
-        let mpi = Mpi::new(self.mpi, &communicator);
-        let ranks = Comparison {
-            mpi: &mpi,
-            rank,
-            size,
-            fail: &|error| match error {
-                CallError::Impossible(error) => *error,
-                CallError::Mpi(failure) => {
-                    Error::internal(format!("{}: {}", failure.function, failure.text))
-                }
-            },
-        };
-        let report = match ranks.disagreement(record, None) {
+        // SAFETY: MPI has made it, of so many processes.
+        let communicator = unsafe { Communicator::new(comm.into_raw(), rank, size, 0) };
+        let report = match self.disagreement(&communicator, companion, record) {
             Ok(None) => return 0,
-            Ok(Some(report)) => ops::refuse(self.mpi, comm, rank, report, Some(&mpi)),
+            Ok(Some(report)) => report,
             Err(error) => error.message,
         };
         self.communicators.set_report(index, report);
         UNFIT - index as c_int
+    }
+
+    /// The report of a call that does not fit those of the other processes. They compare it on a
+    /// communicator of its own, which they make before their first call.
+    fn disagreement(
+        &self,
+        communicator: &Communicator,
+        companion: &OnceLock<Communicator>,
+        record: &Record,
+    ) -> error::Result<Option<String>> {
+        let fail = |error| match error {
+            CallError::Impossible(error) => *error,
+            CallError::Mpi(failure) => {
+                Error::internal(format!("{}: {}", failure.function, failure.text))
+            }
+        };
+        let mpi = Mpi::new(self.mpi, communicator);
+        let companion = match companion.get() {
+            Some(companion) => companion,
+            None => {
+                let made = mpi.blocking(fail).comm_split(false)?;
+                companion.get_or_init(|| made)
+            }
+        };
+        let mpi = mpi.on(companion);
+        let ranks = Comparison {
+            mpi: &mpi,
+            rank: companion.rank,
+            size: companion.size,
+            fail: &fail,
+        };
+        let report = ranks.disagreement(record, None)?;
+        Ok(report.map(|report| ops::refuse(self.mpi, communicator, report, Some(&mpi))))
     }
 
     /// Makes a call: recorded, and with debug lines if they are on.

@@ -6,15 +6,15 @@
 use std::ffi::{c_int, c_void};
 
 use super::watcher::WatcherMessage;
-use crate::mpi::{Abi, Functions, Handle, Status, abort, source_and_tag};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, Status, abort, source_and_tag};
 
 /// The objects of mpi4py's that the mailbox needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects {
-    /// The communicator, by mpi4py's number for its handle.
-    pub comm: usize,
-    /// `MPI_BYTE`, by mpi4py's number for its handle.
-    pub byte: usize,
+    /// The communicator.
+    pub communicator: Communicator,
+    /// `MPI_BYTE`.
+    pub byte: Datatype,
     /// `MPI_ANY_SOURCE`.
     pub any_source: c_int,
 }
@@ -56,11 +56,11 @@ impl<A: Abi> Mailbox<A> {
     }
 
     fn comm(&self) -> A::Comm {
-        A::Comm::from_raw(self.objects.comm)
+        self.objects.communicator.handle::<A>()
     }
 
     fn byte(&self) -> A::Datatype {
-        A::Datatype::from_raw(self.objects.byte)
+        self.objects.byte.handle::<A>()
     }
 
     /// Begins to send a message.
@@ -150,6 +150,6 @@ impl<A: Abi> Mailbox<A> {
 
     /// Ends all ranks.
     pub fn abort(&self, code: i32) {
-        abort(self.functions, self.comm(), code);
+        abort(self.functions, &self.objects.communicator, code);
     }
 }

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use _core::error::Result;
+use _core::mpi::{Communicator, Datatype, REGISTRY};
 use _core::xla::raw::*;
 use _core::xla::{Frame, enter};
 
@@ -20,6 +21,34 @@ pub const S64: c_int = XLA_FFI_DataType_S64;
 pub const C64: c_int = XLA_FFI_DataType_C64;
 pub const C128: c_int = XLA_FFI_DataType_C128;
 pub const TOKEN: c_int = XLA_FFI_DataType_TOKEN;
+
+/// Gives a number to a communicator of a stand-in for MPI, which takes any handle.
+pub fn set_communicator(comm_number: usize, handle: usize, rank: c_int, size: c_int) {
+    set_communicator_in_pieces(comm_number, (handle, rank, size), 0);
+}
+
+/// One on which messages travel in pieces of so many bytes.
+pub fn set_communicator_in_pieces(
+    comm_number: usize,
+    (handle, rank, size): (usize, c_int, c_int),
+    piece_bytes: usize,
+) {
+    // SAFETY: the stand-in takes it for such a communicator.
+    let communicator = unsafe { Communicator::new(handle, rank, size, piece_bytes) };
+    REGISTRY.set_communicator(comm_number, communicator);
+}
+
+/// Gives a number to a data type of a stand-in's.
+pub fn set_datatype(dtype: c_int, handle: usize, size: usize) {
+    // SAFETY: the stand-in takes it for such a type.
+    REGISTRY.set_datatype(dtype as usize, unsafe { Datatype::new(handle, size) });
+}
+
+/// Gives a number to an operator of a stand-in's.
+pub fn set_operator(op_number: usize, handle: usize) {
+    // SAFETY: the stand-in takes it for an operator.
+    unsafe { REGISTRY.set_operator(op_number, handle) };
+}
 
 /// The outcome of a handler: nothing, or the code and the text of an error. Of an error of MPI's that
 /// is the first line: the second one says which call it was, with numbers that other tests change.

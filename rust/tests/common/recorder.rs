@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use _core::mpi::{
-    Abi, Communicator, Constants, CopyAttribute, Datatype, DeleteAttribute, Ends, Functions,
-    Neighbor, Neighbors, PredefinedOp, REGISTRY, Types, UserFunction,
+    Abi, Constants, CopyAttribute, DeleteAttribute, Ends, Functions, Neighbor, Neighbors,
+    PredefinedOp, REGISTRY, Types, UserFunction,
 };
 use _core::{log, mpi_functions, ops};
 
@@ -427,24 +427,24 @@ pub const COMPLEX: i64 = 0xc64;
 pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
     Recorder::functions().get_or_init(|| {
         for rank in [0, 1] {
-            let communicator = Communicator::new(COMM[rank] as usize, rank as c_int, 2, 0);
-            REGISTRY.set_communicator(rank, communicator);
+            set_communicator(rank, COMM[rank] as usize, rank as c_int, 2);
             REGISTRY.set_neighbors(rank, neighbors());
         }
-        REGISTRY.set_communicator(FREED as usize, Communicator::new(0x442, 0, 2, 0));
+        set_communicator(FREED as usize, 0x442, 0, 2);
         let companions = REGISTRY.free_communicator::<Recorder>(FREED as usize);
         assert!(companions.is_empty());
         for op in PredefinedOp::ALL {
-            REGISTRY.set_operator(op.number() as usize, handle_of(*op) as usize);
+            set_operator(op.number() as usize, handle_of(*op) as usize);
         }
-        REGISTRY.set_operator(USER_MADE as usize, USER_MADE_HANDLE as usize);
-        REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize);
-        REGISTRY.set_datatype(F32 as usize, Datatype::new(FLOAT as usize, 4));
+        set_operator(USER_MADE as usize, USER_MADE_HANDLE as usize);
+        // SAFETY: the stand-in writes no status.
+        unsafe { REGISTRY.set_status(STATUS as usize, STATUS_ADDRESS as usize) };
+        set_datatype(F32, FLOAT as usize, 4);
         for dtype in [F16, BF16] {
-            REGISTRY.set_datatype(dtype as usize, Datatype::new(SHORT as usize, 2));
+            set_datatype(dtype, SHORT as usize, 2);
         }
-        REGISTRY.set_datatype(C64 as usize, Datatype::new(COMPLEX as usize, 8));
-        REGISTRY.set_datatype(C128 as usize, Datatype::new(COMPLEX as usize, 16));
+        set_datatype(C64, COMPLEX as usize, 8);
+        set_datatype(C128, COMPLEX as usize, 16);
         functions()
     });
     let (_, handler) = ops::host_handlers::<Recorder>()
@@ -472,7 +472,7 @@ pub fn new_topology(neighbors: Neighbors) -> (i64, i64) {
     static NEXT: AtomicUsize = AtomicUsize::new(3);
     let index = NEXT.fetch_add(1, Ordering::Relaxed);
     let handle = 0x440 + index;
-    REGISTRY.set_communicator(index, Communicator::new(handle, 1, 2, 0));
+    set_communicator(index, handle, 1, 2);
     REGISTRY.set_neighbors(index, neighbors);
     (index as i64, handle as i64)
 }

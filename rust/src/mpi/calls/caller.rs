@@ -214,14 +214,17 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         })
     }
 
-    /// MPI-4.1 §7.4.2: the communicator of all ranks in the order of their keys.
-    pub fn comm_split(self, key: c_int) -> Result<usize> {
+    /// MPI-4.1 §7.4.2: a communicator of all ranks, in the same or in reverse order.
+    pub fn comm_split(self, is_reversed: bool) -> Result<Communicator> {
+        let Mpi { rank, size, .. } = *self.mpi;
+        let rank = if is_reversed { size - 1 - rank } else { rank };
         let mut handle = self.mpi.comm;
         self.blocking("MPI_Comm_split", |mpi| {
             // SAFETY: MPI gives the new communicator in place of this one.
-            Ok(unsafe { (mpi.functions.comm_split)(mpi.comm, 0, key, &raw mut handle) })
+            Ok(unsafe { (mpi.functions.comm_split)(mpi.comm, 0, rank, &raw mut handle) })
         })?;
-        Ok(handle.into_raw())
+        // SAFETY: MPI has made the communicator of all ranks, in the order of the new ones.
+        Ok(unsafe { Communicator::new(handle.into_raw(), rank, size, 0) })
     }
 }
 

@@ -20,20 +20,13 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// A companion of the communicator. The ranks make it together, as all of them reach their
     /// first call that needs it at once.
     pub fn companion(&self, companion: Companion) -> Result<Communicator> {
-        let made = REGISTRY.companion(self.comm_number, companion)?;
-        let Communicator { rank, size, .. } = self.communicator;
-        let rank = match companion {
-            Companion::Reversed => size - 1 - rank,
-            Companion::Neighbors | Companion::Check => rank,
-        };
-        let handle = match made.get() {
-            Some(handle) => *handle,
-            // MPI_Comm_dup would have Python copy attributes.
-            None => *made.get_or_init({
-                let handle = self.quietly().comm_split(rank)?;
-                move || handle
-            }),
-        };
-        Ok(Communicator::new(handle, rank, size, 0))
+        let slot = REGISTRY.companion(self.comm_number, companion)?;
+        if let Some(communicator) = slot.get() {
+            return Ok(*communicator);
+        }
+        // MPI_Comm_dup would have Python copy attributes.
+        let is_reversed = companion == Companion::Reversed;
+        let communicator = self.quietly().comm_split(is_reversed)?;
+        Ok(*slot.get_or_init(|| communicator))
     }
 }

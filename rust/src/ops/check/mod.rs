@@ -4,7 +4,6 @@
 pub mod claims;
 pub mod labels;
 
-use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::diagnosis::{DEADLOCK, WIDTH, fit};
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
 use crate::mpi::calls::Mpi;
-use crate::mpi::{Abi, Datatype, Functions, REGISTRY, abort};
+use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, abort};
 use crate::ops::call::Call;
 use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
@@ -67,8 +66,8 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Ends all ranks with a report, or makes an error of it.
     #[cold]
     pub fn refuse(&self, report: Vec<String>, together: Option<&Mpi<A>>) -> Error {
-        let (comm, rank) = (self.communicator.handle::<A>(), self.communicator.rank);
-        Error::invalid(refuse(self.functions, comm, rank, report, together))
+        let communicator = &self.communicator;
+        Error::invalid(refuse(self.functions, communicator, report, together))
     }
 }
 
@@ -81,19 +80,18 @@ fn table_width() -> usize {
     }
 }
 
-/// Ends all ranks with a report, or gives that. `rank` is that of this process in `comm`. If the ranks
-/// do so together, the first of them prints the report, and the others wait for it.
+/// Ends all ranks with a report, or gives that. If the ranks do so together, the first of them prints the
+/// report, and the others wait for it.
 #[cold]
 pub fn refuse<A: Abi>(
     functions: &Functions<A>,
-    comm: A::Comm,
-    rank: c_int,
+    communicator: &Communicator,
     mut report: Vec<String>,
     together: Option<&Mpi<A>>,
 ) -> String {
     if !on_error::raises() {
         report.push(format!("ending all ranks with exit code {DEADLOCK}"));
-        if together.is_none() || rank == 0 {
+        if together.is_none() || communicator.rank == 0 {
             log::print_error(&fit(&report));
         }
         if let Some(together) = together {
@@ -102,7 +100,7 @@ pub fn refuse<A: Abi>(
                 .blocking(|_| Error::internal("no barrier"))
                 .barrier();
         }
-        abort(functions, comm, DEADLOCK);
+        abort(functions, communicator, DEADLOCK);
     }
     report.join("\n")
 }

@@ -23,7 +23,7 @@ use std::sync::{MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use _core::mpi::{Abi, Communicator, Datatype, IntHandles, Neighbors, PredefinedOp, REGISTRY};
+use _core::mpi::{Abi, IntHandles, Neighbors, PredefinedOp, REGISTRY};
 use _core::ops;
 use _core::xla::Handler;
 
@@ -55,8 +55,7 @@ fn bind() {
             (BF16, Element::Short),
         ];
         for (dtype, element) in types {
-            let datatype = Datatype::new(element.handle() as usize, element.size());
-            REGISTRY.set_datatype(dtype as usize, datatype);
+            set_datatype(dtype, element.handle() as usize, element.size());
         }
         for op in PredefinedOp::ALL {
             let handle = with(|network| {
@@ -64,7 +63,7 @@ fn bind() {
                 network.operators.insert(handle, Operator::Predefined(*op));
                 handle
             });
-            REGISTRY.set_operator(op.number() as usize, handle as usize);
+            set_operator(op.number() as usize, handle as usize);
         }
         functions::functions()
     });
@@ -103,9 +102,8 @@ impl World {
         });
         let ranks = handles.into_iter().enumerate().map(|(rank, handle)| {
             let comm = NEXT.fetch_add(1, Ordering::Relaxed);
-            let communicator =
-                Communicator::new(handle as usize, rank as c_int, size as c_int, piece_bytes);
-            REGISTRY.set_communicator(comm as usize, communicator);
+            let own = (handle as usize, rank as c_int, size as c_int);
+            set_communicator_in_pieces(comm as usize, own, piece_bytes);
             REGISTRY.set_neighbors(comm as usize, on_ring(rank, size));
             Rank { rank, size, comm }
         });
