@@ -17,7 +17,7 @@ ASSERTIONS = {
     "overlap.md": 4,
     "trees.md": 3,
     "tutorial.md": 7,
-    "usage.md": 14,
+    "usage.md": 13,
 }
 
 
