@@ -271,15 +271,6 @@ fn a_communicator_without_a_reversed_one_is_just_forgotten() {
     assert_eq!(recorded(), []);
 }
 
-/// MPI may not be called any more.
-#[test]
-fn nothing_is_freed_after_the_end_of_mpi() {
-    let (index, _) = new_communicator();
-    assert_eq!(reversed("scan", index).0, Ok(()));
-    after_the_end(|| ops::free_communicator::<Recorder>(index as usize));
-    assert_eq!(recorded(), []);
-}
-
 /// Fails when the error leaves a communicator behind that was never made.
 #[test]
 fn a_reversed_communicator_that_could_not_be_made_is_tried_again() {

@@ -164,7 +164,6 @@ functions! {
             comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
         );
         error_string = MPI_Error_string(code: c_int, text: *mut c_char, length: *mut c_int);
-        finalized = MPI_Finalized(flag: *mut c_int);
         get_count = MPI_Get_count(
             status: *const A::Status, datatype: A::Datatype, count: *mut c_int,
         );

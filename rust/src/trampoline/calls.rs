@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
 use super::records::{self, Facts, Request};
-use super::served::{COMM_NULL, Devices, Served};
+use super::served::{COMM_NULL, Devices, Served, UNAVAILABLE};
 use super::status::{TrampolineStatus, with_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
-use crate::mpi::Abi;
+use crate::mpi::{Abi, is_available};
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
@@ -86,8 +86,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         // SAFETY: the caller lends the handle.
         let code = match self.comm(unsafe { *comm }) {
             // SAFETY: it is one of the communicators that the caller has made.
-            Ok(mut real) if !self.is_finalized() => unsafe { (self.mpi.comm_free)(&raw mut real) },
-            _ => 0,
+            Ok(mut real) => unsafe { (self.mpi.comm_free)(&raw mut real) },
+            Err(_) => 0,
         };
         // SAFETY: as above.
         unsafe { *comm = COMM_NULL };
@@ -119,7 +119,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             Ok(members) => {
                 let index = self.communicators.add(key, &members);
                 let handle = self.create(&members, index);
-                let handle = handle.map_err(|code| self.mpi.error_text(code));
+                let handle = handle.map_err(|code| self.error_text(code));
                 self.communicators.set_handle(index, handle);
                 index
             }
@@ -288,6 +288,9 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     }
 
     unsafe fn wait(&self, request: *mut usize, status: *mut TrampolineStatus) -> c_int {
+        if !is_available() {
+            return UNAVAILABLE;
+        }
         // SAFETY: the caller lends the handle.
         let jax_request = unsafe { *request };
         let mut real: A::Request = self.real(jax_request);

@@ -11,7 +11,7 @@ use super::records::{self, Facts, Request, Requests};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
 use crate::mpi::calls::{CallError, Mpi};
-use crate::mpi::{Abi, Communicator, Functions, Handle, Status};
+use crate::mpi::{Abi, Communicator, Functions, Handle, Status, check_available, is_available};
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
 
@@ -40,6 +40,9 @@ const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
 
 /// The error code of a receive of a message that is shorter than the array.
 const SHORT: c_int = -(1 << 15);
+
+/// The error code of a call in a process where MPI may not be called.
+pub(super) const UNAVAILABLE: c_int = SHORT - 1;
 
 /// The error code of a call that does not fit those of other processes, less the index of its
 /// communicator.
@@ -74,8 +77,11 @@ impl<A: Abi> Served<A> {
     }
 
     /// The communicator that MPI takes, or an error code: jaxlib knows those that it has made by
-    /// their indices.
+    /// their indices. There is none where MPI may not be called.
     pub(super) fn comm(&self, handle: usize) -> Result<A::Comm, c_int> {
+        if !is_available() {
+            return Err(UNAVAILABLE);
+        }
         match handle.checked_sub(HANDLES.len()) {
             None => Ok(self.real(handle)),
             Some(index) => match self.communicators.handle(index) {
@@ -145,13 +151,6 @@ impl<A: Abi> Served<A> {
         } else {
             send
         }
-    }
-
-    pub(super) fn is_finalized(&self) -> bool {
-        let mut flag = 0;
-        // SAFETY: this may be asked at any time (MPI-4.1 §11.2.5).
-        unsafe { (self.mpi.finalized)(&raw mut flag) };
-        flag != 0
     }
 
     /// Makes a call on a communicator, after the calls of other threads, and compared if that is on.
@@ -327,7 +326,7 @@ impl<A: Abi> Served<A> {
 
     /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
     pub(super) fn create(&self, members: &[c_int], index: usize) -> Result<usize, c_int> {
-        let world: A::Comm = self.real(COMM_WORLD);
+        let world = self.comm(COMM_WORLD)?;
         let mut new_comm: A::Comm = self.real(COMM_NULL);
         let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
         let code = self.communicators.with_tag(index, |tag| {
@@ -367,6 +366,9 @@ impl<A: Abi> Served<A> {
                  programs for arrays of different shapes"
                     .to_owned(),
             );
+        }
+        if code == UNAVAILABLE {
+            return check_available().err().map(|error| error.message);
         }
         let index_below = |first: c_int| usize::try_from(first - code).ok();
         match (index_below(UNFIT), index_below(REFUSED)) {

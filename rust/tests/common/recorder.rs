@@ -56,7 +56,6 @@ thread_local! {
     static CALLS: RefCell<Vec<Recorded>> = const { RefCell::new(Vec::new()) };
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static ERROR: Cell<Option<(&'static str, c_int)>> = const { Cell::new(None) };
-    static IS_FINALIZED: Cell<bool> = const { Cell::new(false) };
     static TYPES: Cell<i64> = const { Cell::new(0) };
     static REQUESTS: Cell<c_int> = const { Cell::new(0) };
     static IN_MPI: Cell<fn()> = const { Cell::new(|| ()) };
@@ -189,20 +188,6 @@ unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c
         *length = message.len() as c_int;
     }
     0
-}
-
-unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
-    // SAFETY: the caller lends it.
-    unsafe { *flag = IS_FINALIZED.get().into() };
-    0
-}
-
-/// The result of `body` when MPI has ended.
-pub fn after_the_end<R>(body: impl FnOnce() -> R) -> R {
-    IS_FINALIZED.set(true);
-    let outcome = body();
-    IS_FINALIZED.set(false);
-    outcome
 }
 
 static DELETE_ATTRIBUTE: Mutex<DeleteAttribute<Recorder>> = Mutex::new(None);
@@ -367,7 +352,6 @@ fn functions() -> Functions<Recorder> {
         comm_free,
         comm_split,
         error_string,
-        finalized,
         op_create,
         type_commit,
         type_contiguous,

@@ -8,6 +8,7 @@ use super::derived::TypedCount;
 use super::outcome::{CallError, Outcome, check};
 use crate::error::{Error, Result};
 use crate::mpi::abi::Abi;
+use crate::mpi::availability::is_available;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::functions::Functions;
 use crate::mpi::half_float::{self, Format};
@@ -235,14 +236,9 @@ pub fn free_communicator<A: Abi>(comm_number: usize) {
         return;
     };
     for mut comm in companions {
-        let mut is_finalized = 0;
-        // SAFETY: may be called at any time (MPI-4.1 §11.4.1). Before the end of MPI, the
-        // communicator is one that this process made, and freed once.
-        unsafe {
-            (functions.finalized)(&raw mut is_finalized);
-            if is_finalized == 0 {
-                (functions.comm_free)(&raw mut comm);
-            }
+        if is_available() {
+            // SAFETY: this process made the communicator, which is freed once.
+            unsafe { (functions.comm_free)(&raw mut comm) };
         }
     }
 }

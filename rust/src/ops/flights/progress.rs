@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::table;
 use crate::lock::lock;
 use crate::memory::gpu_aware;
+use crate::mpi::is_available;
 use crate::recorder::os_thread;
 
 /// Whether a thread is to see to what is in flight.
@@ -103,8 +104,8 @@ pub struct Left {
     pub is_done: bool,
 }
 
-/// Waits for all that is in flight, but no longer than this. Gives what there was. Nothing can be
-/// waited for after that.
+/// Waits for all that is in flight, but no longer than this, and not where MPI may not be called. Gives
+/// what there was. Nothing can be waited for after that.
 pub fn finish(at_most: Duration) -> Vec<Left> {
     set_pushing(false);
     let begin = Instant::now();
@@ -112,7 +113,7 @@ pub fn finish(at_most: Duration) -> Vec<Left> {
     for (flight, origin) in table::take_all() {
         let mut in_flight = flight.in_flight;
         in_flight.test();
-        while !in_flight.is_done() && begin.elapsed() < at_most {
+        while !in_flight.is_done() && begin.elapsed() < at_most && is_available() {
             thread::sleep(PAUSES.0);
             in_flight.test();
         }

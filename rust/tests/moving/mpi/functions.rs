@@ -725,11 +725,6 @@ unsafe extern "C" fn comm_free(comm: *mut c_int) -> c_int {
     0
 }
 
-unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
-    set(flag, with(|network| c_int::from(network.is_finalized)));
-    0
-}
-
 unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c_int) -> c_int {
     let words = match code {
         super::network::TRUNCATED => "the message is longer than its buffer".to_owned(),
@@ -867,7 +862,6 @@ pub fn functions() -> Functions<IntHandles> {
         comm_set_attr,
         comm_split,
         error_string,
-        finalized,
         get_count,
         ibarrier,
         iprobe,
