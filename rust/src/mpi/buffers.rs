@@ -26,6 +26,35 @@ enum Source {
 }
 
 /// A buffer that MPI writes, in memory that nobody else uses for `'b`.
+///
+/// ```
+/// # use _core::mpi::{Datatype, RecvBuffer};
+/// fn receive(mut label: [u8; 4], byte: Datatype) -> [u8; 4] {
+///     let room = RecvBuffer::of(&mut label, byte);
+///     drop(room);
+///     label
+/// }
+/// ```
+///
+/// Memory is not used or moved meanwhile, and no shared reference leads to it:
+///
+/// ```compile_fail
+/// # use _core::mpi::{Datatype, RecvBuffer};
+/// fn receive(mut label: [u8; 4], byte: Datatype) -> [u8; 4] {
+///     let room = RecvBuffer::of(&mut label, byte);
+///     let moved = label;
+///     drop(room);
+///     moved
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use _core::mpi::{Datatype, RecvBuffer};
+/// fn receive(label: &[u8; 4], byte: Datatype) {
+///     let room = RecvBuffer::of(label, byte);
+///     drop(room);
+/// }
+/// ```
 pub struct RecvBuffer<'b> {
     address: *mut c_void,
     count: i64,
