@@ -1,6 +1,12 @@
 """The core's tests under tools that watch memory and threads, where this machine has them.
 
 `tools/run.py --only sanitize` runs all of them, and `--only rust` a sample under ASan.
+
+To run jaxlib with ASan, by hand, build the core with RUSTC_BOOTSTRAP=1, --target,
+RUSTFLAGS=-Zsanitizer=address and --features mpi4jax/python, put it where _core.abi3.so is,
+and start each rank with LD_PRELOAD=libasan.so.8:libstdc++.so.6 (GCC's) and
+ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0. Tests of memory that grows fail, as
+ASan keeps what is freed.
 """
 
 from __future__ import annotations
