@@ -11,7 +11,7 @@ import pytest
 
 #: Pages whose examples compare what they compute with what is expected, at least so often.
 ASSERTIONS = {
-    "autodiff.md": 4,
+    "autodiff.md": 3,
     "extend.md": 2,
     "halo.md": 20,
     "overlap.md": 4,

@@ -446,3 +446,48 @@ def test_directions_in_common():
     assert_close(one_by_one[1], push(x[0], t[1]), 1e-14)
     of_gradient = jax.vmap(jax.grad(lambda x: jnp.sin(shift(x)).sum()))
     assert_close(of_gradient(x)[3], of_gradient(x[3:])[0], 1e-14)
+
+
+def conjugate_gradients(matvec, b):
+    """A solver for vectors whose elements are divided among the processes."""
+
+    def dot(u, v):
+        return mpi.allreduce(jnp.vdot(u, v), op=MPI.SUM)
+
+    def step(_, state):
+        x, residual, direction, square = state
+        image = matvec(direction)
+        length = square / dot(direction, image)
+        x, residual = x + length * direction, residual - length * image
+        new = dot(residual, residual)
+        return x, residual, residual + new / square * direction, new
+
+    start = jnp.zeros_like(b), b, b, dot(b, b)
+    return jax.lax.fori_loop(0, len(b) * SIZE, step, start)[0]
+
+
+def test_linear_solver():
+    """The solution is differentiated, not the iterations, as docs/autodiff.md says."""
+    rows = 3
+    own = slice(RANK * rows, (RANK + 1) * rows)
+    factor = random((SIZE * rows, SIZE * rows), is_shared=True)
+    matrix = factor @ factor.T + 10 * jnp.eye(SIZE * rows)
+    right_side = random(SIZE * rows, seed=1, is_shared=True)
+
+    def solution_squared(columns, b):
+        def matvec(v):
+            return mpi.reduce_scatter((columns @ v).reshape(SIZE, rows), op=MPI.SUM)
+
+        x = jax.lax.custom_linear_solve(matvec, b, conjugate_gradients, symmetric=True)
+        return mpi.allreduce(jnp.sum(x**2), op=MPI.SUM)
+
+    def dense(matrix, b):
+        return jnp.sum(jnp.linalg.solve(matrix, b) ** 2)
+
+    of_both = (0, 1)
+    by_columns, by_rows = jax.jit(jax.grad(solution_squared, of_both))(
+        matrix[:, own], right_side[own]
+    )
+    of_matrix, of_right_side = jax.grad(dense, of_both)(matrix, right_side)
+    assert_close(by_columns, of_matrix[:, own], 1e-9)
+    assert_close(by_rows, of_right_side[own], 1e-9)
