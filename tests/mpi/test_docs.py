@@ -14,7 +14,7 @@ ASSERTIONS = {
     "autodiff.md": 3,
     "extend.md": 2,
     "halo.md": 20,
-    "overlap.md": 4,
+    "overlap.md": 3,
     "trees.md": 3,
     "tutorial.md": 7,
     "usage.md": 13,
