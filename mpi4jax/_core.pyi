@@ -97,6 +97,9 @@ def set_raise_on_error(raise_: bool) -> None:
 def set_check(enable: bool) -> None:
     """Have calls compared between processes before MPI is called, or not."""
 
+def set_huge_pages(enable: bool) -> None:
+    """Have the kernel asked for huge pages for large arrays on the host, or not."""
+
 def set_count_limit(limit: int, use_large: bool) -> None:
     """Have tests of large counts do with small arrays.
 

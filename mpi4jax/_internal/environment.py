@@ -118,6 +118,7 @@ class Settings(NamedTuple):
     debug: bool
     fast_dispatch: bool
     hang_report: float
+    huge_pages: bool
     on_deadlock: str
     profile: bool
     progress_thread: bool
@@ -147,6 +148,7 @@ def read_settings() -> Settings:
         debug=flag("MPI4JAX_DEBUG") is True,
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,
         hang_report=DEFAULT_HANG_REPORT if report is None else report,
+        huge_pages=flag("MPI4JAX_HUGE_PAGES") is not False,
         on_deadlock=choice("MPI4JAX_ON_DEADLOCK", "abort", "report") or "abort",
         profile=flag("MPI4JAX_PROFILE") is True,
         progress_thread=flag("MPI4JAX_PROGRESS_THREAD") is not False,

@@ -121,6 +121,78 @@ fn parts_of_a_result_are_copied_within() {
     assert_eq!(x, [4.0, 2.0, 3.0, 4.0, 2.0]);
 }
 
+/// Copies from one array to another, whose rows are on different pages or close together.
+#[test]
+fn independent_copies_are_those_one_after_another() {
+    const ROWS: usize = 40;
+    for (width, ghosts) in [(7, 1), (7, 2), (1100, 1), (1100, 2), (1100, 20)] {
+        let slab = (ROWS * ghosts) as i64;
+        let (row, own, last) = (width as i64, ghosts as i64, (width - 2 * ghosts) as i64);
+        let loops = |steps: [i64; 2]| [ROWS as i64, steps[0], steps[1], ghosts as i64, 1, 1];
+        let copy = |ends: [i64; 4], steps| [&ends[..], &loops(steps)].concat();
+        // Both edges into slabs, and from there into a field.
+        let packed = [
+            copy([0, own, 0, 0], [row, own]),
+            copy([0, last, 0, slab], [row, own]),
+        ];
+        let unpacked = [
+            copy([0, 0, 0, last + own], [own, row]),
+            copy([0, slab, 0, 0], [own, row]),
+        ];
+        let field = |n: usize| {
+            (0..ROWS * width)
+                .map(|i| (i * n) as f32)
+                .collect::<Vec<_>>()
+        };
+        let made = |stages: &[i64]| {
+            let (mut field, mut slabs, mut result) =
+                (field(1), vec![0.0; 2 * ROWS * ghosts], field(2));
+            let dims = &[ROWS as i64, width as i64][..];
+            let call = |from, to, numbers: &[Vec<i64>]| {
+                let numbers: Vec<_> = numbers.iter().map(Vec::as_slice).collect();
+                let call = CallFrame::default().operand(from).result(to);
+                let call = call
+                    .ints(&[("updated", 0)])
+                    .list("copies", &copies(&numbers));
+                run("copy", call.list("stages", stages))
+            };
+            let done = (Ok(()), vec![]);
+            let to = array(&mut slabs, &[2 * slab]);
+            assert_eq!(call(array(&mut field, dims), to, &packed), done);
+            let from = array(&mut slabs, &[2 * slab]);
+            assert_eq!(call(from, array(&mut result, dims), &unpacked), done);
+            result
+        };
+        let result = made(&[2]);
+        assert_eq!(result, made(&[1, 1]));
+        for (index, value) in result.iter().enumerate() {
+            let (row, column) = (index / width, index % width);
+            // The ghosts at one edge are what is beside those at the other one.
+            let from = match column {
+                _ if column < ghosts => row * width + width - 2 * ghosts + column,
+                _ if column >= width - ghosts => row * width + column + 2 * ghosts - width,
+                _ => 2 * index,
+            };
+            assert_eq!(*value, from as f32, "{width} {ghosts} {index}");
+        }
+    }
+}
+
+#[test]
+fn stages_have_all_copies() {
+    for stages in [&[2][..], &[], &[-1, 2], &[1, 1]] {
+        let call = CallFrame::default()
+            .operand(floats(IN, &[4]))
+            .result(floats(OUT, &[4]))
+            .ints(&[("updated", 0)])
+            .list("copies", &copies(&[&[0, 0, 0, 0]]));
+        assert_eq!(
+            refused("copy", call.list("stages", stages)),
+            invalid(&format!("1 copies are not stages of {stages:?}"))
+        );
+    }
+}
+
 #[test]
 fn copies_are_given_back_from_the_last_to_the_first() {
     let (mut x, mut y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0, 20.0]); // 2 x 3

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -240,6 +240,10 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
         sources = [n for n in range(len(operands)) if n not in updated]
     if results:
         read = [*updated, *sources]
+        stages = [
+            _encode(stage, types, batch, [*sources, *updated], results)
+            for stage in copies.stages
+        ]
         call = ffi_lowering(
             custom_call_target("give_back" if copies.is_transposed else "copy"),
             operand_output_aliases={n: n for n in range(len(updated))},
@@ -249,9 +253,8 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
                 avals_in=[types[n] for n in read], avals_out=[types[n] for n in results]
             ),
             *(arrays[n] for n in read),
-            copies=np.array(
-                _encode(copies, types, batch, [*sources, *updated], results), np.int64
-            ),
+            copies=_array_attribute(itertools.chain(*itertools.chain(*stages))),
+            stages=_array_attribute(map(len, stages)),
             **({} if copies.is_transposed else {"updated": np.int64(len(updated))}),
         )
         for n, value in zip(results, values, strict=True):
@@ -259,14 +262,18 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
     return arrays[: len(types) - len(copies.dropped)]
 
 
+def _array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, Any]:
+    return np.array([*numbers], np.int64)
+
+
 def _encode(
-    copies: CopyList,
+    copies: Sequence[Copy],
     types: Sequence[ShapedArray],
     batch: int,
     sources: Sequence[int],
     results: Sequence[int],
-) -> list[int]:
-    """The copies, as the core reads them (`copies` in rust/src/ops/local.rs).
+) -> list[list[int]]:
+    """Copies, as the core reads them (`copies` in rust/src/ops/local.rs).
 
     Each is a source and its first element, a result and its first element, the number of
     loops, and for each loop the count, and the strides of source and result.
@@ -287,8 +294,8 @@ def _encode(
         size = math.prod(types[view.array].shape[batch:])
         return [*_strides(rows, size), *_strides(view.shape)]
 
-    numbers: list[int] = []
-    for source, result in copies.copies:
+    encoded = []
+    for source, result in copies:
         assert source.sizes == result.sizes
         if 0 in source.sizes:
             continue
@@ -301,10 +308,10 @@ def _encode(
             if loops and list(loops[-1][1:]) == [count * step for step in steps]:
                 count *= loops.pop()[0]
             loops.append((count, *steps))
-        numbers += [sources.index(source.array), source.offset]
-        numbers += [results.index(result.array), result.offset]
-        numbers += [len(loops), *itertools.chain(*loops)]
-    return numbers
+        ends = [sources.index(source.array), source.offset]
+        ends += [results.index(result.array), result.offset]
+        encoded.append([*ends, len(loops), *itertools.chain(*loops)])
+    return encoded
 
 
 register_lowering(copy_p, _lower_for_cpu, platform="cpu")

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Mutex;
 
-use super::host::ask_for_huge_pages;
+use super::huge_pages;
 use crate::lock::lock;
 
 /// Memory that begins at a cache line. It goes back to the others when it is dropped.
@@ -44,7 +44,7 @@ impl Memory {
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(Self::layout(bytes))
         };
-        ask_for_huge_pages(start.as_ptr().cast(), bytes);
+        huge_pages::advise(start.as_ptr().cast(), bytes);
         Self { start, bytes }
     }
 

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::access::{Access, Memory};
+use super::huge_pages;
 use crate::error::Failure;
 use crate::xla::Buffer;
 
@@ -14,13 +15,14 @@ impl Memory for Host {
     const IS_ON_DEVICE: bool = false;
 
     #[inline(always)]
-    fn read(&self, operand: &Buffer, _: usize) -> Result<*const c_void, Failure> {
+    fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
+        huge_pages::see(operand.address, bytes);
         Ok(operand.address)
     }
 
     #[inline(always)]
     fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
-        ask_for_huge_pages(result.address, bytes);
+        huge_pages::see_result(result.address, bytes);
         Ok(result.address)
     }
 
@@ -48,38 +50,6 @@ impl Memory for Host {
         Ok(())
     }
 }
-
-/// From here on the kernel is asked for huge pages, as NumPy does.
-const LARGE: usize = 4 << 20;
-
-#[cfg(target_os = "linux")]
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Has the kernel map a large result in huge pages, if it is new memory.
-///
-/// XLA takes large arrays fresh from the system. The first write to each page is a trap into
-/// the kernel, and for pages of 4 KiB these take longer than the message.
-#[inline(always)]
-pub(super) fn ask_for_huge_pages(address: *mut c_void, bytes: usize) {
-    if bytes >= LARGE {
-        ask(address, bytes);
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn ask(address: *mut c_void, bytes: usize) {
-    let start = (address as usize).next_multiple_of(HUGE_PAGE);
-    let end = (address as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
-    if start < end {
-        // SAFETY: the range lies within the result. The advice changes no content, and whether
-        // it is taken makes no difference but to speed.
-        unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_HUGEPAGE) };
-    }
-}
-
-/// Other systems can't be asked.
-#[cfg(not(target_os = "linux"))]
-fn ask(_: *mut c_void, _: usize) {}
 
 #[cfg(test)]
 mod tests {

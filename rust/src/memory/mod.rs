@@ -8,6 +8,7 @@
 //! - `driver`: the driver of the GPU. `kind`, `gpu_aware`: whether MPI takes device memory.
 //! - `fault`: a line for users where MPI crashes on it.
 //! - `block`: host memory for messages in flight. `parts`: copies between parts of arrays.
+//! - `huge_pages`: huge pages for large arrays on the host.
 
 mod access;
 mod block;
@@ -16,6 +17,7 @@ pub mod driver;
 pub mod fault;
 pub mod gpu_aware;
 mod host;
+pub mod huge_pages;
 pub mod kind;
 mod parts;
 mod pool;

@@ -70,15 +70,48 @@ impl<'a> PartCopy<'a> {
 
     /// Makes the copy.
     pub fn make(&self) {
-        let (from, to, loops) = (self.from.address, self.to.address, self.loops);
-        // SAFETY: both parts are in their arrays, and XLA aligns these.
+        Self::make_together([self]);
+    }
+
+    /// Makes independent copies: none reads or writes what another one writes. Two with the same loops
+    /// over rows on different pages are made together, as at both edges of a field: each row begins on
+    /// the page, and in the cache line, where the one before it ends.
+    pub fn make_all(copies: &[Self]) {
+        let mut rest = copies;
+        while let [copy, later @ ..] = rest {
+            rest = match later {
+                [next, later @ ..] if copy.goes_along_with(next) => {
+                    Self::make_together([copy, next]);
+                    later
+                }
+                _ => {
+                    copy.make();
+                    later
+                }
+            };
+        }
+    }
+
+    /// Whether another copy has the same loops, of which one goes from page to page.
+    fn goes_along_with(&self, other: &Self) -> bool {
+        let bytes = self.from.bytes_of_element;
+        let is_far = |numbers: &[i64]| is_far(numbers[1].max(numbers[2]), bytes);
+        (self.loops, bytes) == (other.loops, other.from.bytes_of_element)
+            && self.loops.chunks_exact(3).any(is_far)
+    }
+
+    /// Makes copies that are alike.
+    fn make_together<const N: usize>(copies: [&Self; N]) {
+        let (bytes, loops) = (copies[0].from.bytes_of_element, copies[0].loops);
+        let ends = copies.map(|copy| (copy.from.address.cast_const(), copy.to.address));
+        // SAFETY: all parts are in their arrays, and XLA aligns these.
         unsafe {
-            match self.from.bytes_of_element {
-                1 => copy_elements::<u8>(from, to, loops),
-                2 => copy_elements::<u16>(from.cast(), to.cast(), loops),
-                4 => copy_elements::<u32>(from.cast(), to.cast(), loops),
-                8 => copy_elements::<u64>(from.cast(), to.cast(), loops),
-                _ => copy_elements::<[u64; 2]>(from.cast(), to.cast(), loops),
+            match bytes {
+                1 => copy_elements::<u8, N>(ends, loops),
+                2 => copy_elements::<u16, N>(ends.map(cast), loops),
+                4 => copy_elements::<u32, N>(ends.map(cast), loops),
+                8 => copy_elements::<u64, N>(ends.map(cast), loops),
+                _ => copy_elements::<[u64; 2], N>(ends.map(cast), loops),
             }
         }
     }
@@ -115,33 +148,136 @@ fn twice(loops: &[i64]) -> Vec<i64> {
     loops.chain([2, 1, 1]).collect()
 }
 
+/// Where a copy reads, and where it writes.
+type Ends<T> = (*const T, *mut T);
+
+fn cast<T>((from, to): Ends<u8>) -> Ends<T> {
+    (from.cast(), to.cast())
+}
+
+/// From so many on, contiguous elements are moved by a call.
+const MANY: i64 = 16;
+/// How many rows ahead those on other pages are fetched.
+const ROWS_AHEAD: i64 = 32;
+
+/// Whether so many elements are a page.
+const fn is_far(elements: i64, bytes_of_element: usize) -> bool {
+    elements.saturating_mul(bytes_of_element as i64) >= 4096
+}
+
 /// Copies elements, by loops one in the other.
 ///
 /// # Safety
 /// All of them are there, on both sides.
-unsafe fn copy_elements<T: Copy>(mut from: *const T, mut to: *mut T, loops: &[i64]) {
-    let [size, source, result, inner @ ..] = loops else {
-        // SAFETY: the caller's promise.
-        unsafe { to.write(from.read()) };
-        return;
-    };
-    if matches!((source, result, inner), (1, 1, [])) {
-        // SAFETY: the caller's promise. Both may be parts of one array.
-        unsafe { ptr::copy(from, to, *size as usize) };
-        return;
+unsafe fn copy_elements<T: Copy, const N: usize>(copies: [Ends<T>; N], loops: &[i64]) {
+    // SAFETY: the caller's promise. Both sides may be parts of one array.
+    unsafe {
+        match *loops {
+            [] => copy_rows(copies, 1, [0, 0], 1),
+            [size, 1, 1] if size >= MANY => {
+                for (from, to) in copies {
+                    ptr::copy(from, to, size as usize);
+                }
+            }
+            [size, source, result] => copy_rows(copies, size, [source, result], 1),
+            [size, source, result, length, 1, 1] if length < MANY => {
+                copy_rows(copies, size, [source, result], length);
+            }
+            [size, source, result, ref inner @ ..] => {
+                for index in 0..size {
+                    copy_elements(copies.map(at(index, [source, result])), inner);
+                }
+            }
+            _ => unreachable!("a loop has three numbers"),
+        }
     }
-    for _ in 0..*size {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if inner.is_empty() {
-                to.write(from.read());
-            } else {
-                copy_elements(from, to, inner);
+}
+
+/// Copies rows of a few elements, with these steps from each to the next in source and result.
+///
+/// Where the rows of one side are on different pages, those are fetched ahead. To ask for the rows of the
+/// first copy is enough: the other edge of a field is beside them, and to ask for both would have the
+/// processor look up each page twice.
+///
+/// # Safety
+/// All of them are there, on both sides.
+unsafe fn copy_rows<T: Copy, const N: usize>(
+    copies: [Ends<T>; N],
+    size: i64,
+    steps: [i64; 2],
+    length: i64,
+) {
+    let [source, result] = steps;
+    let next = |index| at(index + ROWS_AHEAD, steps)(copies[0]);
+    let fetch_source = |index| prefetch(next(index).0);
+    let fetch_result = |index| prefetch(next(index).1);
+    let far = is_far(source.max(result), size_of::<T>()).then_some(source > result);
+    // One loop for all of these would take half as long again.
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (length, far) {
+            (1, None) => copy_each_row(copies, size, steps, 1, |_| ()),
+            (1, Some(true)) => copy_each_row(copies, size, steps, 1, fetch_source),
+            (1, Some(false)) => copy_each_row(copies, size, steps, 1, fetch_result),
+            (_, None) => copy_each_row(copies, size, steps, length, |_| ()),
+            (_, Some(true)) => copy_each_row(copies, size, steps, length, fetch_source),
+            (_, Some(false)) => copy_each_row(copies, size, steps, length, fetch_result),
+        }
+    }
+}
+
+/// # Safety
+/// All of the elements are there, on both sides.
+#[inline(always)]
+unsafe fn copy_each_row<T: Copy, const N: usize>(
+    copies: [Ends<T>; N],
+    size: i64,
+    steps: [i64; 2],
+    length: i64,
+    fetch: impl Fn(i64),
+) {
+    for index in 0..size {
+        fetch(index);
+        for (from, to) in copies.map(at(index, steps)) {
+            for element in 0..length as isize {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let value = from.wrapping_offset(element).read();
+                    to.wrapping_offset(element).write(value);
+                }
             }
         }
-        from = from.wrapping_offset(*source as isize);
-        to = to.wrapping_offset(*result as isize);
     }
+}
+
+/// Where a copy is after so many steps.
+#[inline(always)]
+fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(Ends<T>) -> Ends<T> {
+    let (source, result) = (index.wrapping_mul(source), index.wrapping_mul(result));
+    move |(from, to)| {
+        (
+            from.wrapping_offset(source as isize),
+            to.wrapping_offset(result as isize),
+        )
+    }
+}
+
+/// Has the processor fetch what is soon read or written. It need not be in any array.
+#[inline(always)]
+fn prefetch<T>(address: *const T) {
+    // SAFETY: it changes nothing but caches, and never faults.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    // SAFETY: it changes nothing but caches, and never faults.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
 }
 
 /// Adds elements to others and leaves zeros, by loops one in the other.

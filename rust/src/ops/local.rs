@@ -2,7 +2,7 @@
 
 use super::call::buffers::check_blocks;
 use crate::error::{Error, Result};
-use crate::memory::PartCopy;
+use crate::memory::{PartCopy, huge_pages};
 use crate::xla::{Buffer, Frame, Handler};
 
 /// Makes XLA handlers of functions of a frame.
@@ -88,9 +88,9 @@ fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
     Ok(())
 }
 
-/// Copies parts of arrays to parts of results, one after the other. The first operands may be what
-/// the results have in all other parts. Sources are the other operands and, behind them, these
-/// results.
+/// Copies parts of arrays to parts of results, stage after stage: the copies of a stage are independent.
+/// The first operands may be what the results have in all other parts. Sources are the other operands
+/// and, behind them, these results.
 fn copy(frame: &Frame) -> Result<()> {
     let (operands, results) = (frame.all_operands()?, frame.all_results()?);
     let updated = frame.attribute("updated")? as usize;
@@ -101,12 +101,16 @@ fn copy(frame: &Frame) -> Result<()> {
             results.len()
         )));
     }
+    for array in operands.iter().chain(&results[updated..]) {
+        huge_pages::see(array.address, array.bytes());
+    }
     let (old, sources) = operands.split_at(updated);
     check_same_memory(old, &results)?;
     let sources = [sources, &results[..updated]].concat();
     let numbers = frame.ints_attribute("copies")?;
-    for copy in copies(&numbers, &sources, &results)? {
-        copy.make();
+    let copies = copies(&numbers, &sources, &results)?;
+    for stage in stages(frame, &copies)? {
+        PartCopy::make_all(stage);
     }
     Ok(())
 }
@@ -149,6 +153,26 @@ fn copies<'a>(
         return Ok(copies);
     }
     Err(Error::invalid(format!("{rest:?} are not copies")))
+}
+
+/// The copies of each stage. In programs that an earlier version has exported, each copy is one.
+fn stages<'p, 'a>(frame: &Frame, copies: &'p [PartCopy<'a>]) -> Result<Vec<&'p [PartCopy<'a>]>> {
+    let sizes = frame.ints_attribute("stages");
+    let sizes = sizes.unwrap_or_else(|_| vec![1; copies.len()]);
+    let mut rest = copies;
+    let mut take = |size: &i64| {
+        let (stage, later) = rest.split_at_checked(usize::try_from(*size).ok()?)?;
+        rest = later;
+        Some(stage)
+    };
+    let stages = sizes.iter().map(&mut take).collect::<Option<Vec<_>>>();
+    match stages {
+        Some(stages) if rest.is_empty() => Ok(stages),
+        _ => Err(Error::invalid(format!(
+            "{} copies are not stages of {sizes:?}",
+            copies.len()
+        ))),
+    }
 }
 
 /// Puts arrays one behind the other, along their last axis.

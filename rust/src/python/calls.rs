@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
+use crate::memory::huge_pages;
 use crate::ops::Left;
 use crate::{log, ops};
 
@@ -29,6 +30,12 @@ pub fn set_raise_on_error(raise_: bool) {
 #[pyfunction]
 pub fn set_check(enable: bool) {
     ops::set_check(enable);
+}
+
+/// Has the kernel asked for huge pages for large arrays on the host, or not.
+#[pyfunction]
+pub fn set_huge_pages(enable: bool) {
+    huge_pages::set_huge_pages(enable);
 }
 
 /// Has tests of large counts do with small arrays: calls with more than `limit` elements go the ways

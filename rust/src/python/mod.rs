@@ -41,7 +41,7 @@ mod _core {
     #[pymodule_export]
     use super::calls::{
         finish_flights, get_logging, in_flight, set_check, set_count_limit, set_flight_line,
-        set_logging, set_pushing, set_raise_on_error,
+        set_huge_pages, set_logging, set_pushing, set_raise_on_error,
     };
 
     #[pymodule_export]

@@ -1,0 +1,219 @@
+//! Huge pages for large arrays in host memory.
+//!
+//! NumPy requests huge pages for its large arrays, XLA does not. With pages of 4 KiB, each new page is a
+//! trap into the kernel at the first write, and later the processor looks up pages more often than it
+//! moves bytes: an operation on 16 MiB takes up to a quarter longer.
+//!
+//! - What MPI is the first to write, as the result of a call, is mapped in huge pages from the start
+//!   (`MADV_HUGEPAGE`).
+//! - What XLA has written, as the state of a loop, is moved into huge pages (`MADV_COLLAPSE`, Linux 6.1).
+//!   That takes twice as long as to copy it, so it is done to memory that is seen again and again.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::lock::lock;
+
+/// Arrays from so many bytes on are worth it. NumPy has the same limit.
+const LARGE: usize = 4 << 20;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+static IS_ENABLED: AtomicBool = AtomicBool::new(true);
+
+/// Has the kernel asked for huge pages, or not.
+pub fn set_huge_pages(enable: bool) {
+    IS_ENABLED.store(enable, Ordering::Relaxed);
+}
+
+/// Has the pages of new memory be huge ones.
+#[inline(always)]
+pub(super) fn advise(address: *mut c_void, bytes: usize) {
+    if bytes >= LARGE {
+        ask(&huge_pages_in(address, bytes), MADV_HUGEPAGE);
+    }
+}
+
+/// Notes that a call uses an array.
+#[inline(always)]
+pub fn see(address: *mut c_void, bytes: usize) {
+    if bytes >= LARGE {
+        see_large(address, bytes);
+    }
+}
+
+/// Notes that a call writes an array, which may be new memory.
+#[inline(always)]
+pub(super) fn see_result(address: *mut c_void, bytes: usize) {
+    if bytes >= LARGE {
+        advise(address, bytes);
+        see_large(address, bytes);
+    }
+}
+
+#[cold]
+fn see_large(address: *mut c_void, bytes: usize) {
+    let pages = huge_pages_in(address, bytes);
+    if lock(&SEEN).is_worth_moving(&pages) {
+        ask(&pages, MADV_COLLAPSE);
+    }
+}
+
+/// Arrays that were seen, by the huge pages in them. The oldest gives its place to a new one.
+struct Seen {
+    arrays: [(Range<usize>, u32); 64],
+    oldest: usize,
+}
+
+static SEEN: Mutex<Seen> = Mutex::new(Seen {
+    arrays: [const { (0..0, 0) }; 64],
+    oldest: 0,
+});
+
+impl Seen {
+    /// Counts how often an array was seen, and says whether to move it now: at the fourth time, which is the
+    /// second call that works in place, and at each 64th after that, as the allocator may have got new
+    /// pages in between. To ask for what is in huge pages already takes a microsecond.
+    fn is_worth_moving(&mut self, pages: &Range<usize>) -> bool {
+        if pages.is_empty() {
+            return false;
+        }
+        if let Some((_, times)) = self.arrays.iter_mut().find(|(seen, _)| seen == pages) {
+            *times = times.wrapping_add(1);
+            return *times % 64 == 4;
+        }
+        self.arrays[self.oldest] = (pages.clone(), 1);
+        self.oldest = (self.oldest + 1) % self.arrays.len();
+        false
+    }
+}
+
+/// The addresses of the huge pages that lie within an array.
+fn huge_pages_in(address: *mut c_void, bytes: usize) -> Range<usize> {
+    let start = address.addr();
+    start.next_multiple_of(HUGE_PAGE)..(start + bytes) / HUGE_PAGE * HUGE_PAGE
+}
+
+#[cfg(target_os = "linux")]
+const MADV_HUGEPAGE: c_int = libc::MADV_HUGEPAGE;
+/// `linux/mman.h`. The C libraries that we support may be older than it.
+#[cfg(target_os = "linux")]
+const MADV_COLLAPSE: c_int = 25;
+
+#[cfg(target_os = "linux")]
+fn ask(pages: &Range<usize>, advice: c_int) {
+    if !pages.is_empty() && IS_ENABLED.load(Ordering::Relaxed) {
+        // SAFETY: the pages lie within an array. The advice changes no content, and whether it is
+        // followed makes no difference but to speed.
+        unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), advice) };
+    }
+}
+
+/// Other systems can't be asked.
+#[cfg(not(target_os = "linux"))]
+const MADV_HUGEPAGE: c_int = 0;
+#[cfg(not(target_os = "linux"))]
+const MADV_COLLAPSE: c_int = 0;
+
+#[cfg(not(target_os = "linux"))]
+fn ask(_: &Range<usize>, _: c_int) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen() -> Seen {
+        Seen {
+            arrays: [const { (0..0, 0) }; 64],
+            oldest: 0,
+        }
+    }
+
+    #[test]
+    fn memory_that_comes_back_is_moved() {
+        let mut seen = seen();
+        let mut is_moved = || seen.is_worth_moving(&(HUGE_PAGE..3 * HUGE_PAGE));
+        let moved: Vec<_> = (1..=140).filter(|_| is_moved()).collect();
+        assert_eq!(moved, [4, 68, 132]);
+    }
+
+    #[test]
+    fn memory_that_is_not_seen_any_more_is_forgotten() {
+        let mut seen = seen();
+        let pages = |n: usize| n * HUGE_PAGE..(n + 1) * HUGE_PAGE;
+        for _ in 0..5 {
+            // One more than there is room for.
+            assert!((1..=65).all(|n| !seen.is_worth_moving(&pages(n))));
+        }
+        assert!(!seen.is_worth_moving(&pages(65)));
+        assert_eq!(
+            (0..65).filter(|_| seen.is_worth_moving(&pages(65))).count(),
+            1
+        );
+    }
+
+    #[test]
+    fn only_whole_pages_are_asked_for() {
+        let pages = |start: usize, bytes| huge_pages_in(start as *mut c_void, bytes);
+        assert_eq!(pages(HUGE_PAGE, LARGE), HUGE_PAGE..3 * HUGE_PAGE);
+        assert_eq!(pages(HUGE_PAGE + 64, LARGE), 2 * HUGE_PAGE..3 * HUGE_PAGE);
+        assert!(pages(64, HUGE_PAGE).is_empty());
+    }
+
+    /// The bytes of a mapping that are in huge pages, where the system tells them.
+    #[cfg(target_os = "linux")]
+    fn bytes_in_huge_pages(address: usize) -> Option<usize> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let mut is_inside = false;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let (name, value) = (words.next()?, words.next()?);
+            if let Some((start, end)) = name.split_once('-') {
+                let bounds = [start, end].map(|text| usize::from_str_radix(text, 16));
+                if let [Ok(start), Ok(end)] = bounds {
+                    is_inside = (start..end).contains(&address);
+                }
+            } else if is_inside && name == "AnonHugePages:" {
+                return Some(value.parse::<usize>().ok()? << 10);
+            }
+        }
+        None
+    }
+
+    /// Fails if the pages are not moved, where the kernel can do that, or lose their content.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn an_array_of_small_pages_gets_huge_ones() {
+        const BYTES: usize = 4 * HUGE_PAGE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: it takes the place of no other mapping.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        // SAFETY: the mapping has so many bytes, and nobody else has it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), BYTES) };
+        bytes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(n, byte)| *byte = (n / 4096) as u8);
+        let can_move = {
+            let pages = huge_pages_in(start, BYTES);
+            // SAFETY: the first of the pages in the mapping.
+            unsafe { libc::madvise(pages.start as *mut c_void, HUGE_PAGE, MADV_COLLAPSE) == 0 }
+        };
+        (0..4).for_each(|_| see(start, BYTES));
+        if can_move && let Some(huge) = bytes_in_huge_pages(start.addr()) {
+            assert!(huge >= 3 * HUGE_PAGE, "{huge} bytes in huge pages");
+        }
+        assert!(
+            bytes
+                .iter()
+                .enumerate()
+                .all(|(n, byte)| *byte == (n / 4096) as u8)
+        );
+        // SAFETY: mapped above, and not used after this.
+        unsafe { libc::munmap(start, BYTES) };
+    }
+}
