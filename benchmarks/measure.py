@@ -50,6 +50,7 @@ from workloads import (
     loop_length,
     loop_over,
     loops,
+    mpi4py_body,
     repeated,
     take_turns,
 )
@@ -57,7 +58,7 @@ from workloads import (
 
 def psum(effort: Effort) -> dict[str, list[float]]:
     """JAX's own collectives over processes, which sum over an axis of devices."""
-    if os.environ["COLLECTIVES"] == "mpi":
+    if os.environ.get("COLLECTIVES") != "gloo":
         from mpi4jax import distributed
 
         distributed.initialize()
@@ -322,6 +323,85 @@ def halos(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def axes(effort: Effort) -> dict[str, list[float]]:
+    """The ghost cells of five fields along one axis, in a loop, per step.
+
+    Along the second axis, each cell is on a row of its own.
+    """
+    mpi = import_mpi()
+    jax.config.update("jax_enable_x64", True)
+    samples: dict[str, list[float]] = {}
+    for axis in range(2):
+        dims = [SIZE if n == axis else 1 for n in range(2)]
+        comm = WORLD.Create_cart(dims, [n == axis for n in range(2)])
+        before, behind = comm.Shift(axis, 1)
+
+        def each(fields, comm=comm, at=(slice(None),) * axis, before=before, behind=behind):
+            def shift(x):
+                for take, put, source, dest in (
+                    (-2, 0, before, behind),
+                    (1, -1, behind, before),
+                ):
+                    ghosts = mpi.sendrecv(
+                        x[(*at, take)], x[(*at, put)], source, dest, comm=comm
+                    )
+                    x = x.at[(*at, put)].set(ghosts)
+                return x
+
+            return [shift(x) for x in fields]
+
+        ways = {"each": each}
+        if hasattr(mpi, "exchange"):  # the original has none
+            from mpi4jax.halo import Plan
+
+            ways["plan"] = Plan(comm).exchange
+        for width in (32, 256, 1024):
+            length = min(100, effort.loop)
+            cases = {
+                f"{axis}, {width}, {name}": donated_loop(
+                    way, [jnp.ones((width + 2, width + 2)) for _ in range(5)], length
+                )
+                for name, way in ways.items()
+            }
+            for case, seconds in take_turns(cases, effort).items():
+                samples[case] = [s / length for s in seconds]
+    return samples
+
+
+def pages(effort: Effort) -> dict[str, list[float]]:
+    """Arrays of 16 MiB in short and in long loops, beside mpi4py in NumPy's memory."""
+    mpi, comm = import_mpi(), WORLD.Clone()
+    samples: dict[str, list[float]] = {}
+    count = effort.largest // 4
+    for name, (body, start) in bodies_of_loops(mpi, comm, count).items():
+        if name not in ("allreduce", "bcast", "sendrecv"):
+            continue
+        by_hand = mpi4py_body(comm, name, np.ones(count, np.float32))
+        for length in (6, 60):
+            cases = {
+                f"{name}, {length}": donated_loop(body, jnp.copy(start), length),
+                f"mpi4py, {name}, {length}": repeated(by_hand, length),
+            }
+            for case, seconds in take_turns(cases, effort).items():
+                samples[case] = [s / length for s in seconds]
+    return samples
+
+
+def donated_loop(body, state, length: int) -> Thunk:
+    """A loop that goes on with what it has ended with, in the same memory."""
+
+    def loop(x):
+        return jax.lax.fori_loop(0, length, lambda _, y: body(y), x)
+
+    compiled = jax.jit(loop, donate_argnums=0)
+
+    def call() -> None:
+        nonlocal state
+        state = jax.block_until_ready(compiled(state))
+
+    return call
+
+
 def neighbors(effort: Effort) -> dict[str, list[float]]:
     """Blocks for the neighbors on a graph, in a loop, per call."""
     mpi = import_mpi()
@@ -389,7 +469,8 @@ WORKLOADS = {
     f.__name__: f
     for f in (
         *(dispatch, eager, loops, c, latency, psum),
-        *(growth, programs, trees, checks, neighbors, halos, overlap),
+        *(growth, programs, trees, checks, neighbors, halos, axes, pages),
+        overlap,
     )
 }
 

@@ -2,7 +2,7 @@
 
     python benchmarks/report.py build/bench/results.json [--docs]
 
-With `--docs`, these are the tables and plots of the documentation. Then the medians go to
+With `--docs`, these are the tables and plots of the documentation. Then the samples go to
 docs/performance/results.json, and a test compares the tables of the pages with them.
 """
 
@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from mpi4jax._commands.tables import (
@@ -58,8 +57,8 @@ def growth(r: Results) -> list[Row]:
     for name, ranks in by_ranks(r, "growth"):
         for size in (8, 1 << 16):
             ours = [r(name, OURS, f"{c}, {size}") for c in ("jit", "loop")]
+            loop, mpi4py = f"loop, {size}", f"mpi4py, {size}"
             upstream = [r(name, UPSTREAM, f"{c}, {size}") for c in ("jit", "loop")]
-            mpi4py = r(name, OURS, f"mpi4py, {size}")
             rows.append(
                 {
                     "ranks": ranks,
@@ -68,8 +67,8 @@ def growth(r: Results) -> list[Row]:
                     "jitted call: 0.9.1": upstream[0],
                     "in a loop: ours": ours[1],
                     "in a loop: 0.9.1": upstream[1],
-                    "in a loop: mpi4py": mpi4py,
-                    "loop: ours / mpi4py": over(ours[1], mpi4py),
+                    "in a loop: mpi4py": r(name, OURS, mpi4py),
+                    "loop: ours / mpi4py": r.ratio(name, OURS, loop, mpi4py),
                 }
             )
     return rows
@@ -101,18 +100,16 @@ def beside_c(r: Results) -> list[Row]:
     for name in ("allreduce", "bcast", "sendrecv", "allgather", "alltoall"):
         for size in r.sizes("c", OURS, f"{name}, "):
             case = f"{name}, {size}"
-            c, ours, unrolled = (
-                r("c", OURS, case) for case in (f"C, {case}", case, f"{case}, unroll=2")
-            )
+            c, unrolled = f"C, {case}", f"{case}, unroll=2"
             rows.append(
                 {
                     "operation": name,
                     "size": format_size(size),
-                    "C": c,
-                    "ours": ours,
-                    "ours, unroll=2": unrolled,
-                    "ours / C": over(ours, c),
-                    "unroll=2 / C": over(unrolled, c),
+                    "C": r("c", OURS, c),
+                    "ours": r("c", OURS, case),
+                    "ours, unroll=2": r("c", OURS, unrolled),
+                    "ours / C": r.ratio("c", OURS, case, c),
+                    "unroll=2 / C": r.ratio("c", OURS, unrolled, c),
                 }
             )
     return rows
@@ -138,15 +135,14 @@ def checks(r: Results) -> list[Row]:
     rows: list[Row] = []
     for name in ("allreduce", "sendrecv"):
         for size in r.sizes("checks", OURS, f"{name}, "):
-            plain = r("checks", OURS, f"{name}, {size}")
-            checked = r("checks", OURS, f"checked {name}, {size}")
+            plain, checked = f"{name}, {size}", f"checked {name}, {size}"
             rows.append(
                 {
                     "operation": name,
                     "size": format_size(size),
-                    "by default": plain,
-                    "MPI4JAX_CHECK=1": checked,
-                    "checked / by default": over(checked, plain),
+                    "by default": r("checks", OURS, plain),
+                    "MPI4JAX_CHECK=1": r("checks", OURS, checked),
+                    "checked / by default": r.ratio("checks", OURS, checked, plain),
                 }
             )
     return rows
@@ -158,20 +154,20 @@ def trees(r: Results) -> list[Row]:
     sizes = {"200 of 1024": "200 of 1 KiB", "10 of 4194304": "10 of 4 MiB"}
     kinds = {"jit": "a jitted call", "loop": "a loop"}
     for (mpi, ours, theirs), leaves, where in itertools.product(MPIS, sizes, kinds):
-        tree, each = (r("trees", ours, f"{leaves}, {where}, {c}") for c in ("tree", "each"))
-        upstream = r("trees", theirs, f"{leaves}, {where}, each")
+        tree, each = (f"{leaves}, {where}, {way}" for way in ("tree", "each"))
+        upstream = r("trees", theirs, each)
         nothing = r("trees", ours, f"{leaves}, jit, nothing") if where == "jit" else None
         rows.append(
             {
                 "MPI": mpi,
                 "leaves": sizes[leaves],
                 "in": kinds[where],
-                "tree": tree,
-                "a call for each": each,
+                "tree": r("trees", ours, tree),
+                "a call for each": r("trees", ours, each),
                 "0.9.1, a call for each": upstream,
                 "no message": nothing,
-                "tree / each": over(tree, each),
-                "tree / 0.9.1": over(tree, upstream),
+                "tree / each": r.ratio("trees", ours, tree, each),
+                "tree / 0.9.1": over(r("trees", ours, tree), upstream),
             }
         )
     return rows
@@ -184,21 +180,18 @@ def neighbors(r: Results) -> list[Row]:
         for count in (2, 8, 32):
             for size in r.sizes(name, peer, f"{count}, "):
                 case = f"{count}, {size}"
-                ours, unrolled, mpi4py = (
-                    r(name, peer, of_way)
-                    for of_way in (case, f"{case}, unroll=2", f"mpi4py, {case}")
-                )
+                unrolled, mpi4py = f"{case}, unroll=2", f"mpi4py, {case}"
                 rows.append(
                     {
                         "MPI": mpi,
                         "ranks": ranks,
                         "neighbors": str(count),
                         "size of a block": format_size(size),
-                        "ours": ours,
-                        "ours, unroll=2": unrolled,
-                        "mpi4py": mpi4py,
-                        "ours / mpi4py": over(ours, mpi4py),
-                        "unroll=2 / mpi4py": over(unrolled, mpi4py),
+                        "ours": r(name, peer, case),
+                        "ours, unroll=2": r(name, peer, unrolled),
+                        "mpi4py": r(name, peer, mpi4py),
+                        "ours / mpi4py": r.ratio(name, peer, case, mpi4py),
+                        "unroll=2 / mpi4py": r.ratio(name, peer, unrolled, mpi4py),
                     }
                 )
     return rows
@@ -226,9 +219,53 @@ def halos(r: Results) -> list[Row]:
                     "0.9.1, sendrecv": upstream,
                     "mpi4py": mpi4py,
                     "plan / 0.9.1": over(plan, upstream),
-                    "plan / mpi4py": over(plan, mpi4py),
+                    "plan / mpi4py": r.ratio(
+                        name, ours, f"{count}, plan", f"{count}, mpi4py"
+                    ),
                 }
             )
+    return rows
+
+
+def axes(r: Results) -> list[Row]:
+    """The ghost cells of five fields along one axis, in a loop."""
+    rows: list[Row] = []
+    for axis, label in enumerate(("first", "second")):
+        for width in (32, 256, 1024):
+            plan, each = (f"{axis}, {width}, {way}" for way in ("plan", "each"))
+            upstream = r("axes", UPSTREAM, each)
+            rows.append(
+                {
+                    "axis": label,
+                    "fields": f"{width} x {width}",
+                    "plan": r("axes", OURS, plan),
+                    "sendrecv": r("axes", OURS, each),
+                    "0.9.1, sendrecv": upstream,
+                    "plan / sendrecv": r.ratio("axes", OURS, plan, each),
+                    "plan / 0.9.1": over(r("axes", OURS, plan), upstream),
+                }
+            )
+    return rows
+
+
+#: Who has which pages, by the titles of columns.
+PAGES_OF = {
+    "small pages": "ours, small pages",
+    "ours": OURS,
+    "GLIBC_TUNABLES": "ours, huge pages by glibc",
+}
+
+
+def huge_pages(r: Results) -> list[Row]:
+    """An operation on 16 MiB in a loop."""
+    rows: list[Row] = []
+    for name, length in itertools.product(("allreduce", "bcast", "sendrecv"), (6, 60)):
+        case = f"{name}, {length}"
+        row: Row = {"operation": name, "iterations": str(length)}
+        row |= {title: r("pages", peer, case) for title, peer in PAGES_OF.items()}
+        for title, peer in PAGES_OF.items():
+            row[f"{title} / mpi4py"] = r.ratio("pages", peer, case, f"mpi4py, {case}")
+        rows.append(row)
     return rows
 
 
@@ -369,6 +406,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
     "Trees": ("an `allreduce` of all leaves", trees),
     "Neighbors": ("a `neighbor_alltoall` of a loop", neighbors),
     "Ghost cells": ("a step of a loop over float64 fields of 256 x 256", halos),
+    "Ghost cells along one axis": ("a step of a loop over five float64 fields", axes),
+    "Huge pages": ("one operation on 16 MiB in a `fori_loop`", huge_pages),
     "Overlap": ("a message and a computation", overlap),
     "Everything else": ("a run, an import, a handler", others),
 }
@@ -428,6 +467,8 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "MPI; ranks; plan; sendrecv; 0.9.1, sendrecv; mpi4py; plan / 0.9.1; plan / mpi4py",
         fields=("5",),
     ),
+    "axes": axes,
+    "pages": huge_pages,
     "overlap": lambda r: excerpt(
         overlap(r),
         "message; message alone; computation alone; one after the other; "
@@ -490,13 +531,19 @@ def pages(r: Results) -> dict[Path, str]:
     }
 
 
-def medians(samples: Any) -> Any:
-    """The results, with the median in place of the samples of a case."""
-    if isinstance(samples, dict):
-        return {name: medians(value) for name, value in samples.items()}
-    if isinstance(samples, list):
-        return [float(f"{median(samples):.4g}")]
-    return samples
+def rounded(results: Any) -> Any:
+    """The results, with four digits of each sample."""
+    if isinstance(results, dict):
+        return {name: rounded(value) for name, value in results.items()}
+    if isinstance(results, list):
+        return [float(f"{sample:.4g}") for sample in results]
+    return results
+
+
+def in_lines(results: Any) -> str:
+    """JSON, with a line for the samples of each case."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"\[[^\]]*\]", lambda samples: " ".join(samples[0].split()), text) + "\n"
 
 
 # Plots.
@@ -579,8 +626,8 @@ def main() -> None:
     args = parser.parse_args()
     samples = json.loads(args.results.read_text())
     if args.docs:
-        samples = medians(samples)
-        (FOLDER / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
+        samples = rounded(samples)
+        (FOLDER / "results.json").write_text(in_lines(samples))
         for path, text in pages(Results(samples)).items():
             path.write_text(text)
         plot(Results(samples), FOLDER)

@@ -31,12 +31,21 @@ from environments import Environment, mpi_environ  # noqa: E402
 
 OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
 OPENMPI, UPSTREAM_OPENMPI = "ours, Open MPI", "upstream, Open MPI"
+SMALL_PAGES, HUGE_PAGES = "ours, small pages", "ours, huge pages by glibc"
 ENVIRONMENTS = {
     OURS: Environment(),
     GLOO: Environment(),
+    SMALL_PAGES: Environment(),
+    HUGE_PAGES: Environment(),
     OPENMPI: Environment(mpi="openmpi"),
     UPSTREAM: environments.UPSTREAM,
     UPSTREAM_OPENMPI: environments.UPSTREAM._replace(mpi="openmpi"),
+}
+#: The environment variables of those who differ by these.
+SETTINGS = {
+    GLOO: {"COLLECTIVES": "gloo"},
+    SMALL_PAGES: {"MPI4JAX_HUGE_PAGES": "off"},
+    HUGE_PAGES: {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 BOTH = (OURS, UPSTREAM)
 BOTH_ON_EACH_MPI = (*BOTH, OPENMPI, UPSTREAM_OPENMPI)
@@ -55,6 +64,8 @@ PLAN = [
     ("trees", BOTH_ON_EACH_MPI, (2,), 2),
     ("neighbors", (OURS, OPENMPI), (2, 4), 2),
     ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
+    ("axes", BOTH, (2,), 2),
+    ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 2),
     ("overlap", (OURS, OPENMPI), (2,), 1),
 ]
 
@@ -108,7 +119,7 @@ def measure(workload: str, peer: str, ranks: int, quick: bool) -> Samples:
         output = Path(scratch) / "samples.json"
         options = ["--quick"] if quick else []
         script = HERE / "measure.py"
-        environ = {"COLLECTIVES": "gloo" if peer == GLOO else "mpi"}
+        environ = dict(SETTINGS.get(peer, {}))
         if workload == "c":
             if shutil.which("cc") is None:
                 print("skipped: no C compiler")

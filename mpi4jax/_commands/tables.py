@@ -26,6 +26,15 @@ class Results:
         seconds = self.samples.get(workload, {}).get(peer, {}).get(case)
         return None if not seconds else 1e6 * median(seconds)
 
+    def ratio(self, workload: str, peer: str, case: str, base: str) -> float | None:
+        """How many times as long as another case of the same processes one takes.
+
+        They had their turns one after the other: it is the median of the ratios.
+        """
+        samples = self.samples.get(workload, {}).get(peer, {})
+        pairs = [*zip(samples.get(case, ()), samples.get(base, ()), strict=False)]
+        return median(seconds / other for seconds, other in pairs) if pairs else None
+
     def sizes(self, workload: str, peer: str, prefix: str) -> list[int]:
         cases = self.samples.get(workload, {}).get(peer, {})
         return sorted(
@@ -81,10 +90,10 @@ def _comparison(
     ours: float | None,
     upstream: float | None,
     others: Mapping[str, float | None],
-    bases: Mapping[str, float | None],
+    ratios: Mapping[str, float | None],
 ) -> Row:
-    """A row of times, and of upstream's over ours, and of ours over each of the bases."""
-    ratios = {f"ours / {name}": over(ours, base) for name, base in bases.items()}
+    """A row of times, of upstream's over ours, and of ours over what the ratios name."""
+    ratios = {f"ours / {name}": ratio for name, ratio in ratios.items()}
     return {
         **labels,
         "ours": ours,
@@ -107,11 +116,14 @@ def dispatch(r: Results) -> list[Row]:
     ):
         ours, upstream = (r("dispatch", p, case) for p in (OURS, UPSTREAM))
         empty, mpi4py = (r("dispatch", OURS, c) for c in ("empty", "mpi4py"))
-        by_hand = r("dispatch", OURS, "by hand" if count == 1 else "by hand, 10")
+        by_hand = "by hand" if count == 1 else "by hand, 10"
         sum_ = empty + count * mpi4py if empty and mpi4py else None
-        times = {"empty + mpi4py": sum_, "in turn": by_hand}
-        bases = {"sum": sum_, "in turn": by_hand}
-        rows.append(_comparison({"call": case}, ours, upstream, times, bases))
+        times = {"empty + mpi4py": sum_, "in turn": r("dispatch", OURS, by_hand)}
+        ratios = {
+            "sum": over(ours, sum_),
+            "in turn": r.ratio("dispatch", OURS, case, by_hand),
+        }
+        rows.append(_comparison({"call": case}, ours, upstream, times, ratios))
     return rows
 
 
@@ -122,9 +134,10 @@ def eager(r: Results) -> list[Row]:
         if "by hand" in case:
             continue
         ours, upstream = (r("eager", p, case) for p in (OURS, UPSTREAM))
-        by_hand = r("eager", OURS, f"{case}, by hand")
-        times, bases = {"empty + mpi4py": by_hand}, {"(empty + mpi4py)": by_hand}
-        rows.append(_comparison({"operation": case}, ours, upstream, times, bases))
+        by_hand = f"{case}, by hand"
+        times = {"empty + mpi4py": r("eager", OURS, by_hand)}
+        ratios = {"(empty + mpi4py)": r.ratio("eager", OURS, case, by_hand)}
+        rows.append(_comparison({"operation": case}, ours, upstream, times, ratios))
     return rows
 
 
@@ -135,8 +148,8 @@ def latency(r: Results) -> list[Row]:
     for size in r.sizes("latency", OURS, "jit, "):
         ours, upstream = (r("latency", p, f"jit, {size}") for p in (OURS, UPSTREAM))
         mpi4py = empty + (r("latency", OURS, f"mpi4py, {size}") or 0)
-        times, bases = {"empty + mpi4py": mpi4py}, {"(empty + mpi4py)": mpi4py}
-        rows.append(_comparison({"size": format_size(size)}, ours, upstream, times, bases))
+        times, ratios = {"empty + mpi4py": mpi4py}, {"(empty + mpi4py)": over(ours, mpi4py)}
+        rows.append(_comparison({"size": format_size(size)}, ours, upstream, times, ratios))
     return rows
 
 
@@ -147,9 +160,11 @@ def loops(r: Results) -> list[Row]:
         for size in r.sizes("loops", OURS, f"{name}, "):
             case = f"{name}, {size}"
             ours, upstream = (r("loops", p, case) for p in (OURS, UPSTREAM))
-            mpi4py = r("loops", OURS, f"mpi4py, {case}")
-            same = r("loops", OURS, f"mpi4py, {case}, JAX's memory") or mpi4py
+            mpi4py = f"mpi4py, {case}"
+            times = {"mpi4py": r("loops", OURS, mpi4py)}
+            ratio = r.ratio("loops", OURS, case, mpi4py)
+            same = r.ratio("loops", OURS, case, f"{mpi4py}, JAX's memory")
             labels = {"operation": name, "size": format_size(size)}
-            bases = {"mpi4py": mpi4py, "mpi4py (XLA's memory)": same}
-            rows.append(_comparison(labels, ours, upstream, {"mpi4py": mpi4py}, bases))
+            ratios = {"mpi4py": ratio, "mpi4py (XLA's memory)": same or ratio}
+            rows.append(_comparison(labels, ours, upstream, times, ratios))
     return rows

@@ -264,10 +264,10 @@ def loops(
             if name not in bodies:
                 continue
             body, start = bodies[name]
-            calls = {"": _mpi4py_body(comm, name, np.ones(count, np.float32))}
+            calls = {"": mpi4py_body(comm, name, np.ones(count, np.float32))}
             if size >= 1 << 22 and jax.default_backend() == "cpu":
                 # NumPy has large arrays in huge pages, XLA does not: half the truth each.
-                calls[", JAX's memory"] = _mpi4py_body(comm, name, jax_memory(count))
+                calls[", JAX's memory"] = mpi4py_body(comm, name, jax_memory(count))
             length = loop_length(calls[""], effort)
             cases = {f"{name}, {size}": loop_over(body, start, length)}
             for memory, call in calls.items():
@@ -310,7 +310,7 @@ def loop_length(call: Thunk, effort: Effort) -> int:
     return max(3, min(effort.loop, int(effort.loop_time / seconds)))
 
 
-def _mpi4py_body(comm: MPI.Intracomm, name: str, buffer: Buffer) -> Thunk:
+def mpi4py_body(comm: MPI.Intracomm, name: str, buffer: Buffer) -> Thunk:
     """The body of a loop with mpi4py: in place where MPI can, else with a copy."""
     result = buffer.copy() if buffer.base is None else jax_memory(buffer.size)
     part = buffer[: buffer.size // SIZE]
