@@ -3,6 +3,7 @@
 use _core::ops;
 
 use super::cases::{bcast, cases};
+use super::mpi::functions::large_counts;
 use super::mpi::*;
 
 /// Fails if an operation gives MPI the wrong buffers, counts or types.
@@ -55,18 +56,26 @@ fn all_may_be_in_flight_at_once() {
     }
 }
 
-/// Fails if the elements of a data type are not where they should be.
+/// Fails if the functions for large counts get others than the elements, or if the elements of a data
+/// type are not where they should be.
 #[test]
 fn more_than_an_int_counts() {
     let world = World::new(3, LATE);
-    ops::set_count_limit(4, true);
-    world.run(|rank| {
-        for case in cases(rank, 2, 7) {
-            case.run(rank);
-        }
-        bcast(rank, 2, 7, false).run(rank);
-    });
-    ops::set_count_limit(i32::MAX.into(), true);
+    for use_large in [true, false] {
+        ops::set_count_limit(4, use_large);
+        let before = large_counts();
+        world.run(|rank| {
+            for case in cases(rank, 2, 7) {
+                case.run(rank);
+            }
+            bcast(rank, 2, 7, false).run(rank);
+            // Without such functions there are no nonblocking forms of all of them.
+            for case in cases(rank, 2, 7).into_iter().filter(|_| use_large) {
+                case.start(rank).wait(rank);
+            }
+        });
+        assert_eq!(large_counts() > before, use_large);
+    }
 }
 
 /// Fails if pieces overlap, or leave something out.

@@ -155,7 +155,6 @@ fn a_part_of_a_collective_call_that_fails_leaves_no_other_one() {
         assert!(outcome.is_err());
         use_blocks_again(rank);
     });
-    ops::set_count_limit(i32::MAX.into(), true);
     world.is_left_untidy = true;
 }
 

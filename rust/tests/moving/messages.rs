@@ -1,5 +1,8 @@
 //! Blocking messages.
 
+use _core::ops;
+
+use super::mpi::network::Lateness;
 use super::mpi::*;
 use super::values;
 use crate::common::*;
@@ -18,13 +21,22 @@ pub fn recv(rank: Rank, source: i64, tag: i64, count: usize) -> Vec<f32> {
     received
 }
 
+/// How late messages are, the bytes of a piece, and what an int counts.
+const SETTINGS: [(Lateness, usize, i64); 4] = [
+    (EARLY, 0, i32::MAX as i64),
+    (LATE, 0, i32::MAX as i64),
+    (LATE, 12, i32::MAX as i64),
+    (LATE, 0, 5),
+];
+
 const ANY_SOURCE: i64 = -2;
 const ANY_TAG: i64 = -1;
 
 #[test]
 fn messages_come() {
-    for (lateness, piece_bytes) in [(EARLY, 0), (LATE, 0), (LATE, 12)] {
+    for (lateness, piece_bytes, count_limit) in SETTINGS {
         let world = World::in_pieces(2, lateness, piece_bytes);
+        ops::set_count_limit(count_limit, true);
         world.run(|rank| {
             if rank.rank == 0 {
                 send(rank, 1, 9, &values(0, 100));
@@ -41,9 +53,10 @@ fn messages_come() {
 
 #[test]
 fn a_ring_is_no_deadlock() {
-    for (lateness, piece_bytes) in [(EARLY, 0), (LATE, 0), (LATE, 12)] {
+    for (lateness, piece_bytes, count_limit) in SETTINGS {
         for size in 1..=3 {
             let world = World::in_pieces(size, lateness, piece_bytes);
+            ops::set_count_limit(count_limit, true);
             world.run(|rank| {
                 let (left, right) = ((rank.rank + size - 1) % size, (rank.rank + 1) % size);
                 let sendrecv = || {
@@ -96,8 +109,9 @@ pub fn exchange(rank: Rank) -> (Vec<Vec<f32>>, Vec<Vec<f32>>, CallFrame) {
 
 #[test]
 fn any_number_of_messages_are_exchanged() {
-    for (lateness, piece_bytes) in [(EARLY, 0), (LATE, 0), (LATE, 12)] {
+    for (lateness, piece_bytes, count_limit) in SETTINGS {
         let world = World::in_pieces(3, lateness, piece_bytes);
+        ops::set_count_limit(count_limit, true);
         world.run(|rank| {
             let (_sent, expected, call) = exchange(rank);
             let mut received: Vec<_> = expected
@@ -136,8 +150,9 @@ fn a_message_that_has_no_room_is_an_error() {
 /// Fails if the checks lose a message, or take one for another.
 #[test]
 fn checked_messages_come() {
-    for (lateness, piece_bytes) in [(EARLY, 0), (LATE, 0), (LATE, 12)] {
+    for (lateness, piece_bytes, count_limit) in SETTINGS {
         let world = World::in_pieces(2, lateness, piece_bytes);
+        ops::set_count_limit(count_limit, true);
         _core::ops::set_check(true);
         world.run(|rank| {
             if rank.rank == 0 {

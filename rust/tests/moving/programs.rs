@@ -86,6 +86,7 @@ fn random_programs_give_what_they_should() {
         let world = World::in_pieces(size, lateness, piece_bytes);
         ops::set_check(random.chance(30));
         ops::set_pushing(random.chance(50));
+        ops::set_count_limit(*random.pick(&[i32::MAX.into(), 300]), true);
         let steps = random.below(usize::MAX) as u64;
         world.run(|rank| {
             let own = steps.wrapping_add(1 + rank.rank as u64);

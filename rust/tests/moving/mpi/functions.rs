@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use _core::mpi::{
     Abi, CopyAttribute, Counted, DeleteAttribute, Functions, IntHandles, UserFunction,
@@ -49,6 +50,37 @@ fn is_in_place(buffer: Buffer) -> bool {
     buffer as usize == IntHandles::constants().in_place
 }
 
+/// A count or a displacement, in one of the two forms of a function.
+trait Number: Copy {
+    fn to_usize(self) -> usize;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Number for $number {
+            fn to_usize(self) -> usize {
+                self.try_into().unwrap_or_else(|_| die("a negative count"))
+            }
+        }
+    )*};
+}
+
+numbers!(c_int, isize, usize);
+
+/// How many counts the functions for large counts have got.
+static LARGE_COUNTS: AtomicUsize = AtomicUsize::new(0);
+
+impl Number for i64 {
+    fn to_usize(self) -> usize {
+        LARGE_COUNTS.fetch_add(1, Relaxed);
+        (self as isize).to_usize()
+    }
+}
+
+pub fn large_counts() -> usize {
+    LARGE_COUNTS.load(Relaxed)
+}
+
 /// A call on a communicator.
 struct Caller<'n> {
     network: &'n mut Network,
@@ -80,17 +112,17 @@ impl Caller<'_> {
         })
     }
 
-    fn part(&self, buffer: Buffer, count: c_int, datatype: c_int) -> Part {
+    fn part(&self, buffer: Buffer, count: impl Number, datatype: c_int) -> Part {
         let datatype = Arc::clone(&self.network.datatypes[&datatype]);
-        Part::new(buffer, count as usize, datatype)
+        Part::new(buffer, count.to_usize(), datatype)
     }
 
     /// A list of as many numbers as there are processes. MPI may read it as long as the buffers.
-    fn list(&mut self, start: *const c_int) -> Vec<c_int> {
+    fn list<N: Number>(&mut self, start: *const N) -> Vec<usize> {
         let end = start.wrapping_add(self.size);
         self.lists.push(start as usize..end as usize);
         (0..self.size)
-            .map(|rank| get(start.wrapping_add(rank)))
+            .map(|rank| get(start.wrapping_add(rank)).to_usize())
             .collect()
     }
 
@@ -102,22 +134,23 @@ impl Caller<'_> {
     }
 
     /// As many items of a buffer for each process, one after the other.
-    fn blocks(&self, buffer: Buffer, count: c_int, datatype: c_int) -> Vec<(usize, Part)> {
+    fn blocks(&self, buffer: Buffer, count: impl Number, datatype: c_int) -> Vec<(usize, Part)> {
+        let count = count.to_usize();
         let counts = vec![count; self.size];
-        let starts: Vec<_> = (0..self.size as c_int).map(|rank| rank * count).collect();
+        let starts: Vec<_> = (0..self.size).map(|rank| rank * count).collect();
         self.blocks_at(buffer, counts, starts, datatype)
     }
 
     fn blocks_at(
         &self,
         buffer: Buffer,
-        counts: Vec<c_int>,
-        starts: Vec<c_int>,
+        counts: Vec<usize>,
+        starts: Vec<usize>,
         datatype: c_int,
     ) -> Vec<(usize, Part)> {
         let whole = self.part(buffer, 0, datatype);
         let parts = counts.into_iter().zip(starts);
-        let parts = parts.map(|(count, start)| whole.items(start as usize, count as usize));
+        let parts = parts.map(|(count, start)| whole.items(start, count));
         parts.enumerate().collect()
     }
 
@@ -138,7 +171,7 @@ impl Caller<'_> {
         }
     }
 
-    fn operand(&self, send: Buffer, count: c_int, datatype: c_int) -> Option<Part> {
+    fn operand(&self, send: Buffer, count: impl Number, datatype: c_int) -> Option<Part> {
         (!is_in_place(send)).then(|| self.part(send, count, datatype))
     }
 
@@ -186,14 +219,15 @@ impl Caller<'_> {
     fn reduction(
         &self,
         [send, recv]: [Buffer; 2],
-        count: c_int,
+        count: impl Number,
         (datatype, op): (c_int, c_int),
         share: Share,
         has_result: bool,
     ) -> Contribution {
         let operand = if is_in_place(send) { recv } else { send };
+        let count = count.to_usize();
         let result_count = match &share {
-            Share::Block(_, count) => *count as c_int,
+            Share::Block(_, count) => *count,
             Share::Exscan if self.member.rank == 0 => 0,
             _ => count,
         };
@@ -209,9 +243,9 @@ impl Caller<'_> {
     }
 
     /// The block of each process in a reduction whose result is scattered.
-    fn share_of(&self, counts: &[c_int]) -> Share {
-        let before: c_int = counts[..self.member.rank].iter().sum();
-        Share::Block(before as usize, counts[self.member.rank] as usize)
+    fn share_of(&self, counts: &[usize]) -> Share {
+        let before = counts[..self.member.rank].iter().sum();
+        Share::Block(before, counts[self.member.rank])
     }
 }
 
@@ -255,21 +289,23 @@ fn fill(status: *mut c_void, value: &Status) {
 macro_rules! collectives {
     ($(
         $blocking:ident $block:literal / $nonblocking:ident $begin:literal
-            ($($argument:ident: $type:ty),*) $(agreed($agreed:ident))* = |$caller:ident| $body:expr;
+            <$($number:ident),*> ($($argument:ident: $type:ty),*) $(agreed($agreed:ident))* = |$caller:ident| $body:expr;
     )*) => {$(
-        unsafe extern "C" fn $blocking($($argument: $type,)* comm: c_int) -> c_int {
+        unsafe extern "C" fn $blocking<$($number: Number),*>($($argument: $type,)* comm: c_int) -> c_int {
             let begun = Caller::call($block, comm, |$caller| {
                 let own: Contribution = $body;
-                let agreed: Vec<c_int> = vec![$($agreed),*];
+                let agreed: Vec<usize> = vec![$($agreed.to_usize()),*];
                 $caller.meet(own, format!("{} {agreed:?}", $block))
             });
             begun.map_or_else(|code| code, |request| finish_on($block, comm, request).0)
         }
 
-        unsafe extern "C" fn $nonblocking($($argument: $type,)* comm: c_int, request: *mut c_int) -> c_int {
+        unsafe extern "C" fn $nonblocking<$($number: Number),*>(
+            $($argument: $type,)* comm: c_int, request: *mut c_int
+        ) -> c_int {
             code_of(Caller::call($begin, comm, |$caller| {
                 let own: Contribution = $body;
-                let agreed: Vec<c_int> = vec![$($agreed),*];
+                let agreed: Vec<usize> = vec![$($agreed.to_usize()),*];
                 set(request, $caller.meet(own, format!("{} {agreed:?}", $begin)));
             }))
         }
@@ -277,9 +313,9 @@ macro_rules! collectives {
 }
 
 collectives! {
-    barrier "MPI_Barrier" / ibarrier "MPI_Ibarrier" () = |_caller| Contribution::default();
-    bcast "MPI_Bcast" / ibcast "MPI_Ibcast" (
-        buffer: Room, count: c_int, datatype: c_int, root: c_int
+    barrier "MPI_Barrier" / ibarrier "MPI_Ibarrier" <> () = |_caller| Contribution::default();
+    bcast "MPI_Bcast" / ibcast "MPI_Ibcast" <N> (
+        buffer: Room, count: N, datatype: c_int, root: c_int
     ) agreed(root) = |caller| {
         let part = caller.part(buffer, count, datatype);
         let mut own = caller.of_root(root, Some(part.clone()), || caller.to_all(&part));
@@ -287,110 +323,110 @@ collectives! {
         own.receives.retain(|_| !caller.is(root));
         own
     };
-    gather "MPI_Gather" / igather "MPI_Igather" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, recv_count: c_int, recv_type: c_int, root: c_int
+    gather "MPI_Gather" / igather "MPI_Igather" <N> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, recv_count: N, recv_type: c_int, root: c_int
     ) agreed(root) = |caller| {
         let operand = caller.operand(send, send_count, send_type);
         caller.to_root(root, operand, || caller.blocks(recv, recv_count, recv_type))
     };
-    gatherv "MPI_Gatherv" / igatherv "MPI_Igatherv" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, counts: *const c_int, starts: *const c_int, recv_type: c_int, root: c_int
+    gatherv "MPI_Gatherv" / igatherv "MPI_Igatherv" <N, D> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, counts: *const N, starts: *const D, recv_type: c_int, root: c_int
     ) agreed(root) = |caller| {
         let operand = caller.operand(send, send_count, send_type);
-        let lists = caller.is(root).then(|| [counts, starts].map(|start| caller.list(start)));
+        let lists = caller.is(root).then(|| [caller.list(counts), caller.list(starts)]);
         caller.to_root(root, operand, || {
             let [counts, starts] = lists.unwrap();
             caller.blocks_at(recv, counts, starts, recv_type)
         })
     };
-    scatter "MPI_Scatter" / iscatter "MPI_Iscatter" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, recv_count: c_int, recv_type: c_int, root: c_int
+    scatter "MPI_Scatter" / iscatter "MPI_Iscatter" <N> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, recv_count: N, recv_type: c_int, root: c_int
     ) agreed(root) = |caller| {
         let room = caller.part(recv, recv_count, recv_type);
         caller.of_root(root, Some(room), || caller.blocks(send, send_count, send_type))
     };
-    scatterv "MPI_Scatterv" / iscatterv "MPI_Iscatterv" (
-        send: Buffer, counts: *const c_int, starts: *const c_int, send_type: c_int,
-        recv: Room, recv_count: c_int, recv_type: c_int, root: c_int
+    scatterv "MPI_Scatterv" / iscatterv "MPI_Iscatterv" <N, D> (
+        send: Buffer, counts: *const N, starts: *const D, send_type: c_int,
+        recv: Room, recv_count: N, recv_type: c_int, root: c_int
     ) agreed(root) = |caller| {
         let room = caller.part(recv, recv_count, recv_type);
-        let lists = caller.is(root).then(|| [counts, starts].map(|start| caller.list(start)));
+        let lists = caller.is(root).then(|| [caller.list(counts), caller.list(starts)]);
         caller.of_root(root, Some(room), || {
             let [counts, starts] = lists.unwrap();
             caller.blocks_at(send, counts, starts, send_type)
         })
     };
-    allgather "MPI_Allgather" / iallgather "MPI_Iallgather" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, recv_count: c_int, recv_type: c_int
+    allgather "MPI_Allgather" / iallgather "MPI_Iallgather" <N> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, recv_count: N, recv_type: c_int
     ) = |caller| {
         let operand = caller.operand(send, send_count, send_type);
         caller.gathered(operand, caller.blocks(recv, recv_count, recv_type))
     };
-    allgatherv "MPI_Allgatherv" / iallgatherv "MPI_Iallgatherv" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, counts: *const c_int, starts: *const c_int, recv_type: c_int
+    allgatherv "MPI_Allgatherv" / iallgatherv "MPI_Iallgatherv" <N, D> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, counts: *const N, starts: *const D, recv_type: c_int
     ) = |caller| {
         let operand = caller.operand(send, send_count, send_type);
-        let [counts, starts] = [counts, starts].map(|start| caller.list(start));
+        let [counts, starts] = [caller.list(counts), caller.list(starts)];
         caller.gathered(operand, caller.blocks_at(recv, counts, starts, recv_type))
     };
-    alltoall "MPI_Alltoall" / ialltoall "MPI_Ialltoall" (
-        send: Buffer, send_count: c_int, send_type: c_int,
-        recv: Room, recv_count: c_int, recv_type: c_int
+    alltoall "MPI_Alltoall" / ialltoall "MPI_Ialltoall" <N> (
+        send: Buffer, send_count: N, send_type: c_int,
+        recv: Room, recv_count: N, recv_type: c_int
     ) = |caller| Contribution {
         sends: caller.blocks(send, send_count, send_type),
         receives: caller.blocks(recv, recv_count, recv_type),
         ..Contribution::default()
     };
-    alltoallv "MPI_Alltoallv" / ialltoallv "MPI_Ialltoallv" (
-        send: Buffer, send_counts: *const c_int, send_starts: *const c_int, send_type: c_int,
-        recv: Room, recv_counts: *const c_int, recv_starts: *const c_int, recv_type: c_int
+    alltoallv "MPI_Alltoallv" / ialltoallv "MPI_Ialltoallv" <N, D> (
+        send: Buffer, send_counts: *const N, send_starts: *const D, send_type: c_int,
+        recv: Room, recv_counts: *const N, recv_starts: *const D, recv_type: c_int
     ) = |caller| {
-        let lists = [send_counts, send_starts, recv_counts, recv_starts];
-        let [sent, sent_at, received, received_at] = lists.map(|start| caller.list(start));
+        let [sent, received] = [send_counts, recv_counts].map(|start| caller.list(start));
+        let [sent_at, received_at] = [send_starts, recv_starts].map(|start| caller.list(start));
         Contribution {
             sends: caller.blocks_at(send, sent, sent_at, send_type),
             receives: caller.blocks_at(recv, received, received_at, recv_type),
             ..Contribution::default()
         }
     };
-    allreduce "MPI_Allreduce" / iallreduce "MPI_Iallreduce" (
-        send: Buffer, recv: Room, count: c_int, datatype: c_int, op: c_int
+    allreduce "MPI_Allreduce" / iallreduce "MPI_Iallreduce" <N> (
+        send: Buffer, recv: Room, count: N, datatype: c_int, op: c_int
     ) agreed(op) agreed(count) = |caller| {
         caller.reduction([send, recv], count, (datatype, op), Share::All, true)
     };
-    reduce "MPI_Reduce" / ireduce "MPI_Ireduce" (
-        send: Buffer, recv: Room, count: c_int, datatype: c_int, op: c_int, root: c_int
+    reduce "MPI_Reduce" / ireduce "MPI_Ireduce" <N> (
+        send: Buffer, recv: Room, count: N, datatype: c_int, op: c_int, root: c_int
     ) agreed(op) agreed(count) agreed(root) = |caller| {
         caller.reduction([send, recv], count, (datatype, op), Share::All, caller.is(root))
     };
-    scan "MPI_Scan" / iscan "MPI_Iscan" (
-        send: Buffer, recv: Room, count: c_int, datatype: c_int, op: c_int
+    scan "MPI_Scan" / iscan "MPI_Iscan" <N> (
+        send: Buffer, recv: Room, count: N, datatype: c_int, op: c_int
     ) agreed(op) agreed(count) = |caller| {
         caller.reduction([send, recv], count, (datatype, op), Share::Scan, true)
     };
-    exscan "MPI_Exscan" / iexscan "MPI_Iexscan" (
-        send: Buffer, recv: Room, count: c_int, datatype: c_int, op: c_int
+    exscan "MPI_Exscan" / iexscan "MPI_Iexscan" <N> (
+        send: Buffer, recv: Room, count: N, datatype: c_int, op: c_int
     ) agreed(op) agreed(count) = |caller| {
         caller.reduction([send, recv], count, (datatype, op), Share::Exscan, true)
     };
-    reduce_scatter "MPI_Reduce_scatter" / ireduce_scatter "MPI_Ireduce_scatter" (
-        send: Buffer, recv: Room, counts: *const c_int, datatype: c_int, op: c_int
+    reduce_scatter "MPI_Reduce_scatter" / ireduce_scatter "MPI_Ireduce_scatter" <N> (
+        send: Buffer, recv: Room, counts: *const N, datatype: c_int, op: c_int
     ) agreed(op) = |caller| {
         let counts = caller.list(counts);
-        let count = counts.iter().sum();
+        let count: usize = counts.iter().sum();
         caller.reduction([send, recv], count, (datatype, op), caller.share_of(&counts), true)
     };
-    reduce_scatter_block "MPI_Reduce_scatter_block" / ireduce_scatter_block "MPI_Ireduce_scatter_block" (
-        send: Buffer, recv: Room, count: c_int, datatype: c_int, op: c_int
+    reduce_scatter_block "MPI_Reduce_scatter_block" / ireduce_scatter_block "MPI_Ireduce_scatter_block" <N> (
+        send: Buffer, recv: Room, count: N, datatype: c_int, op: c_int
     ) agreed(op) agreed(count) = |caller| {
-        let counts = vec![count; caller.size];
+        let counts = vec![count.to_usize(); caller.size];
         let share = caller.share_of(&counts);
-        caller.reduction([send, recv], counts.iter().sum(), (datatype, op), share, true)
+        caller.reduction([send, recv], counts.iter().sum::<usize>(), (datatype, op), share, true)
     };
 }
 
@@ -457,10 +493,10 @@ fn run_messages(
     if received.0 == 0 { sent } else { received.0 }
 }
 
-fn part(buffer: Buffer, count: c_int, datatype: c_int) -> Part {
+fn part(buffer: Buffer, count: impl Number, datatype: c_int) -> Part {
     with(|network| {
         let datatype = Arc::clone(&network.datatypes[&datatype]);
-        Part::new(buffer, count as usize, datatype)
+        Part::new(buffer, count.to_usize(), datatype)
     })
 }
 
@@ -468,9 +504,9 @@ fn ignored() -> *mut c_void {
     IntHandles::constants().status_ignore as *mut c_void
 }
 
-unsafe extern "C" fn send(
+unsafe extern "C" fn send<N: Number>(
     buffer: Buffer,
-    count: c_int,
+    count: N,
     datatype: c_int,
     dest: c_int,
     tag: c_int,
@@ -480,9 +516,9 @@ unsafe extern "C" fn send(
     run_messages("MPI_Send", comm, Some(message), None, ignored())
 }
 
-unsafe extern "C" fn recv(
+unsafe extern "C" fn recv<N: Number>(
     buffer: Room,
-    count: c_int,
+    count: N,
     datatype: c_int,
     source: c_int,
     tag: c_int,
@@ -493,14 +529,14 @@ unsafe extern "C" fn recv(
     run_messages("MPI_Recv", comm, None, Some(message), status)
 }
 
-unsafe extern "C" fn sendrecv(
+unsafe extern "C" fn sendrecv<N: Number>(
     send: Buffer,
-    send_count: c_int,
+    send_count: N,
     send_type: c_int,
     dest: c_int,
     send_tag: c_int,
     recv: Room,
-    recv_count: c_int,
+    recv_count: N,
     recv_type: c_int,
     source: c_int,
     recv_tag: c_int,
@@ -512,9 +548,9 @@ unsafe extern "C" fn sendrecv(
     run_messages("MPI_Sendrecv", comm, Some(sent), Some(received), status)
 }
 
-unsafe extern "C" fn sendrecv_replace(
+unsafe extern "C" fn sendrecv_replace<N: Number>(
     buffer: Room,
-    count: c_int,
+    count: N,
     datatype: c_int,
     dest: c_int,
     send_tag: c_int,
@@ -526,7 +562,7 @@ unsafe extern "C" fn sendrecv_replace(
     let received = part(buffer, count, datatype);
     let copy = received.pack();
     let byte = super::types::Element::Byte.handle();
-    let sent = part(copy.as_ptr().cast(), copy.len() as c_int, byte);
+    let sent = part(copy.as_ptr().cast(), copy.len(), byte);
     let messages = (
         Some((sent, dest, send_tag)),
         Some((received, source, recv_tag)),
@@ -534,9 +570,9 @@ unsafe extern "C" fn sendrecv_replace(
     run_messages("MPI_Sendrecv_replace", comm, messages.0, messages.1, status)
 }
 
-unsafe extern "C" fn isend(
+unsafe extern "C" fn isend<N: Number>(
     buffer: Buffer,
-    count: c_int,
+    count: N,
     datatype: c_int,
     dest: c_int,
     tag: c_int,
@@ -552,9 +588,9 @@ unsafe extern "C" fn isend(
     }))
 }
 
-unsafe extern "C" fn irecv(
+unsafe extern "C" fn irecv<N: Number>(
     buffer: Room,
-    count: c_int,
+    count: N,
     datatype: c_int,
     source: c_int,
     tag: c_int,
@@ -851,29 +887,10 @@ impl Network {
     }
 }
 
-/// The functions for the core's table.
-pub fn functions() -> Functions<IntHandles> {
-    Functions {
-        alltoallw,
-        barrier,
-        cancel,
-        comm_create_keyval,
-        comm_free,
-        comm_set_attr,
-        comm_split,
-        error_string,
-        get_count,
-        ibarrier,
-        iprobe,
-        op_create,
-        status_set_elements,
-        test,
-        type_commit,
-        type_contiguous,
-        type_create_struct,
-        type_free,
-        wait,
-        int: Counted {
+/// The functions that take counts, in one of their forms.
+macro_rules! counted {
+    () => {
+        Counted {
             allgather,
             allgatherv,
             allreduce,
@@ -910,7 +927,34 @@ pub fn functions() -> Functions<IntHandles> {
             send,
             sendrecv,
             sendrecv_replace,
-        },
+        }
+    };
+}
+
+/// The functions for the core's table.
+pub fn functions() -> Functions<IntHandles> {
+    Functions {
+        alltoallw,
+        barrier,
+        cancel,
+        comm_create_keyval,
+        comm_free,
+        comm_set_attr,
+        comm_split,
+        error_string,
+        get_count,
+        ibarrier,
+        iprobe,
+        op_create,
+        status_set_elements,
+        test,
+        type_commit,
+        type_contiguous,
+        type_create_struct,
+        type_free,
+        wait,
+        int: counted!(),
+        large: Some(counted!()),
         ..mpi_functions!(missing, None)
     }
 }
