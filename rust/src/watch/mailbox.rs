@@ -22,13 +22,16 @@ pub struct Objects {
 /// The tag of all messages.
 const TAG: c_int = 0;
 
+/// The messages of the watcher of one rank.
 pub struct Mailbox<A: Abi> {
     functions: &'static Functions<A>,
     objects: Objects,
     /// The messages that are being sent.
     sends: Vec<(A::Request, Vec<u8>)>,
-    /// A barrier, which all ranks enter at their end.
-    end: Option<A::Request>,
+    /// The barrier that this rank is in, at its end.
+    barrier: Option<A::Request>,
+    /// How many barriers it has left.
+    barriers: usize,
 }
 
 /// Whether a request is complete, or has failed.
@@ -46,12 +49,14 @@ fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
 }
 
 impl<A: Abi> Mailbox<A> {
+    /// A mailbox on a communicator that nobody else uses.
     pub fn new(functions: &'static Functions<A>, objects: Objects) -> Self {
         Self {
             functions,
             objects,
             sends: Vec::new(),
-            end: None,
+            barrier: None,
+            barriers: 0,
         }
     }
 
@@ -63,8 +68,11 @@ impl<A: Abi> Mailbox<A> {
         self.objects.byte.handle::<A>()
     }
 
-    /// Begins to send a message.
+    /// Begins to send a message, unless all ranks have come to their end.
     pub fn send(&mut self, rank: i32, message: &WatcherMessage) {
+        if self.barriers > 0 {
+            return;
+        }
         let Ok(bytes) = serde_json::to_vec(message) else {
             return;
         };
@@ -129,23 +137,31 @@ impl<A: Abi> Mailbox<A> {
         Some((source, message))
     }
 
-    /// Says that this rank has ended, and tells whether all others have. This rank sends nothing more.
+    /// Says that this rank has ended, and tells whether all others have, and nothing is sent any more.
+    ///
+    /// A large message is sent when it is received. So all ranks meet twice: behind the first barrier
+    /// they only receive, and a rank enters the second one when all that it has sent was received.
     pub fn poll_end(&mut self) -> bool {
-        if self.end.is_none() {
+        if self.barriers == 1 && !self.sends.is_empty() {
+            return false;
+        }
+        let functions = self.functions;
+        if self.barrier.is_none() && self.barriers < 2 {
             let mut request = A::Request::from_raw(0);
             // SAFETY: a communicator of this process's.
-            let code = unsafe { (self.functions.ibarrier)(self.comm(), &raw mut request) };
+            let code = unsafe { (functions.ibarrier)(self.comm(), &raw mut request) };
             if code != 0 {
                 return true;
             }
-            self.end = Some(request);
+            self.barrier = Some(request);
         }
-        let functions = self.functions;
-        let is_over = self
-            .end
-            .as_mut()
-            .is_none_or(|request| is_done::<A>(functions, request));
-        is_over && self.sends.is_empty()
+        if let Some(request) = &mut self.barrier
+            && is_done::<A>(functions, request)
+        {
+            self.barrier = None;
+            self.barriers += 1;
+        }
+        self.barriers == 2
     }
 
     /// Ends all ranks.

@@ -16,7 +16,7 @@ mod signals;
 mod thread;
 mod watcher;
 
-pub use mailbox::Objects;
+pub use mailbox::{Mailbox, Objects};
 pub use python_threads::{Ask, Python, set_ask};
 pub use round::{Question, RoundId};
 pub use thread::{Start, connect, end_with, start};

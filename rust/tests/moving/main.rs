@@ -12,6 +12,7 @@ mod messages;
 mod programs;
 #[path = "../common/random.rs"]
 mod random;
+mod watching;
 
 #[global_allocator]
 static ALLOCATOR: mpi::memory::Watched = mpi::memory::Watched;

@@ -7,7 +7,7 @@ use super::mpi::*;
 use super::values;
 use crate::common::*;
 
-fn send(rank: Rank, dest: i64, tag: i64, operand: &[f32]) {
+pub fn send(rank: Rank, dest: i64, tag: i64, operand: &[f32]) {
     let call = rank.on().ints(&[("dest", dest), ("tag", tag)]);
     rank.succeed("send", call.operand(array(operand)));
 }
@@ -153,7 +153,7 @@ fn checked_messages_come() {
     for (lateness, piece_bytes, count_limit) in SETTINGS {
         let world = World::in_pieces(2, lateness, piece_bytes);
         ops::set_count_limit(count_limit, true);
-        _core::ops::set_check(true);
+        ops::set_check(true);
         world.run(|rank| {
             if rank.rank == 0 {
                 send(rank, 1, 9, &values(0, 100));
@@ -179,7 +179,7 @@ fn checked_messages_come() {
 #[test]
 fn a_checked_message_that_does_not_fit_is_refused() {
     let world = World::new(2, LATE);
-    _core::ops::set_check(true);
+    ops::set_check(true);
     world.run_raising(|rank| {
         if rank.rank == 0 {
             send(rank, 1, 9, &values(0, 100));

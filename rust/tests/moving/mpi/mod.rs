@@ -23,8 +23,9 @@ use std::sync::{MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use _core::mpi::{Abi, IntHandles, Neighbors, PredefinedOp, REGISTRY};
+use _core::mpi::{Abi, Communicator, Datatype, IntHandles, Neighbors, PredefinedOp, REGISTRY};
 use _core::ops;
+use _core::watch::Objects;
 use _core::xla::Handler;
 
 use self::network::{Lateness, wait_until, with};
@@ -76,7 +77,7 @@ fn handler(operation: &str) -> Handler {
 
 /// Some processes, and a communicator of all of them. No other test runs as long as it lives.
 pub struct World {
-    ranks: Vec<Rank>,
+    pub ranks: Vec<Rank>,
     /// Whether a test leaves requests that nobody completes, as after an error.
     pub is_left_untidy: bool,
     _alone: MutexGuard<'static, ()>,
@@ -112,6 +113,25 @@ impl World {
             is_left_untidy: false,
             _alone: alone,
         }
+    }
+
+    /// A communicator of all processes, as the watcher of each has it.
+    pub fn watcher_objects(&self) -> Vec<Objects> {
+        let size = self.ranks.len();
+        let handles = with(|network| {
+            let context = network.new_context((0..size).collect());
+            network.contexts[context].handles.clone()
+        });
+        let own = |(rank, handle): (usize, c_int)| Objects {
+            // SAFETY: this MPI has just made it.
+            communicator: unsafe {
+                Communicator::new(handle as usize, rank as c_int, size as c_int, 0)
+            },
+            // SAFETY: a predefined type.
+            byte: unsafe { Datatype::new(Element::Byte.handle() as usize, 1) },
+            any_source: network::ANY_SOURCE,
+        };
+        handles.into_iter().enumerate().map(own).collect()
     }
 
     /// Runs `body` on a thread for each process.
