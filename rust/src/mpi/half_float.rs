@@ -405,29 +405,69 @@ mod tests {
         assert_eq!(assumed, [false, false]);
     }
 
-    /// Every float with another one, as here and as on a processor without special instructions.
+    /// Equal bits, or both not a number.
+    fn assert_same(left: f32, right: f32) {
+        let are_nan = left.is_nan() && right.is_nan();
+        assert!(
+            left.to_bits() == right.to_bits() || are_nan,
+            "{left} {right}"
+        );
+    }
+
+    /// The crate `half` converts slices with F16C and with aarch64's instructions, where the
+    /// processor has them; its functions for constants are portable.
+    #[test]
+    fn slices_are_converted_as_by_portable_code() {
+        let halves: Vec<f16> = (0..=u16::MAX).step_by(STEP).map(f16::from_bits).collect();
+        let mut widened = vec![0.0; halves.len()];
+        halves.convert_to_f32_slice(&mut widened);
+        for (half, widened) in halves.into_iter().zip(widened) {
+            assert_same(half.to_f32_const(), widened);
+        }
+        let sample = (0..=u32::MAX).step_by(1009 * STEP);
+        let floats: Vec<f32> = sample.map(f32::from_bits).collect();
+        let mut rounded = vec![f16::ZERO; floats.len()];
+        rounded.convert_from_f32_slice(&floats);
+        for (float, rounded) in floats.into_iter().zip(rounded) {
+            assert_same(
+                f16::from_f32_const(float).to_f32_const(),
+                rounded.to_f32_const(),
+            );
+        }
+    }
+
+    /// Every float with another one, as here and in portable code.
     #[test]
     fn processors_reduce_alike() {
-        fn check<F: HalfFloat + Into<f32>, C: Combiner>(op: PredefinedOp, from_bits: fn(u16) -> F) {
+        fn check<F: HalfFloat, C: Combiner>(
+            op: PredefinedOp,
+            from_bits: fn(u16) -> F,
+            widen: fn(F) -> f32,
+            round: fn(f32) -> F,
+        ) {
             let input: Vec<F> = (0..=u16::MAX).step_by(STEP).map(from_bits).collect();
             let other = |bits: u16| from_bits(bits.wrapping_mul(40503));
             let inout: Vec<F> = (0..=u16::MAX).step_by(STEP).map(other).collect();
-            let mut portable = inout.clone();
-            F::fold::<C>(&input, &mut portable);
-            for (ours, theirs) in reduced(op, &input, &inout).into_iter().zip(portable) {
-                let (ours, theirs): (f32, f32) = (ours.into(), theirs.into());
-                let is_same = ours.to_bits() == theirs.to_bits();
-                assert!(is_same || ours.is_nan() && theirs.is_nan());
+            let mut folded = inout.clone();
+            F::fold::<C>(&input, &mut folded);
+            let results = reduced(op, &input, &inout).into_iter().zip(folded);
+            for ((results, input), inout) in results.zip(input).zip(inout) {
+                let portable = widen(round(C::combine(widen(input), widen(inout))));
+                assert_same(widen(results.0), portable);
+                assert_same(widen(results.1), portable);
             }
         }
-        check::<f16, Sum>(PredefinedOp::Sum, f16::from_bits);
-        check::<f16, Product>(PredefinedOp::Prod, f16::from_bits);
-        check::<f16, Maximum>(PredefinedOp::Max, f16::from_bits);
-        check::<f16, Minimum>(PredefinedOp::Min, f16::from_bits);
-        check::<bf16, Sum>(PredefinedOp::Sum, bf16::from_bits);
-        check::<bf16, Product>(PredefinedOp::Prod, bf16::from_bits);
-        check::<bf16, Maximum>(PredefinedOp::Max, bf16::from_bits);
-        check::<bf16, Minimum>(PredefinedOp::Min, bf16::from_bits);
+        macro_rules! check_all {
+            ($float:ident) => {{
+                let (widen, round) = ($float::to_f32_const, $float::from_f32_const);
+                check::<$float, Sum>(PredefinedOp::Sum, $float::from_bits, widen, round);
+                check::<$float, Product>(PredefinedOp::Prod, $float::from_bits, widen, round);
+                check::<$float, Maximum>(PredefinedOp::Max, $float::from_bits, widen, round);
+                check::<$float, Minimum>(PredefinedOp::Min, $float::from_bits, widen, round);
+            }};
+        }
+        check_all!(f16);
+        check_all!(bf16);
     }
 
     /// Every bfloat16 and float16, times one, is what it was.
@@ -437,12 +477,7 @@ mod tests {
             let all: Vec<F> = (0..=u16::MAX).step_by(STEP).map(from_bits).collect();
             let same = reduced(PredefinedOp::Prod, &vec![unit; all.len()], &all);
             for (before, after) in all.into_iter().zip(same) {
-                let (before, after): (f32, f32) = (before.into(), after.into());
-                let is_same = before.to_bits() == after.to_bits();
-                assert!(
-                    is_same || before.is_nan() && after.is_nan(),
-                    "{before} {after}"
-                );
+                assert_same(before.into(), after.into());
             }
         }
         check(f16::ONE, f16::from_bits);
