@@ -39,8 +39,8 @@ sanitize: ## Run the tests in Rust under ASan, TSan, loom and Miri, where the to
 own: ## Run the own tests on MPICH and Open MPI, on 1 to 4 ranks
 	$(PYTHON) tools/run.py --only own
 
-range: ## Run the core of the own tests on other MPIs and other versions of JAX
-	$(PYTHON) tools/run.py --only range
+range: ## Run the core of the own tests on other MPIs and JAXs, or see what one breaks: JAX=0.13.1
+	$(PYTHON) tools/run.py --only range $(if $(JAX),--jax $(JAX))
 
 package: ## Look at the wheels, at types, and at the names of the original
 	$(PYTHON) tools/run.py --only package

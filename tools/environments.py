@@ -62,6 +62,14 @@ JAXS = {
 #: The JAX that most tests run with.
 JAX = "0.10"
 
+
+def jax_of(version: str) -> Jax:
+    """An entry of the table, or one for another version ("0.11" is the newest 0.11.x)."""
+    pattern = version if version.count(".") > 1 else f"{version}.*"
+    newest_python = max(jax.python for jax in JAXS.values())
+    return JAXS.get(version) or Jax(f"jax=={pattern}", newest_python)
+
+
 #: Our versions, by the API that they have at the top level.
 APIS = ("token", "notoken")
 
@@ -107,14 +115,14 @@ class Environment(NamedTuple):
     @property
     def requirements(self) -> tuple[str, ...]:
         mpi = MPIS[self.mpi].package
-        return (JAXS[self.jax].requirement, *COMMON, *([mpi] if mpi else []))
+        return (jax_of(self.jax).requirement, *COMMON, *([mpi] if mpi else []))
 
     @property
     def plugin(self) -> tuple[str, ...]:
         """JAX's plugin for CUDA, of JAX's version, and the assembler that it calls."""
         if not self.cuda:
             return ()
-        version = JAXS[self.jax].requirement.partition("==")[2]
+        version = jax_of(self.jax).requirement.partition("==")[2]
         packages = ("jax-cuda12-plugin", "jax-cuda12-pjrt")
         return (*(f"{package}=={version}" for package in packages), ASSEMBLER)
 
@@ -123,7 +131,7 @@ class Environment(NamedTuple):
         mpi = MPIS[self.mpi]
         if mpi.mpiexec and not (shutil.which(mpi.mpicc) and shutil.which(mpi.mpiexec)):
             return False
-        return python(JAXS[self.jax].python) is not None
+        return python(jax_of(self.jax).python) is not None
 
 
 UPSTREAM = Environment(peer="mpi4jax==0.9.1.post2")
@@ -287,7 +295,7 @@ def pack(kind: str, folder: Path, api: str) -> None:
 def prepare(environment: Environment) -> Path:
     """Make an environment, with the wheel of this checkout in it."""
     path, mpi = environment.path, MPIS[environment.mpi]
-    interpreter = python(JAXS[environment.jax].python)
+    interpreter = python(jax_of(environment.jax).python)
     assert interpreter is not None
     if make(path, environment.requirements, interpreter):
         try:
@@ -349,7 +357,8 @@ def mpi_environ(path: Path) -> dict[str, str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that name an environment."""
     parser.add_argument("--mpi", choices=MPIS, default="mpich")
-    parser.add_argument("--jax", choices=JAXS, default=JAX)
+    tested = ", ".join(JAXS)
+    parser.add_argument("--jax", default=JAX, help=f"{tested}, or any other version")
     parser.add_argument("--api", choices=APIS, default=APIS[0])
     parser.add_argument("--cuda", action="store_true", help="with JAX's plugin for CUDA")
 

@@ -1,10 +1,12 @@
 """Runs the tests in every environment, under mpiexec where they want it (tools/runs.py).
 
-    python tools/run.py [--only rust|own|range|package|conformance|check|hosts|sanitize ...]
+    python tools/run.py [--only rust|own|range|package|conformance|check|...]
+    python tools/run.py --only range --jax 0.13.1
     python tools/run.py --test mpi/test_docs.py [--ranks 2] [--mpi MPI] [--jax VERSION] ...
 
 The first form prints one line for each run, and the whole output of one that fails. The
-second one is for a single test, or a file or folder of them, and shows its output.
+second one shows what a version of JAX breaks, which need not be in the table. The third one
+is for a single test, or a file or folder of them, and shows its output.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import runs
 import sanitizers
 import slurm
 from environments import (
+    JAX,
     ROOT,
     Environment,
     add_arguments,
@@ -226,7 +229,10 @@ def main() -> int:
         cuda = arguments.cuda or test.startswith(("gpu_compiler", "runtime"))
         environment = Environment(arguments.mpi, arguments.jax, arguments.api, cuda=cuda)
         return show(Run(environment, ranks, (test,)), shlex.split(arguments.options))
-    results = [ok for part in arguments.only for ok in (PARTS | OTHERS)[part]()]
+    parts = PARTS | OTHERS
+    if arguments.jax != JAX:
+        parts["range"] = lambda: execute_all(runs.other_jax(arguments.jax))
+    results = [ok for part in arguments.only for ok in parts[part]()]
     print(f"{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 

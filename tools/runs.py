@@ -218,6 +218,15 @@ def range_() -> Iterator[Run]:
         yield Run(Environment(jax=version), 2, DISTRIBUTED, sample=f"{index}/16")
 
 
+def other_jax(version: str) -> Iterator[Run]:
+    """What a version of JAX breaks: private names, then a sample of all that uses JAX."""
+    environment = Environment(jax=version)
+    yield Run(environment, 0, under("process", "private_names", "import"))
+    yield Run(environment, 2, sample="0/3")
+    yield Run(environment, 2, DISTRIBUTED, sample="0/4")
+    yield Run(environment, 0, ("hangs",), sample="0/4")
+
+
 def package() -> Iterator[Run]:
     """The contents of the wheels, and type checks of programs that use them."""
     tools()  # before both ask for them at once
