@@ -1,21 +1,31 @@
 """Checks that the core compiles for other systems, and that it runs on older processors.
 
-What a machine lacks is skipped, and said to be: the standard library of a target (or its
-sources, which are compiled then), and QEMU's user mode emulation.
+Where the compiler has no standard library of a target, this is compiled from its sources,
+or from Debian's if it has none. What can't be had is skipped, and said to be, as is QEMU's
+user mode emulation. A free-threaded Python need not be here.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
-from environments import attempt, output_of
+from debian import LackError, has_standard_library, standard_library_from_source
+from environments import attempt
 
 TARGETS = ("aarch64-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-apple-darwin")
+
+#: PyO3's description of an interpreter.
+FREE_THREADED = """\
+implementation=CPython
+version=3.14
+shared=true
+build_flags=Py_GIL_DISABLED
+suppress_build_script_link_lines=true
+"""
 
 #: Each has more than those before it: nothing that the core asks for, AVX, F16C, AVX2.
 PROCESSORS = ("Nehalem", "SandyBridge", "IvyBridge", "Haswell")
@@ -35,29 +45,30 @@ def run(label: str, command: list[str], environ: Mapping[str, str]) -> bool:
     return not failed
 
 
-def libraries() -> Path:
-    """Where the compiler has the standard libraries of its targets."""
-    rustc = os.environ.get("RUSTC", "rustc")
-    return Path(output_of(rustc, "--print", "sysroot"), "lib", "rustlib")
-
-
-def has_standard_library(target: str) -> bool:
-    return (libraries() / target / "lib").is_dir()
-
-
 def compiles(target: str) -> bool:
     """Whether the core, its tests and its Python module compile for a target."""
     command = ["cargo", "check", "--quiet", "--locked", "--target", target]
     environ = {"PYO3_NO_PYTHON": "1"}
     if not has_standard_library(target):
-        if not (libraries() / "src" / "rust" / "library" / "Cargo.toml").exists():
-            print(f"skipped {target}: neither its standard library is here nor the sources")
+        try:
+            environ |= standard_library_from_source()
+        except LackError as error:
+            print(f"skipped {target}: its standard library is not here, and {error}")
             return True
         command.append("-Zbuild-std")
-        environ["RUSTC_BOOTSTRAP"] = "1"
     tests = run(f"{target}, with tests", [*command, "--all-targets"], environ)
     command += ["--features", "mpi4jax/python"]
     return run(f"{target}, for Python", command, environ) and tests
+
+
+def compiles_without_lock() -> bool:
+    """Whether the Python module compiles for a free-threaded Python, which has no abi3."""
+    command = ["cargo", "check", "--quiet", "--locked", "--features", "mpi4jax/python"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as config:
+        config.write(FREE_THREADED)
+        config.flush()
+        environ = {"PYO3_CONFIG_FILE": config.name}
+        return run("free-threaded Python 3.14", command, environ)
 
 
 def runs_on(processor: str) -> bool:
@@ -73,6 +84,7 @@ def runs_on(processor: str) -> bool:
 
 def main() -> int:
     results = [compiles(target) for target in TARGETS]
+    results += [compiles_without_lock()]
     results += [runs_on(processor) for processor in PROCESSORS]
     return 0 if all(results) else 1
 

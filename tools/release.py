@@ -32,6 +32,7 @@ from functools import cache
 from pathlib import Path
 
 from crates import versions
+from debian import has_standard_library
 from environments import (
     FOLDER,
     ROOT,
@@ -46,7 +47,6 @@ from environments import (
     search_path,
     uv,
 )
-from portable import has_standard_library
 
 DIST = ROOT / "dist"
 

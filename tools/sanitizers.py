@@ -14,13 +14,19 @@ from __future__ import annotations
 import platform
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from environments import ROOT, output_of
+import debian
+from environments import ROOT
 
 TARGET = f"{platform.machine()}-unknown-linux-gnu"
 #: The tests of what has threads, or is passed on to MPI: the others add little but time.
 SAMPLE = ("--lib", "--test", "moving", "--test", "fuzz")
+
+#: Variables of cargo's that make a build for release a fast one.
+QUICK_BUILD = {
+    "CARGO_PROFILE_RELEASE_LTO": "false",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+}
 
 
 @dataclass
@@ -37,13 +43,9 @@ class Check:
         return ["cargo", *self.arguments]
 
 
-def sysroot() -> Path:
-    return Path(output_of("rustc", "--print", "sysroot"))
-
-
 def sanitizer(name: str, short: str, *tests: str, **environ: str) -> Check:
     """The tests, built with one of LLVM's sanitizers, which a stable toolchain has, too."""
-    runtimes = sysroot() / "lib" / "rustlib" / TARGET / "lib"
+    runtimes = debian.libraries(environ.get("RUSTC")) / TARGET / "lib"
     has_runtime = any(runtimes.glob(f"librustc-*_rt.{short}.a"))
     return Check(
         label=f"rust under the {name} sanitizer",
@@ -66,11 +68,14 @@ def address(*tests: str) -> Check:
 
 def thread(*tests: str) -> Check:
     """Data races."""
-    check = sanitizer("thread", "tsan", *tests)
+    try:
+        environ, lack = debian.standard_library_from_source(), None
+    except debian.LackError as error:
+        environ, lack = {}, str(error)
+    check = sanitizer("thread", "tsan", *tests, **environ)
     # Else it sees no locks of std, and takes all that they guard for races.
     check.arguments.insert(1, "-Zbuild-std")
-    if not (sysroot() / "lib" / "rustlib" / "src" / "rust" / "library").exists():
-        check.lack = "this toolchain has no sources of std (rustup component add rust-src)"
+    check.lack = lack or check.lack
     return check
 
 
@@ -94,7 +99,6 @@ def loom() -> Check:
             "RUSTFLAGS": "--cfg loom",
             "CARGO_TARGET_DIR": str(ROOT / "target" / "loom"),
             # Only this test has to be fast.
-            "CARGO_PROFILE_RELEASE_LTO": "false",
-            "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+            **QUICK_BUILD,
         },
     )

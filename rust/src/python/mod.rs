@@ -21,7 +21,9 @@ mod records;
 mod traces;
 mod watching;
 
-#[pyo3::pymodule]
+// A free-threaded Python turns its lock on again when it imports this, and says so: threads that
+// share a communicator or a request were only tested with the lock.
+#[pyo3::pymodule(gil_used = true)]
 mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
