@@ -198,14 +198,15 @@ mod tests {
             .iter_mut()
             .enumerate()
             .for_each(|(n, byte)| *byte = (n / 4096) as u8);
-        let can_move = {
-            let pages = huge_pages_in(start, BYTES);
-            // SAFETY: the first of the pages in the mapping.
-            unsafe { libc::madvise(pages.start as *mut c_void, HUGE_PAGE, MADV_COLLAPSE) == 0 }
-        };
+        let first = huge_pages_in(start, BYTES).start as *mut c_void;
+        // SAFETY: the first of the pages in the mapping.
+        unsafe { libc::madvise(first, HUGE_PAGE, MADV_COLLAPSE) };
+        let moved = || bytes_in_huge_pages(start.addr()).unwrap_or(0);
+        // Its result says nothing: QEMU ignores the advice, too.
+        let can_move = moved() > 0;
         (0..4).for_each(|_| see(start, BYTES));
-        if can_move && let Some(huge) = bytes_in_huge_pages(start.addr()) {
-            assert!(huge >= 3 * HUGE_PAGE, "{huge} bytes in huge pages");
+        if can_move {
+            assert!(moved() >= 3 * HUGE_PAGE, "{} bytes in huge pages", moved());
         }
         assert!(
             bytes
