@@ -156,7 +156,7 @@ def _examine_hosts(facts_by_rank: Sequence[Facts], note: Say) -> None:
     if "madvise" in pages and "glibc.malloc.hugetlb=1" not in tunables:
         note(
             "the kernel gives huge pages on request (madvise). mpi4jax asks for them for "
-            "large results, XLA does not for its own arrays: "
+            "large arrays that operations use, XLA for none: "
             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 has all large arrays in them"
         )
     if "never" in pages:

@@ -606,7 +606,7 @@ def test_advice_about_huge_pages():
     (note,) = doctor.examine([asked])[1]
     assert note == (
         "the kernel gives huge pages on request (madvise). mpi4jax asks for them for large "
-        "results, XLA does not for its own arrays: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
+        "arrays that operations use, XLA for none: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
         "has all large arrays in them"
     )
     taken = rank_with(

@@ -55,7 +55,7 @@ pub(super) fn see_result(address: *mut c_void, bytes: usize) {
 
 #[cold]
 fn see_large(address: *mut c_void, bytes: usize) {
-    let pages = huge_pages_in(address, bytes);
+    let pages = huge_pages_around(address, bytes);
     if lock(&SEEN).is_worth_moving(&pages) {
         ask(&pages, MADV_COLLAPSE);
     }
@@ -77,9 +77,6 @@ impl Seen {
     /// second call that works in place, and at each 64th after that, as the allocator may have got new
     /// pages in between. To ask for what is in huge pages already takes a microsecond.
     fn is_worth_moving(&mut self, pages: &Range<usize>) -> bool {
-        if pages.is_empty() {
-            return false;
-        }
         if let Some((_, times)) = self.arrays.iter_mut().find(|(seen, _)| seen == pages) {
             *times = times.wrapping_add(1);
             return *times % 64 == 4;
@@ -96,6 +93,13 @@ fn huge_pages_in(address: *mut c_void, bytes: usize) -> Range<usize> {
     start.next_multiple_of(HUGE_PAGE)..(start + bytes) / HUGE_PAGE * HUGE_PAGE
 }
 
+/// The addresses of all huge pages that an array is in. The kernel leaves out what is not wholly in the same
+/// mapping, and arrays are often next to each other.
+fn huge_pages_around(address: *mut c_void, bytes: usize) -> Range<usize> {
+    let start = address.addr();
+    start / HUGE_PAGE * HUGE_PAGE..(start + bytes).next_multiple_of(HUGE_PAGE)
+}
+
 #[cfg(target_os = "linux")]
 const MADV_HUGEPAGE: c_int = libc::MADV_HUGEPAGE;
 /// `linux/mman.h`. The C libraries that we support may be older than it.
@@ -105,8 +109,8 @@ const MADV_COLLAPSE: c_int = 25;
 #[cfg(target_os = "linux")]
 fn ask(pages: &Range<usize>, advice: c_int) {
     if !pages.is_empty() && IS_ENABLED.load(Ordering::Relaxed) {
-        // SAFETY: the pages lie within an array. The advice changes no content, and whether it is
-        // followed makes no difference but to speed.
+        // SAFETY: the advice changes no content, and whether it is followed makes no difference but to
+        // speed.
         unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), advice) };
     }
 }
@@ -155,11 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_pages_are_asked_for() {
+    fn arrays_have_pages_in_and_around_them() {
         let pages = |start: usize, bytes| huge_pages_in(start as *mut c_void, bytes);
         assert_eq!(pages(HUGE_PAGE, LARGE), HUGE_PAGE..3 * HUGE_PAGE);
         assert_eq!(pages(HUGE_PAGE + 64, LARGE), 2 * HUGE_PAGE..3 * HUGE_PAGE);
         assert!(pages(64, HUGE_PAGE).is_empty());
+        let around = huge_pages_around((HUGE_PAGE - 64) as *mut c_void, LARGE);
+        assert_eq!(around, 0..3 * HUGE_PAGE);
     }
 
     /// The bytes of a mapping that are in huge pages, where the system tells them.
