@@ -65,7 +65,7 @@ PLAN = [
     ("neighbors", (OURS, OPENMPI), (2, 4), 2),
     ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
     ("axes", BOTH, (2,), 2),
-    ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 2),
+    ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
     ("overlap", (OURS, OPENMPI), (2,), 1),
 ]
 
