@@ -4,6 +4,7 @@
 //! received when it is there.
 
 use std::ffi::{c_int, c_void};
+use std::mem;
 
 use super::watcher::WatcherMessage;
 use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, Status, abort, source_and_tag};
@@ -46,6 +47,13 @@ fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
         )
     };
     flag != 0 || code != 0
+}
+
+/// MPI may still read what is being sent.
+impl<A: Abi> Drop for Mailbox<A> {
+    fn drop(&mut self) {
+        mem::forget(mem::take(&mut self.sends));
+    }
 }
 
 impl<A: Abi> Mailbox<A> {

@@ -303,3 +303,21 @@ fn nobody_leaves_before_the_last_message() {
     }
     panic!("a rank does not leave");
 }
+
+/// Fails if a message is freed while it is sent, as where a watcher panics.
+#[test]
+fn a_message_outlives_its_mailbox() {
+    let mut world = World::new(2, LATE);
+    let mut watchers = Watchers::new(&world).all;
+    watchers[0].mailbox.send(
+        1,
+        &WatcherMessage::Alarm {
+            reason: Alarm::Waiting,
+            leader: 1,
+        },
+    );
+    drop(watchers.remove(0));
+    assert_eq!(world.violations(), [""; 0]);
+    assert!(watchers[0].mailbox.receive().is_some());
+    world.is_left_untidy = true;
+}
