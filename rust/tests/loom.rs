@@ -8,17 +8,70 @@ use loom::thread;
 
 /// The types that the core has from std.
 mod sync {
+    use std::sync::atomic::Ordering::{Acquire, Release};
+
+    use loom::cell::UnsafeCell;
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
     pub use loom::sync::{Condvar, Mutex, MutexGuard};
+
+    /// Loom has none: this one orders no more than std's does.
+    pub struct OnceLock<T>(std::sync::OnceLock<Once<T>>);
+
+    struct Once<T> {
+        is_set: AtomicBool,
+        lock: Mutex<()>,
+        value: UnsafeCell<Option<T>>,
+    }
+
+    // SAFETY: the value is written once, with the lock, and read after that.
+    unsafe impl<T: Send + Sync> Sync for Once<T> {}
+
+    impl<T> OnceLock<T> {
+        pub const fn new() -> Self {
+            Self(std::sync::OnceLock::new())
+        }
+
+        /// Loom's types are not made in constants: a test calls this before it starts threads.
+        fn once(&self) -> &Once<T> {
+            self.0.get_or_init(|| Once {
+                is_set: AtomicBool::new(false),
+                lock: Mutex::new(()),
+                value: UnsafeCell::new(None),
+            })
+        }
+
+        pub fn get(&self) -> Option<&T> {
+            let once = self.once();
+            // SAFETY: nobody writes to what is set.
+            let value = |value: *const Option<T>| unsafe { (*value).as_ref() };
+            let is_set = once.is_set.load(Acquire);
+            is_set.then(|| once.value.with(value)).flatten()
+        }
+
+        pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            let once = self.once();
+            let _lock = once.lock.lock().unwrap();
+            if self.get().is_none() {
+                // SAFETY: nobody reads it before it is set.
+                once.value
+                    .with_mut(|value| unsafe { *value = Some(make()) });
+                once.is_set.store(true, Release);
+            }
+            self.get().unwrap()
+        }
+    }
 }
 #[path = "../src/ops/flights/bell.rs"]
 mod bell;
+#[path = "../src/mpi/growing_list.rs"]
+mod growing_list;
 #[path = "../src/recorder/sequence_lock.rs"]
 mod sequence_lock;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use bell::Bell;
+use growing_list::GrowingList;
 use sequence_lock::SequenceLock;
 use sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
@@ -124,5 +177,25 @@ fn a_call_in_progress_keeps_its_record() {
         let is_written = writer.join().unwrap();
         assert_eq!(record.lock.has(2), is_written);
         record.check(if is_written { 2 } else { 1 });
+    });
+}
+
+/// Fails if two threads that need a slot get one each, or if a reader gets one before it is there.
+#[test]
+fn a_slot_is_one_for_all_threads() {
+    const INDEX: usize = 1;
+    loom::model(|| {
+        let list = Arc::new(GrowingList::<AtomicU64>::new());
+        let value = || list.get(INDEX as i64).map(|slot| slot.load(Relaxed));
+        assert_eq!(value(), None);
+        let writers = [1, 2].map(|amount| {
+            let list = Arc::clone(&list);
+            thread::spawn(move || list.get_or_grow(INDEX).fetch_add(amount, Relaxed))
+        });
+        assert!(value().is_none_or(|value| value <= 3));
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        assert_eq!(value(), Some(3));
     });
 }

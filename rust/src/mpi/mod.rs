@@ -16,6 +16,11 @@ mod requests;
 mod status;
 mod types;
 
+/// The type of `growing_list`, which a test has from elsewhere.
+mod sync {
+    pub use std::sync::OnceLock;
+}
+
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, exit_at_once, set_world};
 pub use availability::{before_finalize, check_available, follow_end, is_available, is_forked};
