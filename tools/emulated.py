@@ -6,7 +6,7 @@
     rust       tests of the core in Rust
     mpich      the wheel and its tests on 2 ranks of MPICH
     openmpi    and of Open MPI
-    sample     what `make test` has of this
+    sample     the core in Rust, and a few operations on MPICH
 
 All that the ranks run is compiled for aarch64: Python and its libraries are Debian's, JAX,
 MPI and mpi4py are PyPI's, and the wheel is built as `make release` builds it. Only mpiexec
