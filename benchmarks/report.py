@@ -448,9 +448,6 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "in a loop: mpi4py",
         size=("8 B",),
     ),
-    "psum": lambda r: excerpt(
-        sharded(r), "psum; size; MPI; gloo; gloo / MPI", ranks=("2",), size=("8 B", "1 MiB")
-    ),
     "trees": lambda r: excerpt(
         trees(r),
         "MPI; leaves; tree; a call for each; 0.9.1, a call for each; tree / each",
