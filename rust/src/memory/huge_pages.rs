@@ -55,9 +55,17 @@ pub(super) fn see_result(address: *mut c_void, bytes: usize) {
 
 #[cold]
 fn see_large(address: *mut c_void, bytes: usize) {
-    let pages = huge_pages_around(address, bytes);
-    if lock(&SEEN).is_worth_moving(&pages) {
-        ask(&pages, MADV_COLLAPSE);
+    let within = huge_pages_in(address, bytes);
+    if lock(&SEEN).is_worth_moving(&within) {
+        let around = huge_pages_around(address, bytes);
+        // The kernel gives up at a page that is not wholly in one mapping, as those at the edges may be.
+        for pages in [
+            within.clone(),
+            around.start..within.start,
+            within.end..around.end,
+        ] {
+            ask(&pages, MADV_COLLAPSE);
+        }
     }
 }
 
@@ -93,8 +101,7 @@ fn huge_pages_in(address: *mut c_void, bytes: usize) -> Range<usize> {
     start.next_multiple_of(HUGE_PAGE)..(start + bytes) / HUGE_PAGE * HUGE_PAGE
 }
 
-/// The addresses of all huge pages that an array is in. The kernel leaves out what is not wholly in the same
-/// mapping, and arrays are often next to each other.
+/// The addresses of all huge pages that an array is in, some of which it may share with its neighbors.
 fn huge_pages_around(address: *mut c_void, bytes: usize) -> Range<usize> {
     let start = address.addr();
     start / HUGE_PAGE * HUGE_PAGE..(start + bytes).next_multiple_of(HUGE_PAGE)
@@ -126,6 +133,8 @@ fn ask(_: &Range<usize>, _: c_int) {}
 
 #[cfg(test)]
 mod tests {
+    use std::ptr;
+
     use super::*;
 
     fn seen() -> Seen {
@@ -168,24 +177,22 @@ mod tests {
         assert_eq!(around, 0..3 * HUGE_PAGE);
     }
 
-    /// The bytes of a mapping that are in huge pages, where the system tells them.
+    /// How many bytes are in huge pages, in all mappings that begin at these addresses.
     #[cfg(target_os = "linux")]
-    fn bytes_in_huge_pages(address: usize) -> Option<usize> {
-        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-        let mut is_inside = false;
+    fn bytes_in_huge_pages(addresses: &Range<usize>) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let (mut is_inside, mut kilobytes) = (false, 0);
         for line in maps.lines() {
             let mut words = line.split_whitespace();
-            let (name, value) = (words.next()?, words.next()?);
-            if let Some((start, end)) = name.split_once('-') {
-                let bounds = [start, end].map(|text| usize::from_str_radix(text, 16));
-                if let [Ok(start), Ok(end)] = bounds {
-                    is_inside = (start..end).contains(&address);
-                }
+            let (name, value) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            if let Some((start, _)) = name.split_once('-') {
+                let start = usize::from_str_radix(start, 16);
+                is_inside = start.is_ok_and(|start| addresses.contains(&start));
             } else if is_inside && name == "AnonHugePages:" {
-                return Some(value.parse::<usize>().ok()? << 10);
+                kilobytes += value.parse().unwrap_or(0);
             }
         }
-        None
+        kilobytes << 10
     }
 
     /// Fails if the pages are not moved, where the kernel can do that, or lose their content.
@@ -193,24 +200,30 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn an_array_of_small_pages_gets_huge_ones() {
         const BYTES: usize = 4 * HUGE_PAGE;
+        const PAGE: usize = 4096;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: it takes the place of no other mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
+        let mapping =
+            unsafe { libc::mmap(ptr::null_mut(), PAGE + BYTES, protection, flags, -1, 0) };
+        assert_ne!(mapping, libc::MAP_FAILED);
+        // The kernel has mappings begin at huge pages: without its first page, this one does not.
+        let start = mapping.wrapping_byte_add(PAGE);
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(mapping, PAGE) };
         // SAFETY: the mapping has so many bytes, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), BYTES) };
         bytes
             .iter_mut()
             .enumerate()
-            .for_each(|(n, byte)| *byte = (n / 4096) as u8);
+            .for_each(|(n, byte)| *byte = (n / PAGE) as u8);
         let first = huge_pages_in(start, BYTES).start as *mut c_void;
         // SAFETY: the first of the pages in the mapping.
         unsafe { libc::madvise(first, HUGE_PAGE, MADV_COLLAPSE) };
-        let moved = || bytes_in_huge_pages(start.addr()).unwrap_or(0);
+        let moved = || bytes_in_huge_pages(&(start.addr()..start.addr() + BYTES));
         // Its result says nothing: QEMU ignores the advice, too.
         let can_move = moved() > 0;
-        (0..4).for_each(|_| see(start, BYTES));
+        (0..4).for_each(|_| see_result(start, BYTES));
         if can_move {
             assert!(moved() >= 3 * HUGE_PAGE, "{} bytes in huge pages", moved());
         }
@@ -218,7 +231,7 @@ mod tests {
             bytes
                 .iter()
                 .enumerate()
-                .all(|(n, byte)| *byte == (n / 4096) as u8)
+                .all(|(n, byte)| *byte == (n / PAGE) as u8)
         );
         // SAFETY: mapped above, and not used after this.
         unsafe { libc::munmap(start, BYTES) };
