@@ -14,12 +14,8 @@ mod operators;
 mod registry;
 mod requests;
 mod status;
+mod sync;
 mod types;
-
-/// The type of `growing_list`, which a test has from elsewhere.
-mod sync {
-    pub use std::sync::OnceLock;
-}
 
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, exit_at_once, set_world};
