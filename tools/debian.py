@@ -85,13 +85,21 @@ def unpack(folder: Path, *packages: str) -> Path:
 
 @cache
 def compiler() -> Path:
-    """A rustc of Debian's, for x86_64, which finds its own libraries."""
+    """A rustc of Debian's, for x86_64, which finds its own libraries.
+
+    Debian leaves out the runtimes of sanitizers, which it gets from this machine's rustc.
+    """
     folder = unpack(HERE / "rust", *COMPILER)
+    target = Path("x86_64-unknown-linux-gnu", "lib")
+    for runtime in (libraries() / target).glob("librustc-*_rt.*.a"):
+        copy = folder / "usr" / "lib" / "rustlib" / target / runtime.name
+        copy.unlink(missing_ok=True)
+        copy.symlink_to(runtime)
     rustc = folder / "bin" / "rustc"
     rustc.parent.mkdir(exist_ok=True)
-    libraries = folder / "usr" / "lib" / "x86_64-linux-gnu"
+    own = folder / "usr" / "lib" / "x86_64-linux-gnu"
     rustc.write_text(
-        f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{folder}/usr/bin/rustc" "$@"\n'
+        f'#!/bin/sh\nLD_LIBRARY_PATH="{own}" exec "{folder}/usr/bin/rustc" "$@"\n'
     )
     rustc.chmod(0o755)
     return rustc
