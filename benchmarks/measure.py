@@ -281,19 +281,7 @@ def halos(effort: Effort) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {}
 
     def each(fields):
-        def shift(x, axis):
-            before, behind = neighbors[axis]
-            own, ghosts = ((-2, 1), (0, -1))
-            for take, put, source, dest in (
-                (own[0], ghosts[0], before, behind),
-                (own[1], ghosts[1], behind, before),
-            ):
-                at = (slice(None),) * axis
-                got = mpi.sendrecv(x[(*at, take)], x[(*at, put)], source, dest, comm=comm)
-                x = x.at[(*at, put)].set(got)
-            return x
-
-        return [shift(shift(x, 0), 1) for x in fields]
+        return [with_ghosts(mpi, comm, with_ghosts(mpi, comm, x, 0), 1) for x in fields]
 
     ways = {"each": each}
     if hasattr(mpi, "exchange"):  # the original has none
@@ -323,6 +311,16 @@ def halos(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def with_ghosts(mpi, comm: MPI.Cartcomm, x, axis: int):
+    """A field with its ghost cells along an axis, by a sendrecv for each side."""
+    before, behind = comm.Shift(axis, 1)
+    at = (slice(None),) * axis
+    for take, put, source, dest in ((-2, 0, before, behind), (1, -1, behind, before)):
+        ghosts = mpi.sendrecv(x[(*at, take)], x[(*at, put)], source, dest, comm=comm)
+        x = x.at[(*at, put)].set(ghosts)
+    return x
+
+
 def axes(effort: Effort) -> dict[str, list[float]]:
     """The ghost cells of five fields along one axis, in a loop, per step.
 
@@ -334,21 +332,9 @@ def axes(effort: Effort) -> dict[str, list[float]]:
     for axis in range(2):
         dims = [SIZE if n == axis else 1 for n in range(2)]
         comm = WORLD.Create_cart(dims, [n == axis for n in range(2)])
-        before, behind = comm.Shift(axis, 1)
 
-        def each(fields, comm=comm, at=(slice(None),) * axis, before=before, behind=behind):
-            def shift(x):
-                for take, put, source, dest in (
-                    (-2, 0, before, behind),
-                    (1, -1, behind, before),
-                ):
-                    ghosts = mpi.sendrecv(
-                        x[(*at, take)], x[(*at, put)], source, dest, comm=comm
-                    )
-                    x = x.at[(*at, put)].set(ghosts)
-                return x
-
-            return [shift(x) for x in fields]
+        def each(fields, comm=comm, axis=axis):
+            return [with_ghosts(mpi, comm, x, axis) for x in fields]
 
         ways = {"each": each}
         if hasattr(mpi, "exchange"):  # the original has none

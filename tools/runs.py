@@ -219,7 +219,7 @@ def range_() -> Iterator[Run]:
 
 
 def other_jax(version: str) -> Iterator[Run]:
-    """What a version of JAX breaks: private names, then a sample of all that uses JAX."""
+    """The private names of a version of JAX, then a sample of all that uses JAX."""
     environment = Environment(jax=version)
     yield Run(environment, 0, under("process", "private_names", "import"))
     yield Run(environment, 2, sample="0/3")

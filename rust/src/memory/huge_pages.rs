@@ -75,12 +75,16 @@ struct Seen {
     oldest: usize,
 }
 
-static SEEN: Mutex<Seen> = Mutex::new(Seen {
-    arrays: [const { (0..0, 0) }; 64],
-    oldest: 0,
-});
+static SEEN: Mutex<Seen> = Mutex::new(Seen::new());
 
 impl Seen {
+    const fn new() -> Self {
+        Self {
+            arrays: [const { (0..0, 0) }; 64],
+            oldest: 0,
+        }
+    }
+
     /// Counts how often an array was seen, and says whether to move it now: at the fourth time, which is the
     /// second call that works in place, and at each 64th after that, as the allocator may have got new
     /// pages in between. To ask for what is in huge pages already takes a microsecond.
@@ -137,32 +141,27 @@ mod tests {
 
     use super::*;
 
-    fn seen() -> Seen {
-        Seen {
-            arrays: [const { (0..0, 0) }; 64],
-            oldest: 0,
-        }
-    }
-
     #[test]
     fn memory_that_comes_back_is_moved() {
-        let mut seen = seen();
-        let mut is_moved = || seen.is_worth_moving(&(HUGE_PAGE..3 * HUGE_PAGE));
+        let mut arrays = Seen::new();
+        let mut is_moved = || arrays.is_worth_moving(&(HUGE_PAGE..3 * HUGE_PAGE));
         let moved: Vec<_> = (1..=140).filter(|_| is_moved()).collect();
         assert_eq!(moved, [4, 68, 132]);
     }
 
     #[test]
     fn memory_that_is_not_seen_any_more_is_forgotten() {
-        let mut seen = seen();
+        let mut arrays = Seen::new();
         let pages = |n: usize| n * HUGE_PAGE..(n + 1) * HUGE_PAGE;
         for _ in 0..5 {
             // One more than there is room for.
-            assert!((1..=65).all(|n| !seen.is_worth_moving(&pages(n))));
+            assert!((1..=65).all(|n| !arrays.is_worth_moving(&pages(n))));
         }
-        assert!(!seen.is_worth_moving(&pages(65)));
+        assert!(!arrays.is_worth_moving(&pages(65)));
         assert_eq!(
-            (0..65).filter(|_| seen.is_worth_moving(&pages(65))).count(),
+            (0..65)
+                .filter(|_| arrays.is_worth_moving(&pages(65)))
+                .count(),
             1
         );
     }

@@ -219,8 +219,8 @@ fn a_deadlock_is_reported() {
     const COUNT: usize = 100;
     watch(
         |rank| {
-            let other = 1 - rank.rank as i64;
-            assert_eq!(recv(rank, other, 5, COUNT), values(7, COUNT));
+            let partner = 1 - rank.rank as i64;
+            assert_eq!(recv(rank, partner, 5, COUNT), values(7, COUNT));
         },
         |watchers, world| {
             watchers.until_in_calls(2);
@@ -253,12 +253,12 @@ fn a_slow_exchange_comes_to_its_end() {
                 while rank.rank == 1 && !may_begin.load(SeqCst) {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let other = 1 - rank.rank;
+                let partner = 1 - rank.rank;
                 let (sent, mut received) = (values(rank.rank, COUNT), vec![0.0; COUNT]);
-                let call = peers(rank, &[other as i64], &[other as i64]);
+                let call = peers(rank, &[partner as i64], &[partner as i64]);
                 let call = call.operand(array(&sent)).result(array_mut(&mut received));
                 rank.succeed("exchange", call);
-                assert_eq!(received, values(other, COUNT));
+                assert_eq!(received, values(partner, COUNT));
             },
             |watchers, _| {
                 watchers.until_in_calls(1);
