@@ -53,6 +53,7 @@ def sanitizer(name: str, short: str, *tests: str, **environ: str) -> Check:
         environ={
             "RUSTC_BOOTSTRAP": "1",
             "RUSTFLAGS": f"-Zsanitizer={name}",
+            "RUSTDOCFLAGS": f"-Zsanitizer={name}",
             "CARGO_TARGET_DIR": str(ROOT / "target" / short),
             **environ,
         },
