@@ -65,6 +65,9 @@ LACKS = {
     "PMIX_MCA_gds": "hash",
 }
 
+#: XLA's compiler takes most of the time.
+QUICK_COMPILATION = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
 #: Seconds for a run, and for a test: only what hangs takes longer, on a busy machine too.
 TIMEOUT, LIMIT = 7200, "3600"
 
@@ -204,7 +207,7 @@ def on_ranks(mpi: str, is_whole: bool = True) -> list[bool]:
     prepare_compiler()
     path = environment(mpi)
     install(path, "--no-deps", "--reinstall", "--link-mode", "copy", wheel())
-    environ = {**mpi_environ(path), **LACKS, "TEST_LIMIT": LIMIT}
+    environ = {**mpi_environ(path), **LACKS, **QUICK_COMPILATION, "TEST_LIMIT": LIMIT}
     python = [path / "bin" / "python", "-P"]
     mpiexec = [path / "bin" / "mpiexec", "-n", 2, *python]
     command = [*mpiexec, "-m", "mpi4jax"]

@@ -39,7 +39,7 @@ def work(z, times):
 def steps(x, z):
     def step(_, state):
         x, z = state
-        z = mpi4jax.in_order(work(z, 8 * rank))
+        z = mpi4jax.ordering_barrier(work(z, 8 * rank))
         return mpi4jax.overlap(
             lambda: mpi.sendrecv(x, x, other, other), during=lambda: work(z, 24 - 8 * rank)
         )
