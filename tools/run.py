@@ -190,12 +190,19 @@ def on_hosts() -> list[bool]:
     return execute_all(runs.on_hosts(plain, with_slurm))
 
 
+def emulated() -> list[bool]:
+    """A sample on aarch64. It changes the environment variables of its process."""
+    command = [sys.executable, str(ROOT / "tools" / "emulated.py"), "--only", "sample"]
+    return [subprocess.run(command).returncode == 0]
+
+
 PARTS = {
     "rust": rust,
     "own": lambda: execute_all(runs.own()),
     "range": lambda: execute_all(runs.range_()),
     "package": lambda: execute_all(runs.package()),
     "conformance": conformance.run_all,
+    "emulated": emulated,
 }
 OTHERS = {"check": check, "hosts": on_hosts, "sanitize": sanitize}
 
