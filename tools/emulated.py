@@ -248,7 +248,7 @@ def on_ranks(mpi: str, is_whole: bool = True) -> list[bool]:
 
 def sample() -> list[bool]:
     """Memory order and half floats in Rust, and some operations on 2 ranks of MPICH."""
-    os.environ.update(QUICK_BUILD)
+    os.environ.update(QUICK_BUILD, CARGO_PROFILE_RELEASE_OPT_LEVEL="0")
     return [*rust("--lib"), *on_ranks("mpich", is_whole=False)]
 
 
