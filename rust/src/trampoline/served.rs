@@ -247,8 +247,6 @@ impl<A: Abi> Served<A> {
         let mpi = mpi.on(companion);
         let ranks = Comparison {
             mpi: &mpi,
-            rank: companion.rank,
-            size: companion.size,
             fail: &fail,
         };
         let report = ranks.disagreement(record, None)?;

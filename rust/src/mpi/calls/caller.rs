@@ -60,6 +60,16 @@ impl<A: Abi> Mpi<A> {
         }
     }
 
+    /// The rank of this process in the communicator.
+    pub fn rank(&self) -> c_int {
+        self.rank
+    }
+
+    /// How many ranks the communicator has.
+    pub fn size(&self) -> c_int {
+        self.size
+    }
+
     /// MPI on another communicator.
     pub fn on(&self, communicator: &Communicator) -> Self {
         Self::new(self.functions, communicator)

@@ -4,8 +4,6 @@
 //! more. They do so on a communicator of its own, so that a rank that is elsewhere is not taken for
 //! one that calls something else.
 
-use std::ffi::c_int;
-
 use serde::{Deserialize, Serialize};
 
 use super::{byte_type, number_type, table_width, world_rank};
@@ -44,10 +42,6 @@ fn claim(record: &Record) -> i64 {
 pub struct Comparison<'a, A: Abi> {
     /// MPI on the communicator.
     pub mpi: &'a Mpi<A>,
-    /// The rank of this process in it.
-    pub rank: c_int,
-    /// How many ranks there are.
-    pub size: c_int,
     /// Sees to an error of a call.
     pub fail: &'a dyn Fn(CallError) -> Error,
 }
@@ -132,7 +126,7 @@ impl<A: Abi> Comparison<'_, A> {
         // All of them are on this communicator, whatever each of them knows of it.
         call.communicator.kind = diagnosis::CommunicatorKind::Default;
         let own = Statement {
-            rank: world_rank(record, self.rank),
+            rank: world_rank(record, self.mpi.rank()),
             call,
             row,
             complaints,
@@ -141,7 +135,7 @@ impl<A: Abi> Comparison<'_, A> {
         let [length] = self.largest([own.len() as i64])?;
         // JSON may end in spaces.
         own.resize(length as usize, b' ');
-        let mut all = vec![0; own.len() * self.size as usize];
+        let mut all = vec![0; own.len() * self.mpi.size() as usize];
         let send = SendBuffer::of(&own[..], byte_type()?);
         let recv = RecvBuffer::of(&mut all[..], byte_type()?);
         self.mpi.blocking(self.fail).allgather(send, recv)?;
@@ -185,8 +179,6 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     ) -> Result<T> {
         body(&Comparison {
             mpi,
-            rank: self.communicator.rank,
-            size: self.communicator.size,
             fail: &|error| self.error(error),
         })
     }
