@@ -300,7 +300,8 @@ def overlap(r: Results) -> list[Row]:
     return rows
 
 
-def others(r: Results) -> list[Row]:
+def runs(r: Results) -> list[Row]:
+    """Whole programs, and the import."""
     times = {}
     for name in r.samples:
         if "solver" in name:
@@ -317,6 +318,11 @@ def others(r: Results) -> list[Row]:
                 "0.9.1 / ours": over(upstream, ours),
             }
         )
+    return rows
+
+
+def others(r: Results) -> list[Row]:
+    rows = runs(r)
     for name, nanoseconds in r.samples["handlers"].items():
         label = f"handler of {name}, ns"
         rows.append({"": label, "ours": nanoseconds, "0.9.1": None, "0.9.1 / ours": None})
@@ -473,7 +479,8 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
     "axes": lambda r: excerpt(axes(r), "axis; fields; plan; 0.9.1, sendrecv; plan / 0.9.1"),
     "pages": lambda r: excerpt(
         huge_pages(r),
-        "; ".join(["operation; iterations", *(f"{pages} / mpi4py" for pages in PAGES_OF)]),
+        "operation; iterations; small pages / mpi4py; ours / mpi4py; "
+        "GLIBC_TUNABLES / mpi4py",
     ),
     "overlap": lambda r: excerpt(
         overlap(r),
@@ -482,7 +489,7 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         MPI=("MPICH",),
         message=("one, 50 ms late", "64 KiB", *CELLS.values()),
     ),
-    "programs": lambda r: [row for row in others(r) if "handler" not in str(row[""])],
+    "programs": runs,
 }
 
 

@@ -191,7 +191,7 @@ def on_hosts() -> list[bool]:
 
 
 def emulated() -> list[bool]:
-    """A sample on aarch64. It changes the environment variables of its process."""
+    """A sample on aarch64, in a process of its own, as it sets environment variables."""
     command = [sys.executable, str(ROOT / "tools" / "emulated.py"), "--only", "sample"]
     return [subprocess.run(command).returncode == 0]
 
