@@ -16,6 +16,12 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
     those for device memory, by the name of their operation.
     """
 
+def give_way(path: str) -> bool:
+    """Have waits in MPI give way to threads that compute. Says whether this MPI can.
+
+    `path` is that of `load`.
+    """
+
 def status_ignore(abi: str) -> int:
     """`MPI_STATUS_IGNORE` in an ABI, as a number."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,18 @@ def is_first(environ: Mapping[str, str] = os.environ) -> bool:
     # PMIx tells the rank only.
     ranks = [launcher.rank for launcher in launchers(environ)]
     return [*ranks, int(environ.get("PMIX_RANK", 0))][0] == 0
+
+
+def processes_on_node(environ: Mapping[str, str] = os.environ) -> int:
+    """How many processes were started on this node together, 1 if it is not known."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    # "2(x3),1" for 2 on each of three nodes and 1 on the next.
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    on_nodes = [int(count) for count, nodes in runs for _ in range(int(nodes or 1))]
+    node = environ.get("SLURM_NODEID", "0")
+    return on_nodes[int(node)] if node.isdigit() and int(node) < len(on_nodes) else 1
 
 
 def from_facts(facts: Sequence[Mapping[str, Any]]) -> list[Launcher]:

@@ -8,7 +8,7 @@ from .environment import settings, warn_of_unknown_variables
 from .forks import at_exit
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
-from .mpi import binding, context
+from .mpi import binding, context, cores
 from .traces import eager_lines, profile, writer
 from .watch import ending
 from .xla import dispatch, flush, jax_compat
@@ -17,6 +17,7 @@ warn_of_unknown_variables()
 jax_compat.check_jax_version()
 jax_compat.avoid_broken_cache()
 binding.load()
+cores.set_up()
 _core.set_direct(settings.use_cuda_mpi)
 _core.set_huge_pages(settings.huge_pages)
 _core.set_logging(settings.debug)

@@ -128,6 +128,7 @@ class Settings(NamedTuple):
     timeout: float | None
     trace: str | None
     use_cuda_mpi: bool | None
+    wait: str
 
 
 def read_settings() -> Settings:
@@ -158,6 +159,7 @@ def read_settings() -> Settings:
         timeout=seconds("MPI4JAX_TIMEOUT") or None,
         trace=folder("MPI4JAX_TRACE"),
         use_cuda_mpi=flag("MPI4JAX_USE_CUDA_MPI"),
+        wait=choice("MPI4JAX_WAIT", "auto", "spin", "yield") or "auto",
     )
 
 

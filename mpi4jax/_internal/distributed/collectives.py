@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from mpi4jax import _core
 
 from ..arguments.checks import check
 from ..arguments.hashable import handle, unpack_hashable
+from ..mpi import cores
 from ..mpi.handles import COMM, members_of
 from ..watch import startup, whereabouts
 from ..xla.jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initialized
@@ -23,9 +23,6 @@ from . import coordinator
 _NAME = "mpi4jax.distributed.initialize"
 #: The variable that names the library of an MPI to the MPItrampoline that jaxlib has.
 _LIBRARY = "MPITRAMPOLINE_LIB"
-
-#: The variables that say how many threads XLA makes, in place of the number of cores.
-_THREADS = ("PJRT_NPROC", "NPROC")
 
 #: The communicator of JAX's collectives. Others would mix up its messages with theirs.
 _comm: MPI.Intracomm | None = None
@@ -140,20 +137,13 @@ def _owners() -> dict[int, int]:
     return {device.id: device.process_index for device in jax.devices("cpu")}
 
 
-def _cores() -> int:
-    """How many cores this process may run on."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def connect(comm: MPI.Intracomm, collectives: str) -> None:
     """Have JAX's processes find each other, and exchange what they compute in this way."""
     # XLA runs programs that exchange data one after another, and beside them others, with
     # our operations. Bound to one core, it would have one thread for both, and a program
     # that waits for other processes would keep the program from running that they wait for.
-    if _cores() < 2 and not any(map(os.environ.get, _THREADS)):
-        os.environ[_THREADS[0]] = "2"
+    if cores.allowed() < 2 and not any(map(os.environ.get, cores.XLA_THREADS)):
+        os.environ[cores.XLA_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)
     jax.distributed.initialize(

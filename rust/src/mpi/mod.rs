@@ -8,6 +8,7 @@ pub mod calls;
 pub mod functions;
 mod growing_list;
 pub mod half_float;
+mod imports;
 mod library;
 mod lineage;
 mod operators;
@@ -16,6 +17,7 @@ mod requests;
 mod status;
 mod sync;
 mod types;
+mod waiting;
 
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, exit_at_once, set_world};
@@ -34,3 +36,4 @@ pub use registry::{
 pub use requests::Request;
 pub use status::{Status, StatusPlace, source_and_tag};
 pub use types::{Handle, Types};
+pub use waiting::{Waiting, give_way};

@@ -7,6 +7,7 @@ use super::availability::is_available;
 use super::functions::Functions;
 use super::status::Status;
 use super::types::Handle;
+use super::waiting::Waiting;
 
 /// How an MPI ends a request, whatever its handles are.
 trait Completion: Sync {
@@ -100,9 +101,10 @@ impl Request {
     /// Waits until it is done. Gives the error code, which is 0 if there was no error.
     pub fn wait(&mut self) -> c_int {
         let (functions, status) = (self.functions, &mut self.status);
-        *self
-            .code
-            .get_or_insert_with(|| functions.wait(self.raw, status))
+        *self.code.get_or_insert_with(|| {
+            let _waiting = Waiting::begin();
+            functions.wait(self.raw, status)
+        })
     }
 
     /// Asks MPI to end a receive that no message has matched. It is waited for as before

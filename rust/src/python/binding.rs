@@ -28,6 +28,9 @@ pub trait Core: Sync {
     /// host memory, and those for device memory.
     fn bind(&self, path: &str) -> Result<(Handlers, Handlers), String>;
 
+    /// Has waits give way, if this MPI can.
+    fn give_way(&self, path: &str) -> Result<bool, String>;
+
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     fn status_ignore(&self) -> usize;
 
@@ -72,6 +75,12 @@ impl<A: Abi> Core for Binding<A> {
         A::set_constants(self.constants);
         A::functions().get_or_init(|| functions);
         Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
+    }
+
+    fn give_way(&self, path: &str) -> Result<bool, String> {
+        let library = Library::open(path)?;
+        let functions = A::functions().get();
+        Ok(functions.is_some_and(|functions| mpi::give_way(functions, &library)))
     }
 
     fn status_ignore(&self) -> usize {
@@ -151,6 +160,14 @@ pub fn load<'py>(
             .collect::<PyResult<_>>()
     };
     Ok((capsules(host)?, capsules(device)?))
+}
+
+/// Has the waits in MPI give way to threads that compute, from now on. `path` is that of the library that
+/// was loaded. Says whether this MPI can do so.
+#[pyfunction]
+pub fn give_way(path: &str) -> PyResult<bool> {
+    let give_way = |core: &'static dyn Core| core.give_way(path);
+    loaded().map_or(Ok(false), give_way).map_err(PyImportError::new_err)
 }
 
 /// `MPI_STATUS_IGNORE` in an ABI, as a number (MPI-4.1 §3.2.6).

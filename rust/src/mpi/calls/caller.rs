@@ -16,6 +16,7 @@ use crate::mpi::operators::PredefinedOp;
 use crate::mpi::registry::{Communicator, Datatype, REGISTRY};
 use crate::mpi::requests::Request;
 use crate::mpi::types::Handle;
+use crate::mpi::waiting::Waiting;
 
 /// The work around a call of MPI: the debug lines, the memory of arrays, errors.
 pub trait Around {
@@ -189,6 +190,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         debug_assert!(self.owner.is_none());
         let mpi = self.mpi;
         self.around.call(function, || {
+            let _waiting = Waiting::begin();
             let code = body(mpi)?;
             check(mpi.functions, function, code)
         })
@@ -211,6 +213,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         };
         self.around.call(function, || {
             let Some(owner) = owner else {
+                let _waiting = Waiting::begin();
                 return check(mpi.functions, function, body(mpi, None, &lists)?);
             };
             let mut request = A::Request::from_raw(0);
