@@ -318,6 +318,37 @@ fn operations_have_few_unsafe_blocks() {
     assert!(count <= MOST, "{count} blocks");
 }
 
+/// Fails when a function of MPI's is called from its table, as `(functions.int.send)(...)`, by a file
+/// outside `mpi/`.
+#[test]
+fn mpi_is_called_in_its_own_folder() {
+    let sources = sources_of_the_core();
+    let table = tokens(&sources["mpi/functions.rs"]);
+    let functions: BTreeSet<_> = table
+        .windows(3)
+        .filter(|tokens| tokens[1] == "=" && tokens[2].starts_with("MPI_"))
+        .map(|tokens| tokens[0])
+        .collect();
+    assert!(functions.contains("wait") && functions.contains("allreduce"));
+    let callers = |within: bool| {
+        let files = sources.iter().filter(move |(file, _)| {
+            let is_in_folder = file.starts_with("mpi/");
+            is_in_folder == within
+        });
+        let calls = files.filter(|(_, source)| {
+            tokens(source).windows(4).any(|tokens| {
+                let [".", function, ")", "("] = tokens else {
+                    return false;
+                };
+                functions.contains(function)
+            })
+        });
+        calls.map(|(file, _)| file.clone()).collect::<Vec<_>>()
+    };
+    assert!(callers(true).contains(&"mpi/calls/communicators.rs".to_owned()));
+    assert_eq!(callers(false), [""; 0]);
+}
+
 /// Fails when a module imports from one that `lib.rs` lists behind it, or is not in the list.
 #[test]
 fn the_order_is_the_one_that_the_crate_states() {

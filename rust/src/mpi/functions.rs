@@ -157,9 +157,7 @@ functions! {
             comm: A::Comm, keyval: c_int, value: *mut c_void, flag: *mut c_int,
         );
         comm_group = MPI_Comm_group(comm: A::Comm, group: *mut A::Group);
-        comm_rank = MPI_Comm_rank(comm: A::Comm, rank: *mut c_int);
         comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
-        comm_size = MPI_Comm_size(comm: A::Comm, size: *mut c_int);
         comm_split = MPI_Comm_split(
             comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
         );

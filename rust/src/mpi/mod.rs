@@ -34,6 +34,6 @@ pub use registry::{
     Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
 };
 pub use requests::Request;
-pub use status::{Status, StatusPlace, source_and_tag};
+pub use status::{Status, StatusPlace};
 pub use types::{Handle, Types};
 pub use waiting::{Waiting, give_way};

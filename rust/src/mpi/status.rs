@@ -116,7 +116,7 @@ impl<A: Abi> StatusPlace<'_, A> {
 ///
 /// # Safety
 /// MPI has filled the status.
-pub unsafe fn source_and_tag<A: Abi>(status: *const A::Status) -> (c_int, c_int) {
+unsafe fn source_and_tag<A: Abi>(status: *const A::Status) -> (c_int, c_int) {
     // SAFETY: in this ABI, the fields are there.
     unsafe {
         let fields = status.cast::<c_int>().add(A::constants().status_source);

@@ -1,13 +1,15 @@
 //! The functions that jaxlib calls, in terms of the MPI of this process.
 
+use std::convert::identity;
 use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
-use super::records::{self, Facts, Request};
-use super::served::{COMM_NULL, Devices, Served, UNAVAILABLE};
-use super::status::{TrampolineStatus, with_status};
+use super::records::{self, Facts, Started};
+use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
+use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
-use crate::mpi::{Abi, is_available};
+use crate::mpi::calls::{Mpi, check};
+use crate::mpi::{Abi, SendBuffer, Status, is_available};
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
@@ -22,15 +24,16 @@ pub unsafe fn serve<A: Abi>(
     rank: c_int,
     devices: Devices,
 ) {
-    if let Some(mpi) = A::functions().get() {
-        set_served(Box::new(Served::new(mpi, handles, members, rank, devices)));
+    if let Some(functions) = A::functions().get() {
+        let served = Served::new(functions, handles, members, rank, devices);
+        set_served(Box::new(served));
     }
 }
 
 impl<A: Abi> TrampolineAbi for Served<A> {
     fn error_text(&self, code: c_int) -> String {
         self.own_error_text(code)
-            .unwrap_or_else(|| self.mpi.error_text(code))
+            .unwrap_or_else(|| self.functions.error_text(code))
     }
 
     unsafe fn allgather(
@@ -44,17 +47,16 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
     ) -> c_int {
         let facts = Facts::sending(send_type, send_count);
-        // SAFETY: the caller's arguments, with MPI's handles.
-        self.call(&records::ALLGATHER, comm, facts, |comm| unsafe {
-            (self.mpi.int.allgather)(
-                Self::block(send),
-                send_count,
-                self.real(send_type),
-                recv,
-                recv_count,
-                self.real(recv_type),
-                comm,
-            )
+        self.call(&records::ALLGATHER, comm, facts, |mpi| {
+            let size = mpi.size();
+            // SAFETY: the caller has a block, and room for one of each process.
+            let (send, recv) = unsafe {
+                (
+                    Self::block(send, send_count, self.datatype(send_type)?),
+                    self.room(recv, i64::from(recv_count) * i64::from(size), recv_type)?,
+                )
+            };
+            mpi.blocking(identity).allgather(send, recv)
         })
     }
 
@@ -68,16 +70,16 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
     ) -> c_int {
         let facts = Facts::sending(datatype, count).with_op(op);
-        // SAFETY: the caller's arguments, with MPI's handles.
-        self.call(&records::ALLREDUCE, comm, facts, |comm| unsafe {
-            (self.mpi.int.allreduce)(
-                Self::operand(send, recv),
-                recv,
-                count,
-                self.real(datatype),
-                self.real(op),
-                comm,
-            )
+        self.call(&records::ALLREDUCE, comm, facts, |mpi| {
+            // SAFETY: the caller has so many elements, and room for as many.
+            let (send, recv) = unsafe {
+                (
+                    Self::operand(send, recv, count, self.datatype(datatype)?),
+                    self.room(recv, count.into(), datatype)?,
+                )
+            };
+            let op = self.operator(op);
+            mpi.blocking(identity).allreduce(send, recv, &op)
         })
     }
 
@@ -85,8 +87,11 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     unsafe fn comm_free(&self, comm: *mut usize) -> c_int {
         // SAFETY: the caller lends the handle.
         let code = match self.comm(unsafe { *comm }) {
-            // SAFETY: it is one of the communicators that the caller has made.
-            Ok(mut real) => unsafe { (self.mpi.comm_free)(&raw mut real) },
+            Ok((index, communicator)) => {
+                let mpi = Mpi::new(self.functions, &communicator);
+                // SAFETY: it is one of the communicators that the caller has made, and uses no more.
+                self.code(index, unsafe { mpi.blocking(identity).comm_free() })
+            }
             Err(_) => 0,
         };
         // SAFETY: as above.
@@ -162,21 +167,29 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let receive = Request {
+        let facts = Facts::default();
+        let facts = facts.receiving(datatype, count).from(source, tag);
+        let expected = self.datatype(datatype).ok();
+        let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
+            // SAFETY: the caller has room for so many elements, until it has waited.
+            let recv = unsafe { self.room(buffer, count.into(), datatype)? };
+            let message = mpi.incoming(Self::peer(source, tag), recv)?;
+            // SAFETY: as above.
+            Ok(unsafe { mpi.begin(&[], &[message], requests) })
+        };
+        let started = |own| Started {
             operation: &records::RECV,
             comm,
-            facts: Facts::default()
-                .receiving(datatype, count)
-                .from(source, tag),
-            expected: Some((datatype, count)),
+            facts,
+            expected: expected.map(|datatype| (datatype, count)),
+            request: own,
         };
-        let (datatype, source) = (self.real(datatype), Self::peer(source));
-        // SAFETY: the caller's arguments, with MPI's handles; the caller lends room for the request.
-        unsafe {
-            self.start(receive, request, |comm, request| {
-                (self.mpi.int.irecv)(buffer, count, datatype, source, tag, comm, request)
-            })
+        match self.start(comm, begin, started) {
+            // SAFETY: the caller lends room for the request.
+            Ok(number) => unsafe { *request = number },
+            Err(code) => return code,
         }
+        0
     }
 
     /// XLA makes communicators on the thread that asks for this only. It asks on threads of its
@@ -198,19 +211,28 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let send = Request {
+        let facts = Facts::sending(datatype, count).to(dest, tag);
+        let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
+            let datatype = self.datatype(datatype)?;
+            // SAFETY: the caller has so many elements, and keeps them until it has waited.
+            let send = unsafe { SendBuffer::new(buffer, count.into(), datatype) };
+            let message = mpi.outgoing(Self::peer(dest, tag), send)?;
+            // SAFETY: as above.
+            Ok(unsafe { mpi.begin(&[message], &[], requests) })
+        };
+        let started = |own| Started {
             operation: &records::SEND,
             comm,
-            facts: Facts::sending(datatype, count).to(dest, tag),
+            facts,
             expected: None,
+            request: own,
         };
-        let (datatype, dest) = (self.real(datatype), Self::peer(dest));
-        // SAFETY: the caller's arguments, with MPI's handles; the caller lends room for the request.
-        unsafe {
-            self.start(send, request, |comm, request| {
-                (self.mpi.int.isend)(buffer, count, datatype, dest, tag, comm, request)
-            })
+        match self.start(comm, begin, started) {
+            // SAFETY: the caller lends room for the request.
+            Ok(number) => unsafe { *request = number },
+            Err(code) => return code,
         }
+        0
     }
 
     unsafe fn reduce_scatter(
@@ -227,20 +249,23 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             Err(code) => return code,
         };
         // SAFETY: the caller has a count for each process.
-        let count = unsafe { slice::from_raw_parts(recv_counts, size) }
-            .iter()
-            .sum();
+        let counts = unsafe { slice::from_raw_parts(recv_counts, size) };
+        let count = counts.iter().sum();
         let facts = Facts::sending(datatype, count).with_op(op);
-        // SAFETY: the caller's arguments, with MPI's handles.
-        self.call(&records::REDUCE_SCATTER, comm, facts, |comm| unsafe {
-            (self.mpi.int.reduce_scatter)(
-                Self::operand(send, recv),
-                recv,
-                recv_counts,
-                self.real(datatype),
-                self.real(op),
-                comm,
-            )
+        self.call(&records::REDUCE_SCATTER, comm, facts, |mpi| {
+            let own = counts[mpi.rank() as usize];
+            // SAFETY: the caller has the elements of all processes, and room for those of this one.
+            let (send, recv) = unsafe {
+                (
+                    Self::operand(send, recv, count, self.datatype(datatype)?),
+                    self.room(recv, own.into(), datatype)?,
+                )
+            };
+            let counts: Vec<i64> = counts.iter().copied().map(i64::from).collect();
+            let longest = counts.iter().copied().max().unwrap_or(0);
+            let op = self.operator(op);
+            mpi.blocking(identity)
+                .reduce_scatter(send, recv, counts, longest, &op)
         })
     }
 
@@ -263,27 +288,22 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             .receiving(recv_type, recv_count)
             .to(dest, send_tag)
             .from(source, recv_tag);
-        self.call(&records::SENDRECV, comm, facts, |comm| {
-            // SAFETY: the caller's arguments, with MPI's handles.
-            let body = |status: *mut A::Status| unsafe {
-                (self.mpi.int.sendrecv)(
-                    send,
-                    send_count,
-                    self.real(send_type),
-                    Self::peer(dest),
-                    send_tag,
-                    recv,
-                    recv_count,
-                    self.real(recv_type),
-                    Self::peer(source),
-                    recv_tag,
-                    comm,
-                    status,
+        self.call(&records::SENDRECV, comm, facts, |mpi| {
+            // SAFETY: the caller has so many elements, and room for those that come.
+            let (send, recv) = unsafe {
+                (
+                    Self::block(send, send_count, self.datatype(send_type)?),
+                    self.room(recv, recv_count.into(), recv_type)?,
                 )
             };
+            let mut received = Status::EMPTY;
+            let expected = recv.datatype();
+            let (to, from) = (Self::peer(dest, send_tag), Self::peer(source, recv_tag));
+            mpi.blocking(identity)
+                .sendrecv((send, to), (recv, from), received.place())?;
             // SAFETY: the caller lends room for the status unless it wants none.
-            let (code, mut status) = unsafe { with_status::<A>(status, body) };
-            self.check_length(code, &mut status, recv_type, recv_count)
+            unsafe { give_status::<A>(&mut received, 0, status) };
+            self.check_length(&mut received, expected, recv_count)
         })
     }
 
@@ -292,26 +312,23 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             return UNAVAILABLE;
         }
         // SAFETY: the caller lends the handle.
-        let jax_request = unsafe { *request };
-        let mut real: A::Request = self.real(jax_request);
-        // SAFETY: the request is the caller's.
-        let body = |status: *mut A::Status| unsafe { (self.mpi.wait)(&raw mut real, status) };
-        // SAFETY: the caller lends room for the status unless it wants none.
-        let wait = || unsafe { with_status::<A>(status, body) };
-        let code = match self.requests.take(jax_request) {
-            Some(message) => self.call(message.operation, message.comm, message.facts, |_| {
-                let (code, mut status) = wait();
-                match message.expected {
-                    Some((datatype, count)) => {
-                        self.check_length(code, &mut status, datatype, count)
-                    }
-                    None => code,
-                }
-            }),
-            None => wait().0,
+        let number = unsafe { request.replace(REQUEST_NULL) };
+        let Some(mut started) = self.requests.take(number) else {
+            // It waits for nothing (MPI-4.1 §3.7.3).
+            // SAFETY: the caller lends room for the status unless it wants none.
+            unsafe { give_status::<A>(&mut { Status::EMPTY }, 0, status) };
+            return 0;
         };
-        // SAFETY: as above.
-        unsafe { *request = self.request(real) };
-        code
+        self.call(started.operation, started.comm, started.facts, |_| {
+            let code = started.request.wait();
+            let received = started.request.status();
+            // SAFETY: as above.
+            unsafe { give_status::<A>(received, code, status) };
+            check(self.functions, "MPI_Wait", code)?;
+            match started.expected {
+                Some((datatype, count)) => self.check_length(received, datatype, count),
+                None => Ok(()),
+            }
+        })
     }
 }

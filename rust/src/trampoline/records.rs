@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::table::{HANDLES, index_of};
 use crate::lock::lock;
-use crate::mpi::PredefinedOp;
+use crate::mpi::{Datatype, PredefinedOp, Request};
 use crate::recorder::{self, Recordable, Scope};
 use crate::xla::raw::*;
 
@@ -48,9 +49,14 @@ const DATA_TYPES: &[(usize, XLA_FFI_DataType)] = &[
     (index_of(HANDLES, "C_DOUBLE_COMPLEX"), XLA_FFI_DataType_C128),
 ];
 
-fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
+/// What a type of MPI's holds, if XLA sends it.
+pub fn data_type(datatype: usize) -> Option<XLA_FFI_DataType> {
     let (_, dtype) = DATA_TYPES.iter().find(|(handle, _)| *handle == datatype)?;
-    Some((*dtype, count.into()))
+    Some(*dtype)
+}
+
+fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
+    Some((data_type(datatype)?, count.into()))
 }
 
 /// The number of an operator in compiled programs.
@@ -161,26 +167,40 @@ impl Recordable for OnCommunicator<'_> {
 }
 
 /// A send or receive that was started: the call to record when it is waited for.
-pub struct Request {
+pub struct Started {
     pub operation: &'static JaxOperation,
     pub comm: usize,
     pub facts: Facts,
     /// The type and number of the elements that are to come, if it is received.
-    pub expected: Option<(usize, c_int)>,
+    pub expected: Option<(Datatype, c_int)>,
+    pub request: Request,
 }
 
-/// The sends and receives that were started, by MPI's requests.
-#[derive(Default)]
-pub struct Requests(Mutex<HashMap<usize, Request>>);
+/// The sends and receives that were started, by the numbers that jaxlib has for them.
+pub struct Requests {
+    started: Mutex<HashMap<usize, Started>>,
+    next: AtomicUsize,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            started: Mutex::default(),
+            next: AtomicUsize::new(HANDLES.len()),
+        }
+    }
+}
 
 impl Requests {
-    pub fn add(&self, request: usize, call: Request) {
-        lock(&self.0).insert(request, call);
+    /// Adds one, and gives its number.
+    pub fn add(&self, started: Started) -> usize {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.started).insert(number, started);
+        number
     }
 
-    /// The call that belongs to a request. MPI may give one request for several sends that are done at
-    /// once.
-    pub fn take(&self, request: usize) -> Option<Request> {
-        lock(&self.0).remove(&request)
+    /// The one with this number, which is none's from now on.
+    pub fn take(&self, number: usize) -> Option<Started> {
+        lock(&self.started).remove(&number)
     }
 }

@@ -1,19 +1,23 @@
 //! The MPI of this process as jaxlib gets it: handles, communicators, and what is around each call.
 
 use std::collections::{HashMap, HashSet};
+use std::convert::identity;
 use std::ffi::{c_int, c_void};
-use std::ptr;
 use std::sync::OnceLock;
 
 use super::clique;
 use super::communicators::Communicators;
-use super::records::{self, Facts, Request, Requests};
+use super::records::{self, Facts, Requests, Started};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
-use crate::mpi::calls::{CallError, Mpi};
-use crate::mpi::{Abi, Communicator, Functions, Handle, Status, check_available, is_available};
+use crate::mpi::calls::{CallError, Mpi, Operator, Outcome, check};
+use crate::mpi::{
+    Abi, Communicator, Datatype, Functions, Neighbor, RecvBuffer, Request, SendBuffer, Status,
+    check_available, is_available,
+};
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
+use crate::xla::data_type_size;
 
 /// The devices that XLA numbers.
 pub struct Devices {
@@ -25,7 +29,7 @@ pub struct Devices {
 
 /// The MPI of this process, and its handles for the constants.
 pub(super) struct Served<A: Abi> {
-    pub(super) mpi: &'static Functions<A>,
+    pub(super) functions: &'static Functions<A>,
     /// In the order of [`HANDLES`].
     handles: Vec<usize>,
     pub(super) communicators: Communicators,
@@ -35,18 +39,18 @@ pub(super) struct Served<A: Abi> {
 
 pub(super) const COMM_NULL: usize = index_of(HANDLES, "COMM_NULL");
 const COMM_WORLD: usize = index_of(HANDLES, "COMM_WORLD");
-const GROUP_NULL: usize = index_of(HANDLES, "GROUP_NULL");
-const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
-
-/// The error code of a receive of a message that is shorter than the array.
-const SHORT: c_int = -(1 << 15);
+pub(super) const REQUEST_NULL: usize = index_of(HANDLES, "REQUEST_NULL");
 
 /// The error code of a call in a process where MPI may not be called.
-pub(super) const UNAVAILABLE: c_int = SHORT - 1;
+pub(super) const UNAVAILABLE: c_int = -(1 << 15);
 
-/// The error code of a call that does not fit those of other processes, less the index of its
-/// communicator.
-const UNFIT: c_int = -(1 << 24);
+/// The error code of a call on a communicator that neither is JAX's world nor was made by jaxlib, which
+/// asks for no other.
+const UNKNOWN: c_int = UNAVAILABLE - 1;
+
+/// The error code of a call that was refused, or of a message that is too short, less the index of its
+/// communicator, which has the report.
+const REPORTED: c_int = -(1 << 24);
 
 /// The error code of a call on a communicator that could not be made, less the index of that. All
 /// codes of our own are below 0.
@@ -55,7 +59,7 @@ const REFUSED: c_int = -(1 << 16);
 impl<A: Abi> Served<A> {
     /// See [`serve`](super::serve).
     pub(super) fn new(
-        mpi: &'static Functions<A>,
+        functions: &'static Functions<A>,
         handles: Vec<usize>,
         members: Vec<c_int>,
         rank: c_int,
@@ -63,7 +67,7 @@ impl<A: Abi> Served<A> {
     ) -> Self {
         let world = handles.get(COMM_WORLD).copied().unwrap_or_default();
         Self {
-            mpi,
+            functions,
             handles,
             communicators: Communicators::new(world, members, rank),
             requests: Requests::default(),
@@ -71,24 +75,23 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// The handle that MPI takes.
-    pub(super) fn real<H: Handle>(&self, handle: usize) -> H {
-        H::from_raw(self.handles.get(handle).copied().unwrap_or(handle))
+    /// mpi4py's number for a handle.
+    fn real(&self, handle: usize) -> usize {
+        self.handles.get(handle).copied().unwrap_or(handle)
     }
 
-    /// The communicator that MPI takes, or an error code: jaxlib knows those that it has made by
-    /// their indices. There is none where MPI may not be called.
-    pub(super) fn comm(&self, handle: usize) -> Result<A::Comm, c_int> {
+    /// A communicator and its index, or an error code. There is none where MPI may not be called.
+    pub(super) fn comm(&self, handle: usize) -> Result<(usize, Communicator), c_int> {
         if !is_available() {
             return Err(UNAVAILABLE);
         }
-        match handle.checked_sub(HANDLES.len()) {
-            None => Ok(self.real(handle)),
-            Some(index) => match self.communicators.handle(index) {
-                Ok(handle) => Ok(A::Comm::from_raw(handle)),
-                Err(_) => Err(REFUSED - index as c_int),
-            },
-        }
+        let index = Self::index(handle).ok_or(UNKNOWN)?;
+        let handle = self.communicators.handle(index);
+        let handle = handle.map_err(|_| REFUSED - index as c_int)?;
+        let (rank, size) = self.communicators.rank_and_size(index);
+        // SAFETY: it is JAX's world, or MPI has made it, of so many processes.
+        let communicator = unsafe { Communicator::new(handle, rank, size as c_int, 0) };
+        Ok((index, communicator))
     }
 
     /// The index of a communicator among those that jaxlib has made. The first is its world. MPI's
@@ -102,55 +105,85 @@ impl<A: Abi> Served<A> {
 
     /// The rank of this process in a communicator and how many processes that has, or an error code.
     pub(super) fn rank_and_size(&self, handle: usize) -> Result<(c_int, usize), c_int> {
-        if let Some(index) = Self::index(handle) {
-            return Ok(self.communicators.rank_and_size(index));
-        }
-        let (comm, mut rank, mut size) = (self.comm(handle)?, 0, 0);
-        // SAFETY: there is room for both.
-        let codes = unsafe {
-            [
-                (self.mpi.comm_rank)(comm, &raw mut rank),
-                (self.mpi.comm_size)(comm, &raw mut size),
-            ]
+        let index = Self::index(handle).ok_or(UNKNOWN)?;
+        Ok(self.communicators.rank_and_size(index))
+    }
+
+    /// A type of MPI's that XLA sends.
+    pub(super) fn datatype(&self, handle: usize) -> error::Result<Datatype> {
+        let dtype = records::data_type(handle).ok_or_else(|| {
+            let name = HANDLES.get(handle).copied().unwrap_or("?");
+            Error::invalid(format!(
+                "MPI_{name} is not among the types of JAX's collectives that mpi4jax knows"
+            ))
+        })?;
+        // SAFETY: MPI knows the handle as that of the type, which has elements of this size.
+        Ok(unsafe { Datatype::new(self.real(handle), data_type_size(dtype)) })
+    }
+
+    /// An operator of MPI's own.
+    pub(super) fn operator(&self, handle: usize) -> Operator<A> {
+        // SAFETY: jaxlib makes none, so it is one of MPI's.
+        unsafe { Operator::predefined(self.real(handle)) }
+    }
+
+    /// The other side of a message.
+    pub(super) fn peer(rank: c_int, tag: c_int) -> Neighbor {
+        let rank = match rank {
+            PROC_NULL => A::constants().proc_null,
+            rank => rank,
         };
-        match codes.into_iter().find(|code| *code != 0) {
-            None => Ok((rank, usize::try_from(size).unwrap_or(0))),
-            Some(code) => Err(code),
-        }
-    }
-
-    /// The number that jaxlib gets for a request.
-    pub(super) fn request(&self, real: A::Request) -> usize {
-        let raw = real.into_raw();
-        let is_null = self.handles.get(REQUEST_NULL) == Some(&raw);
-        if is_null { REQUEST_NULL } else { raw }
-    }
-
-    pub(super) fn peer(rank: c_int) -> c_int {
-        if rank == PROC_NULL {
-            A::constants().proc_null
-        } else {
-            rank
-        }
+        Neighbor { rank, tag }
     }
 
     /// The send buffer of an operation whose result goes to `recv`. XLA may have the result take the
     /// operand's memory, which MPI has to be told (MPI-4.1 §6.2).
-    pub(super) fn operand(send: *const c_void, recv: *mut c_void) -> *const c_void {
+    ///
+    /// # Safety
+    /// As for [`block`](Self::block).
+    pub(super) unsafe fn operand<'b>(
+        send: *const c_void,
+        recv: *mut c_void,
+        count: c_int,
+        datatype: Datatype,
+    ) -> SendBuffer<'b> {
         if send == recv.cast_const() {
-            ptr::without_provenance(A::constants().in_place)
+            SendBuffer::in_place(count.into(), datatype)
         } else {
-            Self::block(send)
+            // SAFETY: the caller's promise.
+            unsafe { Self::block(send, count, datatype) }
         }
     }
 
     /// The send buffer where the operand is a block of the result.
-    pub(super) fn block(send: *const c_void) -> *const c_void {
+    ///
+    /// # Safety
+    /// The elements are there, or marked to be in place, and nobody writes to them for `'b`.
+    pub(super) unsafe fn block<'b>(
+        send: *const c_void,
+        count: c_int,
+        datatype: Datatype,
+    ) -> SendBuffer<'b> {
         if send.addr() == IN_PLACE {
-            ptr::without_provenance(A::constants().in_place)
+            SendBuffer::in_place(count.into(), datatype)
         } else {
-            send
+            // SAFETY: the caller's promise.
+            unsafe { SendBuffer::new(send, count.into(), datatype) }
         }
+    }
+
+    /// The receive buffer for so many elements.
+    ///
+    /// # Safety
+    /// There is room for them, which nobody else reads or writes for `'b`.
+    pub(super) unsafe fn room<'b>(
+        &self,
+        recv: *mut c_void,
+        count: i64,
+        datatype: usize,
+    ) -> error::Result<RecvBuffer<'b>> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { RecvBuffer::new(recv, count, self.datatype(datatype)?) })
     }
 
     /// Makes a call on a communicator, after the calls of other threads, and compared if that is on.
@@ -159,67 +192,69 @@ impl<A: Abi> Served<A> {
         operation: &'static records::JaxOperation,
         comm: usize,
         facts: Facts,
-        body: impl FnOnce(A::Comm) -> c_int,
+        body: impl FnOnce(&Mpi<A>) -> Outcome,
     ) -> c_int {
-        let real = match self.comm(comm) {
-            Ok(real) => real,
+        let (index, communicator) = match self.comm(comm) {
+            Ok(found) => found,
             Err(code) => return code,
-        };
-        let Some(index) = Self::index(comm) else {
-            return body(real);
         };
         let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
         self.record_call(operation, index, facts, |recording| {
             if is_compared && let Some(record) = recording.record() {
-                let code = self.compare(real, index, &record);
+                let code = self.compare(&communicator, index, &record);
                 if code != 0 {
                     return code;
                 }
             }
-            body(real)
+            self.code(index, body(&Mpi::new(self.functions, &communicator)))
         })
     }
 
-    /// Starts a send or a receive, which is recorded when it is waited for.
-    ///
-    /// # Safety
-    /// There is room at `jax_request`.
-    pub(super) unsafe fn start(
+    /// The error code of a call on a communicator.
+    pub(super) fn code(&self, index: usize, outcome: Outcome) -> c_int {
+        match outcome {
+            Ok(()) => 0,
+            Err(CallError::Mpi(failure)) => failure.code,
+            Err(CallError::Impossible(error)) => self.report(index, error.message),
+        }
+    }
+
+    /// Keeps why a call on a communicator fails, and gives its error code.
+    #[cold]
+    fn report(&self, index: usize, report: String) -> c_int {
+        self.communicators.set_report(index, report);
+        REPORTED - index as c_int
+    }
+
+    /// Starts a send or a receive, and gives its number, or an error code.
+    pub(super) fn start(
         &self,
-        call: Request,
-        jax_request: *mut usize,
-        body: impl FnOnce(A::Comm, *mut A::Request) -> c_int,
-    ) -> c_int {
-        let comm = match self.comm(call.comm) {
-            Ok(comm) => comm,
-            Err(code) => return code,
-        };
-        let mut request: A::Request = self.real(REQUEST_NULL);
-        let code = body(comm, &raw mut request);
-        let request = self.request(request);
-        // SAFETY: the caller's promise.
-        unsafe { *jax_request = request };
-        self.requests.add(request, call);
-        code
+        comm: usize,
+        begin: impl FnOnce(&Mpi<A>, &mut Vec<Request>) -> Result<c_int, CallError>,
+        started: impl FnOnce(Request) -> Started,
+    ) -> Result<usize, c_int> {
+        let (index, communicator) = self.comm(comm)?;
+        let mut requests = Vec::new();
+        let begun = begin(&Mpi::new(self.functions, &communicator), &mut requests);
+        match (begun, requests.pop()) {
+            (Ok(_), Some(request)) => Ok(self.requests.add(started(request))),
+            (Ok(code), None) => Err(code),
+            (Err(error), _) => Err(self.code(index, Err(error))),
+        }
     }
 
     /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
     #[cold]
-    fn compare(&self, comm: A::Comm, index: usize, record: &Record) -> c_int {
-        let (rank, size) = self.communicators.rank_and_size(index);
-        let Some(companion) = self.communicators.companion(index).filter(|_| size > 1) else {
+    fn compare(&self, communicator: &Communicator, index: usize, record: &Record) -> c_int {
+        let companion = self.communicators.companion(index);
+        let Some(companion) = companion.filter(|_| communicator.size > 1) else {
             return 0;
         };
-        let size = size as c_int;
-        // SAFETY: MPI has made it, of so many processes.
-        let communicator = unsafe { Communicator::new(comm.into_raw(), rank, size, 0) };
-        let report = match self.disagreement(&communicator, companion, record) {
-            Ok(None) => return 0,
-            Ok(Some(report)) => report,
-            Err(error) => error.message,
-        };
-        self.communicators.set_report(index, report);
-        UNFIT - index as c_int
+        match self.disagreement(communicator, companion, record) {
+            Ok(None) => 0,
+            Ok(Some(report)) => self.report(index, report),
+            Err(error) => self.report(index, error.message),
+        }
     }
 
     /// The report of a call that does not fit those of the other processes. They compare it on a
@@ -236,7 +271,7 @@ impl<A: Abi> Served<A> {
                 Error::internal(format!("{}: {}", failure.function, failure.text))
             }
         };
-        let mpi = Mpi::new(self.mpi, communicator);
+        let mpi = Mpi::new(self.functions, communicator);
         let companion = match companion.get() {
             Some(companion) => companion,
             None => {
@@ -250,7 +285,7 @@ impl<A: Abi> Served<A> {
             fail: &fail,
         };
         let report = ranks.disagreement(record, None)?;
-        Ok(report.map(|report| ops::refuse(self.mpi, communicator, report, Some(&mpi))))
+        Ok(report.map(|report| ops::refuse(self.functions, communicator, report, Some(&mpi))))
     }
 
     /// Makes a call: recorded, and with debug lines if they are on.
@@ -272,26 +307,24 @@ impl<A: Abi> Served<A> {
         code
     }
 
-    /// The error code of a receive. MPI accepts a message that is shorter than the array.
+    /// Checks that all of an array has come. MPI accepts a message that is shorter.
     pub(super) fn check_length(
         &self,
-        code: c_int,
         status: &mut Status,
-        datatype: usize,
+        datatype: Datatype,
         expected: c_int,
-    ) -> c_int {
-        let mut count = expected;
-        if code != 0 {
-            return code;
+    ) -> Outcome {
+        let count = status.count(self.functions, datatype.handle::<A>());
+        if let Err(code) = count {
+            return check(self.functions, "MPI_Get_count", code);
         }
-        // SAFETY: MPI has filled the status.
-        let code = unsafe {
-            (self.mpi.get_count)(status.address::<A>(), self.real(datatype), &raw mut count)
-        };
-        if code == 0 && count != expected {
-            return SHORT;
+        if count != Ok(expected) {
+            return Err(CallError::from(Error::invalid(
+                "a message is shorter than the array that it is received into: the processes run \
+                 programs for arrays of different shapes",
+            )));
         }
-        code
+        Ok(())
     }
 
     /// The processes of a communicator that XLA asks for, by their ranks in JAX's world.
@@ -324,44 +357,26 @@ impl<A: Abi> Served<A> {
 
     /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
     pub(super) fn create(&self, members: &[c_int], index: usize) -> Result<usize, c_int> {
-        let world = self.comm(COMM_WORLD)?;
-        let mut new_comm: A::Comm = self.real(COMM_NULL);
-        let [mut all, mut group]: [A::Group; 2] = [self.real(GROUP_NULL); 2];
+        let (_, world) = self.comm(COMM_WORLD)?;
+        let mpi = Mpi::new(self.functions, &world);
+        let mut made = None;
         let code = self.communicators.with_tag(index, |tag| {
             let facts = Facts::default();
             self.record_call(&records::COMM_CREATE_GROUP, index, facts, |_| {
-                // SAFETY: JAX's world has these members, and there is room for the handles, which
-                // are MPI's own then.
-                unsafe {
-                    let code = (self.mpi.comm_group)(world, &raw mut all);
-                    if code != 0 {
-                        return code;
-                    }
-                    let count = members.len() as c_int;
-                    let mut code =
-                        (self.mpi.group_incl)(all, count, members.as_ptr(), &raw mut group);
-                    (self.mpi.group_free)(&raw mut all);
-                    if code == 0 {
-                        code = (self.mpi.comm_create_group)(world, group, tag, &raw mut new_comm);
-                        (self.mpi.group_free)(&raw mut group);
-                    }
-                    code
-                }
+                let call = mpi.blocking(identity);
+                let outcome = call.comm_create_group(members, tag);
+                let outcome = outcome.map(|communicator| made = Some(communicator.raw_handle()));
+                self.code(index, outcome)
             })
         });
-        if code == 0 {
-            Ok(new_comm.into_raw())
-        } else {
-            Err(code)
-        }
+        made.ok_or(code)
     }
 
     /// The text of an error code of our own.
     pub(super) fn own_error_text(&self, code: c_int) -> Option<String> {
-        if code == SHORT {
+        if code == UNKNOWN {
             return Some(
-                "a message is shorter than the array that it is received into: the processes run \
-                 programs for arrays of different shapes"
+                "JAX's collectives have no other communicators of MPI's than their world"
                     .to_owned(),
             );
         }
@@ -369,7 +384,7 @@ impl<A: Abi> Served<A> {
             return check_available().err().map(|error| error.message);
         }
         let index_below = |first: c_int| usize::try_from(first - code).ok();
-        match (index_below(UNFIT), index_below(REFUSED)) {
+        match (index_below(REPORTED), index_below(REFUSED)) {
             (Some(index), _) => self.communicators.report(index),
             (None, Some(index)) => self.communicators.handle(index).err(),
             (None, None) => None,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::mpi::{Abi, Status, source_and_tag};
+use crate::mpi::{Abi, Status};
 
 /// `MPIABI_STATUS_IGNORE`.
 pub(super) const STATUS_IGNORE: usize = 0;
@@ -20,28 +20,24 @@ pub struct TrampolineStatus {
     pub error: c_int,
 }
 
-/// Calls `body` with a status of MPI's, and copies what it is given to one of the trampoline's,
-/// unless the caller wants none. Gives the error code, and the status.
+/// Copies a status of MPI's to one of the trampoline's, unless the caller wants none.
 ///
 /// # Safety
-/// `trampoline_status` stands for none, or may be written. MPI fills the status when it gives 0.
-pub(super) unsafe fn with_status<A: Abi>(
+/// `trampoline_status` stands for none, or may be written.
+pub(super) unsafe fn give_status<A: Abi>(
+    status: &mut Status,
+    error: c_int,
     trampoline_status: *mut TrampolineStatus,
-    body: impl FnOnce(*mut A::Status) -> c_int,
-) -> (c_int, Status) {
-    let mut status = Status::EMPTY;
-    let code = body(status.address::<A>());
+) {
     if trampoline_status.addr() != STATUS_IGNORE {
-        // SAFETY: the status has room for the fields, which are zero if MPI has written none.
-        let (source, tag) = unsafe { source_and_tag::<A>(status.address::<A>()) };
+        let (source, tag) = status.source_and_tag::<A>();
         let filled = TrampolineStatus {
             source,
             tag,
-            error: code,
+            error,
             ..TrampolineStatus::default()
         };
         // SAFETY: the caller vouches for the address.
         unsafe { trampoline_status.write(filled) };
     }
-    (code, status)
 }

@@ -3,11 +3,17 @@
 //! Nothing here waits for another rank: sends are begun and then looked after, and a message is
 //! received when it is there.
 
-use std::ffi::{c_int, c_void};
+use std::cell::Cell;
+use std::convert::identity;
+use std::ffi::c_int;
 use std::mem;
 
 use super::watcher::WatcherMessage;
-use crate::mpi::{Abi, Communicator, Datatype, Functions, Handle, Status, abort, source_and_tag};
+use crate::mpi::calls::{Mpi, Owner};
+use crate::mpi::{
+    Abi, Communicator, Datatype, Functions, Neighbor, RecvBuffer, Request, SendBuffer, Status,
+    StatusPlace, abort,
+};
 
 /// The objects of mpi4py's that the mailbox needs.
 #[derive(Debug, Clone, Copy)]
@@ -23,30 +29,40 @@ pub struct Objects {
 /// The tag of all messages.
 const TAG: c_int = 0;
 
+/// The other side of messages.
+fn peer(rank: c_int) -> Neighbor {
+    Neighbor { rank, tag: TAG }
+}
+
 /// The messages of the watcher of one rank.
 pub struct Mailbox<A: Abi> {
     functions: &'static Functions<A>,
+    mpi: Mpi<A>,
     objects: Objects,
     /// The messages that are being sent.
-    sends: Vec<(A::Request, Vec<u8>)>,
+    sends: Vec<(Request, Vec<u8>)>,
     /// The barrier that this rank is in, at its end.
-    barrier: Option<A::Request>,
+    barrier: Barrier,
     /// How many barriers it has left.
     barriers: usize,
 }
 
+/// The request of a barrier, which has no buffers.
+#[derive(Default)]
+struct Barrier(Cell<Option<Request>>);
+
+impl Owner for Barrier {
+    fn take_over(&self, request: Request) {
+        self.0.set(Some(request));
+    }
+
+    fn keep(&self, _: Box<dyn Send>) {}
+}
+
 /// Whether a request is complete, or has failed.
-fn is_done<A: Abi>(functions: &Functions<A>, request: &mut A::Request) -> bool {
-    let mut flag = 0;
-    // SAFETY: a request of MPI's that is not freed; the flag may be written.
-    let code = unsafe {
-        (functions.test)(
-            request,
-            &raw mut flag,
-            A::constants().status_ignore as *mut A::Status,
-        )
-    };
-    flag != 0 || code != 0
+fn is_done(request: &mut Request) -> bool {
+    request.test();
+    request.is_done()
 }
 
 /// MPI may still read what is being sent.
@@ -61,19 +77,12 @@ impl<A: Abi> Mailbox<A> {
     pub fn new(functions: &'static Functions<A>, objects: Objects) -> Self {
         Self {
             functions,
+            mpi: Mpi::new(functions, &objects.communicator),
             objects,
             sends: Vec::new(),
-            barrier: None,
+            barrier: Barrier::default(),
             barriers: 0,
         }
-    }
-
-    fn comm(&self) -> A::Comm {
-        self.objects.communicator.handle::<A>()
-    }
-
-    fn byte(&self) -> A::Datatype {
-        self.objects.byte.handle::<A>()
     }
 
     /// Begins to send a message, unless all ranks have come to their end.
@@ -84,65 +93,36 @@ impl<A: Abi> Mailbox<A> {
         let Ok(bytes) = serde_json::to_vec(message) else {
             return;
         };
-        let mut request = A::Request::from_raw(0);
-        // SAFETY: the bytes stay where they are until the request is done.
-        let code = unsafe {
-            (self.functions.int.isend)(
-                bytes.as_ptr().cast(),
-                bytes.len() as c_int,
-                self.byte(),
-                rank,
-                TAG,
-                self.comm(),
-                &raw mut request,
-            )
+        let buffer = SendBuffer::of(&bytes[..], self.objects.byte);
+        let Ok(message) = self.mpi.outgoing(peer(rank), buffer) else {
+            return;
         };
-        if code == 0 {
+        let mut requests = Vec::new();
+        // SAFETY: the bytes stay where they are until the request is done.
+        unsafe { self.mpi.begin(&[message], &[], &mut requests) };
+        if let Some(request) = requests.pop() {
             self.sends.push((request, bytes));
         }
     }
 
     /// Looks after the sends, and gives a message that has come.
     pub fn receive(&mut self) -> Option<(i32, WatcherMessage)> {
-        let functions = self.functions;
-        self.sends
-            .retain_mut(|(request, _)| !is_done::<A>(functions, request));
+        self.sends.retain_mut(|(request, _)| !is_done(request));
+        let Objects {
+            byte, any_source, ..
+        } = self.objects;
         let mut status = Status::EMPTY;
-        let status = status.address::<A>();
-        let (mut flag, mut length) = (0, 0);
-        // SAFETY: there is room for the status, and the flag may be written.
-        let code = unsafe {
-            (functions.iprobe)(
-                self.objects.any_source,
-                TAG,
-                self.comm(),
-                &raw mut flag,
-                status,
-            )
-        };
-        if code != 0 || flag == 0 {
+        let is_there = self.mpi.iprobe(peer(any_source), status.place());
+        if is_there != Ok(true) {
             return None;
         }
-        // SAFETY: MPI has filled the status.
-        let (source, _) = unsafe {
-            (functions.get_count)(status, self.byte(), &raw mut length);
-            source_and_tag::<A>(status)
-        };
+        let (source, _) = status.source_and_tag::<A>();
+        let length = status.count(self.functions, byte.handle::<A>()).ok()?;
         let mut bytes = vec![0_u8; usize::try_from(length).ok()?];
-        // SAFETY: the message is there, and there is room for it.
-        let code = unsafe {
-            (functions.int.recv)(
-                bytes.as_mut_ptr().cast::<c_void>(),
-                length,
-                self.byte(),
-                source,
-                TAG,
-                self.comm(),
-                A::constants().status_ignore as *mut A::Status,
-            )
-        };
-        let message = (code == 0).then(|| serde_json::from_slice(&bytes).ok())??;
-        Some((source, message))
+        let room = RecvBuffer::of(&mut bytes[..], byte);
+        let call = self.mpi.blocking(identity);
+        call.recv(room, peer(source), StatusPlace::ignored()).ok()?;
+        Some((source, serde_json::from_slice(&bytes).ok()?))
     }
 
     /// Says that this rank has ended, and tells whether all others have, and nothing is sent any more.
@@ -153,20 +133,15 @@ impl<A: Abi> Mailbox<A> {
         if self.barriers == 1 && !self.sends.is_empty() {
             return false;
         }
-        let functions = self.functions;
-        if self.barrier.is_none() && self.barriers < 2 {
-            let mut request = A::Request::from_raw(0);
-            // SAFETY: a communicator of this process's.
-            let code = unsafe { (functions.ibarrier)(self.comm(), &raw mut request) };
-            if code != 0 {
+        if self.barrier.0.get_mut().is_none() && self.barriers < 2 {
+            // SAFETY: a barrier has no buffers.
+            let call = unsafe { self.mpi.nonblocking(identity, &self.barrier) };
+            if call.barrier().is_err() {
                 return true;
             }
-            self.barrier = Some(request);
         }
-        if let Some(request) = &mut self.barrier
-            && is_done::<A>(functions, request)
-        {
-            self.barrier = None;
+        if self.barrier.0.get_mut().as_mut().is_some_and(is_done) {
+            self.barrier = Barrier::default();
             self.barriers += 1;
         }
         self.barriers == 2

@@ -6,7 +6,7 @@ use std::ptr;
 use super::counts::{Count, Counting, Form};
 use super::derived::TypedCount;
 use super::outcome::{CallError, Outcome, check};
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::mpi::abi::Abi;
 use crate::mpi::availability::is_available;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
@@ -20,13 +20,22 @@ use crate::mpi::waiting::Waiting;
 
 /// The work around a call of MPI: the debug lines, the memory of arrays, errors.
 pub trait Around {
+    /// What the caller gets if the call fails.
+    type Error;
+
     /// Makes the call of the function with this name, which `body` does.
-    fn call(self, function: &'static str, body: impl FnOnce() -> Outcome) -> Result<()>;
+    fn call(
+        self,
+        function: &'static str,
+        body: impl FnOnce() -> Outcome,
+    ) -> Result<(), Self::Error>;
 }
 
 /// No more than an error that says why the call has failed.
-impl<F: FnOnce(CallError) -> Error> Around for F {
-    fn call(self, _: &'static str, body: impl FnOnce() -> Outcome) -> Result<()> {
+impl<E, F: FnOnce(CallError) -> E> Around for F {
+    type Error = E;
+
+    fn call(self, _: &'static str, body: impl FnOnce() -> Outcome) -> Result<(), E> {
         body().map_err(self)
     }
 }
@@ -89,11 +98,7 @@ impl<A: Abi> Mpi<A> {
 
     /// `count` elements for one call.
     #[inline(always)]
-    pub fn typed(
-        &self,
-        count: i64,
-        datatype: Datatype,
-    ) -> std::result::Result<TypedCount<A>, CallError> {
+    pub fn typed(&self, count: i64, datatype: Datatype) -> Result<TypedCount<A>, CallError> {
         TypedCount::new(self.functions, &self.counting, count, datatype)
     }
 
@@ -130,7 +135,7 @@ impl<A: Abi> Mpi<A> {
     }
 
     /// The operator with this number.
-    pub fn operator(op_number: i64) -> Result<Operator<A>> {
+    pub fn operator(op_number: i64) -> error::Result<Operator<A>> {
         Ok(Operator {
             handle: REGISTRY.operator::<A>(op_number)?,
             is_predefined: PredefinedOp::from_number(op_number).is_some(),
@@ -143,8 +148,8 @@ impl<A: Abi> Mpi<A> {
         &self,
         op: PredefinedOp,
         format: Format,
-        around: impl Around,
-    ) -> Option<Result<Operator<A>>> {
+        around: impl Around<Error = Error>,
+    ) -> Option<error::Result<Operator<A>>> {
         let made = half_float::operator::<A>(op, format, |function| {
             let mut handle = REGISTRY.operator::<A>(op.number())?;
             around.call("MPI_Op_create", || {
@@ -170,6 +175,19 @@ pub struct Operator<A: Abi> {
     pub is_predefined: bool,
 }
 
+impl<A: Abi> Operator<A> {
+    /// An operator of MPI's own, by mpi4py's number for its handle.
+    ///
+    /// # Safety
+    /// It is one.
+    pub unsafe fn predefined(handle: usize) -> Self {
+        Self {
+            handle: A::Op::from_raw(handle),
+            is_predefined: true,
+        }
+    }
+}
+
 /// One call that is about to be made.
 #[must_use = "one of its methods makes the call"]
 pub struct Caller<'r, A: Abi, W> {
@@ -185,8 +203,8 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     pub(super) fn blocking(
         self,
         function: &'static str,
-        body: impl FnOnce(&Mpi<A>) -> std::result::Result<c_int, CallError>,
-    ) -> Result<()> {
+        body: impl FnOnce(&Mpi<A>) -> Result<c_int, CallError>,
+    ) -> Result<(), W::Error> {
         debug_assert!(self.owner.is_none());
         let mpi = self.mpi;
         self.around.call(function, || {
@@ -203,8 +221,8 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self,
         [blocking, nonblocking]: [&'static str; 2],
         lists: L,
-        body: impl FnOnce(&Mpi<A>, Option<*mut A::Request>, &L) -> std::result::Result<c_int, CallError>,
-    ) -> Result<()> {
+        body: impl FnOnce(&Mpi<A>, Option<*mut A::Request>, &L) -> Result<c_int, CallError>,
+    ) -> Result<(), W::Error> {
         let (mpi, owner) = (self.mpi, self.owner);
         let function = if owner.is_none() {
             blocking
@@ -228,8 +246,14 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         })
     }
 
+    /// Fails, as MPI can't be asked for what `function` would do.
+    #[cold]
+    pub(super) fn refuse(self, function: &'static str, error: Error) -> Result<(), W::Error> {
+        self.around.call(function, || Err(error.into()))
+    }
+
     /// MPI-4.1 §7.4.2: a communicator of all ranks, in the same or in reverse order.
-    pub fn comm_split(self, is_reversed: bool) -> Result<Communicator> {
+    pub fn comm_split(self, is_reversed: bool) -> Result<Communicator, W::Error> {
         let Mpi { rank, size, .. } = *self.mpi;
         let rank = if is_reversed { size - 1 - rank } else { rank };
         let mut handle = self.mpi.comm;

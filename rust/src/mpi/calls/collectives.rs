@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use super::caller::{Around, Caller, Operator, check_root, recv_address, send_address};
 use super::counts::{Count, CountList, Form, Pass, invoke};
 use super::layout::{check_room, check_sent};
-use crate::error::Result;
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 
@@ -22,7 +21,7 @@ macro_rules! reduction {
     ($(#[$doc:meta])* $name:ident / $nonblocking:ident = $functions:expr) => {
         $(#[$doc])*
         #[inline(always)]
-        pub fn $name(self, send: SendBuffer, recv: RecvBuffer, op: &Operator<A>) -> Result<()> {
+        pub fn $name(self, send: SendBuffer, recv: RecvBuffer, op: &Operator<A>) -> Result<(), W::Error> {
             check_room(&recv, send.count(), send.datatype().size);
             let count = Count(send.count());
             let datatype = send.datatype().handle::<A>();
@@ -64,7 +63,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         recv: Option<RecvBuffer>,
         op: &Operator<A>,
         root: c_int,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         check_root(self.mpi.rank == root, recv.is_some());
         if let Some(recv) = &recv {
             check_room(recv, send.count(), send.datatype().size);
@@ -89,7 +88,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         send: SendBuffer,
         recv: RecvBuffer,
         op: &Operator<A>,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         check_sent(&send, recv.count().saturating_mul(self.mpi.size.into()));
         let (count, datatype) = (Count(recv.count()), recv.datatype().handle::<A>());
         let functions = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
@@ -114,7 +113,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         counts: Vec<i64>,
         longest: i64,
         op: &Operator<A>,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         check_sent(&send, counts.iter().sum());
         let own = counts[self.mpi.rank as usize];
         check_room(&recv, own, recv.datatype().size);
@@ -137,7 +136,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.7.
-    pub fn allgather(self, send: SendBuffer, recv: RecvBuffer) -> Result<()> {
+    pub fn allgather(self, send: SendBuffer, recv: RecvBuffer) -> Result<(), W::Error> {
         let all = send.count().saturating_mul(self.mpi.size.into());
         check_room(&recv, all, send.datatype().size);
         let functions = ["MPI_Allgather", "MPI_Iallgather"];
@@ -158,7 +157,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.8, with blocks of so many elements.
-    pub fn alltoall(self, send: SendBuffer, recv: RecvBuffer, count: i64) -> Result<()> {
+    pub fn alltoall(self, send: SendBuffer, recv: RecvBuffer, count: i64) -> Result<(), W::Error> {
         let all = count.saturating_mul(self.mpi.size.into());
         check_sent(&send, all);
         check_room(&recv, all, send.datatype().size);
@@ -181,7 +180,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
 
     /// MPI-4.1 §6.3.
     #[inline(always)]
-    pub fn barrier(self) -> Result<()> {
+    pub fn barrier(self) -> Result<(), W::Error> {
         let functions = ["MPI_Barrier", "MPI_Ibarrier"];
         // SAFETY: the communicator is valid.
         self.collective(functions, (), |mpi, request, ()| unsafe {
@@ -193,7 +192,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.4.
-    pub fn bcast(self, buffer: BcastBuffer, root: c_int) -> Result<()> {
+    pub fn bcast(self, buffer: BcastBuffer, root: c_int) -> Result<(), W::Error> {
         let (address, count, datatype) = match &buffer {
             BcastBuffer::Recv(recv) => (recv.address(), recv.count(), recv.datatype()),
             BcastBuffer::Send(send) => {
@@ -217,7 +216,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.5. Root has the result.
-    pub fn gather(self, send: SendBuffer, recv: Option<RecvBuffer>, root: c_int) -> Result<()> {
+    pub fn gather(
+        self,
+        send: SendBuffer,
+        recv: Option<RecvBuffer>,
+        root: c_int,
+    ) -> Result<(), W::Error> {
         check_root(self.mpi.rank == root, recv.is_some());
         if let Some(recv) = &recv {
             let all = send.count().saturating_mul(self.mpi.size.into());
@@ -240,7 +244,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.6. Root has the operand.
-    pub fn scatter(self, send: Option<SendBuffer>, recv: RecvBuffer, root: c_int) -> Result<()> {
+    pub fn scatter(
+        self,
+        send: Option<SendBuffer>,
+        recv: RecvBuffer,
+        root: c_int,
+    ) -> Result<(), W::Error> {
         check_root(self.mpi.rank == root, send.is_some());
         if let Some(send) = &send {
             check_sent(send, recv.count().saturating_mul(self.mpi.size.into()));

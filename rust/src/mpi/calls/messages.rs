@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_void};
 use super::caller::{Around, Caller, Mpi};
 use super::counts::{Form, Pass, invoke};
 use super::derived::TypedCount;
-use crate::error::Result;
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::registry::Neighbor;
@@ -15,7 +14,7 @@ use crate::mpi::types::Handle;
 
 impl<A: Abi, W: Around> Caller<'_, A, W> {
     /// MPI-4.1 §3.2.1.
-    pub fn send(self, send: SendBuffer, to: Neighbor) -> Result<()> {
+    pub fn send(self, send: SendBuffer, to: Neighbor) -> Result<(), W::Error> {
         self.blocking("MPI_Send", |mpi| {
             let typed = mpi.typed(send.count(), send.datatype())?;
             let (form, address) = (mpi.form(typed.count), send.address::<A>());
@@ -26,7 +25,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §3.2.4.
-    pub fn recv(self, recv: RecvBuffer, from: Neighbor, status: StatusPlace<A>) -> Result<()> {
+    pub fn recv(
+        self,
+        recv: RecvBuffer,
+        from: Neighbor,
+        status: StatusPlace<A>,
+    ) -> Result<(), W::Error> {
         self.blocking("MPI_Recv", |mpi| {
             let typed = mpi.typed(recv.count(), recv.datatype())?;
             let (form, address) = (mpi.form(typed.count), recv.address());
@@ -46,7 +50,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         (send, to): (SendBuffer, Neighbor),
         (recv, from): (RecvBuffer, Neighbor),
         status: StatusPlace<A>,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         self.blocking("MPI_Sendrecv", |mpi| {
             let sent = mpi.typed(send.count(), send.datatype())?;
             let received = mpi.typed(recv.count(), recv.datatype())?;
@@ -78,7 +82,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         to: Neighbor,
         from: Neighbor,
         status: StatusPlace<A>,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         self.blocking("MPI_Sendrecv", |mpi| {
             let typed = mpi.typed(buffer.count(), buffer.datatype())?;
             let form = mpi.form(typed.count);
@@ -110,7 +114,7 @@ impl<A: Abi> Mpi<A> {
         address: *mut c_void,
         elements: &TypedCount<A>,
         from: Neighbor,
-    ) -> std::result::Result<Request, c_int> {
+    ) -> Result<Request, c_int> {
         let mut request = A::Request::from_raw(0);
         let (form, slot) = (self.form(elements.count), &raw mut request);
         let (count, datatype) = (elements.count, elements.datatype);
@@ -131,7 +135,7 @@ impl<A: Abi> Mpi<A> {
         address: *const c_void,
         elements: &TypedCount<A>,
         to: Neighbor,
-    ) -> std::result::Result<Request, c_int> {
+    ) -> Result<Request, c_int> {
         let mut request = A::Request::from_raw(0);
         let (form, slot) = (self.form(elements.count), &raw mut request);
         let (count, datatype) = (elements.count, elements.datatype);
@@ -142,7 +146,16 @@ impl<A: Abi> Mpi<A> {
         self.request(code, request)
     }
 
-    fn request(&self, code: c_int, request: A::Request) -> std::result::Result<Request, c_int> {
+    /// MPI-4.1 §3.8.1: whether a message is there that can be received, or MPI's error code.
+    pub fn iprobe(&self, from: Neighbor, status: StatusPlace<A>) -> Result<bool, c_int> {
+        let (mut flag, slot) = (0, status.address());
+        // SAFETY: the flag may be written, and there is room for the status.
+        let code =
+            unsafe { (self.functions.iprobe)(from.rank, from.tag, self.comm, &raw mut flag, slot) };
+        if code == 0 { Ok(flag != 0) } else { Err(code) }
+    }
+
+    fn request(&self, code: c_int, request: A::Request) -> Result<Request, c_int> {
         if code != 0 {
             return Err(code);
         }

@@ -6,10 +6,12 @@
 //!
 //! - `caller`: one call, in its two forms, with what is done around it.
 //! - `counts`, `derived`, `layout`: counts and data types, and how many elements each rank has.
-//! - `collectives`, `rows`, `messages`: the functions. `exchange`: messages in flight at the same time.
+//! - `collectives`, `rows`, `messages`, `communicators`: the functions. `exchange`: messages in flight
+//!   at the same time.
 
 mod caller;
 mod collectives;
+mod communicators;
 mod counts;
 mod derived;
 mod exchange;

@@ -8,14 +8,13 @@
 //! bindings of one procedure (MPI-4.1 §19.2).
 
 use std::ffi::{c_int, c_void};
-use std::result;
 
 use super::caller::{Around, Caller, Mpi, check_root, recv_address, send_address};
 use super::counts::{Count, Form, Pass, invoke};
 use super::derived::TypedCount;
 use super::layout::{Layout, Span, check_room, check_sent};
 use super::outcome::CallError;
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::registry::Datatype;
@@ -32,7 +31,7 @@ impl<A: Abi> PerRankTypes<A> {
         mpi: &Mpi<A>,
         datatype: Datatype,
         span_of: impl Fn(c_int) -> Span,
-    ) -> result::Result<Self, CallError> {
+    ) -> Result<Self, CallError> {
         let of_rank = |rank| match span_of(rank) {
             Span { count: 0, .. } => mpi.typed(0, datatype),
             Span { first, count } => {
@@ -40,7 +39,7 @@ impl<A: Abi> PerRankTypes<A> {
             }
         };
         let owners = (0..mpi.size).map(of_rank);
-        let owners = owners.collect::<result::Result<Vec<_>, _>>()?;
+        let owners = owners.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             counts: owners.iter().map(|typed| typed.count.0 as c_int).collect(),
             types: owners.iter().map(|typed| typed.datatype).collect(),
@@ -57,7 +56,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 impl<A: Abi> Mpi<A> {
     /// The layout as `MPI_Alltoallv` can count it, and how many elements it counts as one: where
     /// there are too many, as many rows as all ranks have multiples of.
-    fn in_units(&self, layout: Layout) -> Result<(Layout, i64)> {
+    fn in_units(&self, layout: Layout) -> error::Result<(Layout, i64)> {
         if self.counting.takes(layout.largest().0) {
             return Ok((layout, 1));
         }
@@ -76,7 +75,7 @@ impl<A: Abi> Mpi<A> {
     }
 
     /// The type of a unit of so many elements.
-    fn unit(&self, unit: i64, datatype: Datatype) -> result::Result<TypedCount<A>, CallError> {
+    fn unit(&self, unit: i64, datatype: Datatype) -> Result<TypedCount<A>, CallError> {
         match unit {
             1 => self.typed(1, datatype),
             _ => TypedCount::at(self.functions, &self.counting, 0, unit, datatype),
@@ -95,12 +94,16 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         datatype: Datatype,
         (send, sent): (*const c_void, impl Fn(c_int) -> Span),
         (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         if self.owner.is_some() {
-            return Err(Error::invalid(format!(
-                "{nonblocking} of more than {} elements is more than this MPI counts in one call",
-                self.mpi.counting.limit
-            )));
+            let limit = self.mpi.counting.limit;
+            return self.refuse(
+                nonblocking,
+                Error::invalid(format!(
+                    "{nonblocking} of more than {limit} elements is more than this MPI counts in \
+                     one call"
+                )),
+            );
         }
         self.blocking(function, |mpi| {
             let sent = PerRankTypes::new(mpi, datatype, sent)?;
@@ -124,7 +127,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     }
 
     /// MPI-4.1 §6.7.
-    pub fn allgatherv(self, send: SendBuffer, recv: RecvBuffer, layout: &Layout) -> Result<()> {
+    pub fn allgatherv(
+        self,
+        send: SendBuffer,
+        recv: RecvBuffer,
+        layout: &Layout,
+    ) -> Result<(), W::Error> {
         layout.check(self.mpi.size);
         let datatype = send.datatype();
         let (sent, largest) = (layout.count(self.mpi.rank), layout.largest());
@@ -158,13 +166,16 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self,
         (send, sent): (SendBuffer, Layout),
         (recv, received): (RecvBuffer, Layout),
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         sent.check(self.mpi.size);
         received.check(self.mpi.size);
         check_sent(&send, sent.total());
         check_room(&recv, received.total(), send.datatype().size);
-        let (sent, send_unit) = self.mpi.in_units(sent)?;
-        let (received, recv_unit) = self.mpi.in_units(received)?;
+        let units = [sent, received].map(|layout| self.mpi.in_units(layout));
+        let ((sent, send_unit), (received, recv_unit)) = match units {
+            [Ok(sent), Ok(received)] => (sent, received),
+            [Err(error), _] | [_, Err(error)] => return self.refuse("MPI_Alltoallv", error),
+        };
         let largest = sent.largest().max(received.largest());
         let lists = (sent.lists(), received.lists());
         let functions = ["MPI_Alltoallv", "MPI_Ialltoallv"];
@@ -200,7 +211,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         recv: Option<RecvBuffer>,
         layout: &Layout,
         root: c_int,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         layout.check(self.mpi.size);
         let is_root = self.mpi.rank == root;
         check_root(is_root, recv.is_some());
@@ -242,7 +253,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         recv: RecvBuffer,
         layout: &Layout,
         root: c_int,
-    ) -> Result<()> {
+    ) -> Result<(), W::Error> {
         layout.check(self.mpi.size);
         let is_root = self.mpi.rank == root;
         check_root(is_root, send.is_some());

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::memory::Block;
 use crate::mpi::calls::{Incoming, Message, Mpi, Outgoing, Owner};
-use crate::mpi::{Abi, Datatype, RecvBuffer, Request, SendBuffer, Status};
+use crate::mpi::{Abi, Datatype, RecvBuffer, Request, SendBuffer, Status, is_available};
 use crate::recorder::Array;
 
 /// An array that is being received, or is there already.
@@ -136,8 +136,11 @@ impl InFlight {
         self.0.borrow().requests.iter().all(Request::is_done)
     }
 
-    /// Has MPI make progress, and notes what is done.
+    /// Has MPI make progress, and notes what is done. Once MPI is finalised, nothing ever is.
     pub fn test(&mut self) {
+        if !is_available() {
+            return;
+        }
         let requests = &mut self.0.get_mut().requests;
         requests.iter_mut().for_each(Request::test);
     }

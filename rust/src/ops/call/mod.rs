@@ -180,7 +180,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// One call of what ranks tell each other: without debug lines, on no array of the call.
-    pub fn quietly(&self) -> Caller<'_, A, impl Around> {
+    pub fn quietly(&self) -> Caller<'_, A, impl Around<Error = Error>> {
         self.mpi.blocking(|error| self.error(error))
     }
 
@@ -254,6 +254,8 @@ impl<'c, 'a, A: Abi, M, D> Logged<'c, 'a, A, M, D> {
 }
 
 impl<A: Abi, M: Memory, D: FnOnce() -> String> Around for Logged<'_, '_, A, M, D> {
+    type Error = Error;
+
     #[inline(always)]
     fn call(self, function: &'static str, body: impl FnOnce() -> Outcome) -> Result<()> {
         let Self { call, access, .. } = self;
