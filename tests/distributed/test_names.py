@@ -63,7 +63,9 @@ def test_functions_without_a_code_say_it(capfd):
 def test_a_status(rank, size):
     """XLA ignores them, so this asks as MPItrampoline would: who has sent, and the tag."""
     core = ctypes.CDLL(_core.__file__)
-    values = (ctypes.c_size_t.in_dll(core, f"MPIABI_{n}") for n in ("INT", "COMM_WORLD"))
+    values = (
+        ctypes.c_size_t.in_dll(core, f"MPIABI_{n}") for n in ("INT32_T", "COMM_WORLD")
+    )
     kind, world = (ctypes.c_size_t(value.value) for value in values)
     right, left = (rank + 1) % size, (rank - 1) % size
     sent, received = ctypes.c_int(rank + 10), ctypes.c_int()

@@ -55,8 +55,11 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     /// MPI-4.1 §7.4.2: a communicator of the processes with these ranks, which all of them make with
     /// the same tag, and nobody else. This process is one of them.
     pub fn comm_create_group(self, ranks: &[c_int], tag: c_int) -> Result<Communicator, W::Error> {
-        let own = ranks.iter().position(|rank| *rank == self.mpi.rank);
-        let own = own.expect("this process is a member") as c_int;
+        let own = ranks
+            .iter()
+            .take_while(|rank| **rank != self.mpi.rank)
+            .count();
+        assert!(own < ranks.len(), "this process is not a member");
         let mut handle = self.mpi.comm;
         self.blocking("MPI_Comm_create_group", |mpi| {
             let group = Group::of(mpi)?.include(ranks)?;
@@ -66,7 +69,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
             })
         })?;
         // SAFETY: MPI has made the communicator of the processes with these ranks, in their order.
-        Ok(unsafe { Communicator::new(handle.into_raw(), own, ranks.len() as c_int, 0) })
+        Ok(unsafe { Communicator::new(handle.into_raw(), own as c_int, ranks.len() as c_int, 0) })
     }
 
     /// MPI-4.1 §7.4.3.
@@ -75,8 +78,8 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     /// This process has made the communicator, and uses it no more.
     pub unsafe fn comm_free(self) -> Result<(), W::Error> {
         let mut handle = self.mpi.comm;
-        // SAFETY: the caller's promise.
         self.blocking("MPI_Comm_free", |mpi| {
+            // SAFETY: the caller's promise.
             Ok(unsafe { (mpi.functions.comm_free)(&raw mut handle) })
         })
     }
