@@ -332,12 +332,14 @@ def serve_jax(
     members: list[int],
     rank: int,
     device_bytes: int,
+    versions: str,
     owners: Callable[[], dict[int, int]],
 ) -> None:
     """Have the MPI that is bound answer JAX's collectives.
 
     `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
     `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
+    Errors call jaxlib `versions`.
     """
 
 def start_trampoline(path: str) -> None:

@@ -69,6 +69,7 @@ fn serve_jax() {
     let handles = (0..HANDLES.len()).map(|index| 1000 + index).collect();
     let devices = Devices {
         bytes: 4,
+        versions: String::new(),
         owners: Box::new(HashMap::new),
     };
     // SAFETY: the stand-in takes any handle.

@@ -78,6 +78,7 @@ fn start() {
         let handles = (0..HANDLES.len()).map(|index| 1000 + index).collect();
         let devices = Devices {
             bytes: 4,
+            versions: "jaxlib 7".into(),
             // Processes 0 and 1 have a device each, and process 2 has two.
             owners: Box::new(|| HashMap::from([(0, 0), (2048, 1), (4096, 2), (4097, 2)])),
         };
@@ -292,8 +293,8 @@ fn devices_that_are_not_found_make_no_communicator() {
     assert_eq!(calls, []);
     assert_eq!(
         refusal(comm),
-        "mpi4jax does not find in this jaxlib which devices a program runs on. Use a version of \
-         JAX that mpi4jax was tested with"
+        "mpi4jax does not find which devices a program runs on in jaxlib 7. Use a version of JAX \
+         that it was tested with"
     );
     // Those of another communicator are not taken.
     for (devices, color, key) in [

@@ -1,12 +1,14 @@
 """Starting JAX on all processes, and ending it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import processes
 import pytest
 
 from mpi4jax import _core
+from mpi4jax._internal.xla.jax_compat import VERSIONS
 
 PROGRAM = """
     import os, sys, time
@@ -195,6 +197,53 @@ def test_the_library_named_at_the_start(launch):
     done = launch(program(), ranks=2, MPITRAMPOLINE_LIB=library)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("end") == 2
+
+
+REPLACE = """
+    from mpi4jax._internal.distributed import collectives
+    collectives.{name} = {value!r}
+"""
+
+
+def test_devices_that_are_not_found(launch):
+    """Numbers of another size are no clique: an error on all ranks, and no wait."""
+    before = REPLACE.format(name="DEVICE_BYTES", value=3)
+    done = launch(program(before), ranks=2, MPI4JAX_HANG_REPORT="20")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    problem = "mpi4jax does not find which devices a program runs on in "
+    advice = f"{VERSIONS}. Use a version of JAX that it was tested with"
+    assert f"MPI error: {problem}{advice}" in done.stderr
+    assert "waits" not in done.stderr
+
+
+def test_a_jaxlib_without_symbols(launch, tmp_path):
+    """One that is loaded, one that is not, and none. The error says what else to do."""
+    library = os.path.realpath(_core.__file__)
+    copy = shutil.copy(library, tmp_path)
+    for path, problem in [
+        (library, "does not say where its MPItrampoline is"),
+        (copy, "is not loaded"),
+        (tmp_path / "none.so", "can't be read"),
+    ]:
+        before = REPLACE.format(name="JAXLIB_LIBRARY", value=str(path))
+        done = launch(program(before))
+        assert done.returncode == 1
+        expected = (
+            f"RuntimeError: mpi4jax.distributed.initialize() can't connect {VERSIONS} to "
+            f"MPI ({path} {problem}). Have it look by itself: set "
+            f"MPITRAMPOLINE_LIB={library} where the program is started"
+        )
+        assert expected in done.stderr
+
+
+def test_a_library_named_at_the_start_that_is_missing(launch, tmp_path):
+    """jaxlib itself refuses to start."""
+    missing = str(tmp_path / "none.so")
+    done = launch(program(), MPITRAMPOLINE_LIB=missing)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f'MPItrampoline: Could not dlopen library "{missing}"' in done.stderr
 
 
 def test_example():

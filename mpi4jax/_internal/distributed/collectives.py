@@ -17,7 +17,12 @@ from ..arguments.hashable import handle, unpack_hashable
 from ..mpi import cores
 from ..mpi.handles import COMM, members_of
 from ..watch import startup, whereabouts
-from ..xla.jax_compat import DEVICE_BYTES, JAXLIB_LIBRARY, backends_are_initialized
+from ..xla.jax_compat import (
+    DEVICE_BYTES,
+    JAXLIB_LIBRARY,
+    VERSIONS,
+    backends_are_initialized,
+)
 from . import coordinator
 
 _NAME = "mpi4jax.distributed.initialize"
@@ -116,7 +121,8 @@ def serve_jax(comm: MPI.Intracomm) -> None:
         for name in names
     ]
     members, rank = members_of(comm), comm.Get_rank()
-    _core.serve_jax(list(map(handle, objects)), members, rank, DEVICE_BYTES, _owners)
+    handles = list(map(handle, objects))
+    _core.serve_jax(handles, members, rank, DEVICE_BYTES, VERSIONS, _owners)
     if os.environ.get(_LIBRARY):
         return  # jaxlib has opened it, and was told to use another one if it is not ours
     os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())
@@ -124,7 +130,7 @@ def serve_jax(comm: MPI.Intracomm) -> None:
         _core.start_trampoline(JAXLIB_LIBRARY)
     except RuntimeError as error:
         raise RuntimeError(
-            f"{_NAME}() can't connect this jaxlib to MPI ({error}). Have it look by "
+            f"{_NAME}() can't connect {VERSIONS} to MPI ({error}). Have it look by "
             f"itself: set {_LIBRARY}={os.environ[_LIBRARY]} where the program is started"
         ) from None
     finally:

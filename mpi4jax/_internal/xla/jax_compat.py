@@ -121,6 +121,11 @@ _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
 #: The shared library that all of jaxlib is in, with its MPItrampoline.
 JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
 
+#: What errors about jaxlib's own affairs name.
+VERSIONS = (
+    f"jaxlib {jaxlib.__version__} (mpi4jax was tested with JAX up to {LATEST_TESTED_JAX})"
+)
+
 
 # Effects and primitives.
 

@@ -12,13 +12,14 @@ use crate::trampoline;
 /// Has the MPI that is bound answer JAX's collectives, with these handles for the names in
 /// `JAX_HANDLES`. JAX's processes have these ranks in `MPI_COMM_WORLD`, and this one is that with
 /// `rank` among them. `owners` gives the process of each device, by the device's number, which jaxlib
-/// keeps in `device_bytes`.
+/// keeps in `device_bytes`. `versions` is what errors call jaxlib.
 #[pyfunction]
 pub fn serve_jax(
     handles: Vec<usize>,
     members: Vec<i32>,
     rank: i32,
     device_bytes: usize,
+    versions: String,
     owners: Py<PyAny>,
 ) {
     let owners = Box::new(move || {
@@ -28,6 +29,7 @@ pub fn serve_jax(
     });
     let devices = trampoline::Devices {
         bytes: device_bytes,
+        versions,
         owners,
     };
     if let Some(core) = loaded() {

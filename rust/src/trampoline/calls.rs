@@ -9,7 +9,7 @@ use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
 use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::calls::{Mpi, check};
-use crate::mpi::{Abi, SendBuffer, Status, is_available};
+use crate::mpi::{Abi, RecvBuffer, SendBuffer, Status, is_available};
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
@@ -48,12 +48,13 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     ) -> c_int {
         let facts = Facts::sending(send_type, send_count);
         self.call(&records::ALLGATHER, comm, facts, |mpi| {
-            let size = mpi.size();
+            let (send_type, recv_type) = (self.datatype(send_type)?, self.datatype(recv_type)?);
+            let all = i64::from(recv_count) * i64::from(mpi.size());
             // SAFETY: the caller has a block, and room for one of each process.
             let (send, recv) = unsafe {
                 (
-                    Self::block(send, send_count, self.datatype(send_type)?),
-                    self.room(recv, i64::from(recv_count) * i64::from(size), recv_type)?,
+                    Self::block(send, send_count, send_type),
+                    RecvBuffer::new(recv, all, recv_type),
                 )
             };
             mpi.blocking(identity).allgather(send, recv)
@@ -71,11 +72,12 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     ) -> c_int {
         let facts = Facts::sending(datatype, count).with_op(op);
         self.call(&records::ALLREDUCE, comm, facts, |mpi| {
+            let datatype = self.datatype(datatype)?;
             // SAFETY: the caller has so many elements, and room for as many.
             let (send, recv) = unsafe {
                 (
-                    Self::operand(send, recv, count, self.datatype(datatype)?),
-                    self.room(recv, count.into(), datatype)?,
+                    Self::operand(send, recv, count, datatype),
+                    RecvBuffer::new(recv, count.into(), datatype),
                 )
             };
             let op = self.operator(op);
@@ -172,7 +174,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let expected = self.datatype(datatype).ok();
         let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
             // SAFETY: the caller has room for so many elements, until it has waited.
-            let recv = unsafe { self.room(buffer, count.into(), datatype)? };
+            let recv = unsafe { RecvBuffer::new(buffer, count.into(), self.datatype(datatype)?) };
             let message = mpi.incoming(Self::peer(source, tag), recv)?;
             // SAFETY: as above.
             Ok(unsafe { mpi.begin(&[], &[message], requests) })
@@ -254,11 +256,12 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let facts = Facts::sending(datatype, count).with_op(op);
         self.call(&records::REDUCE_SCATTER, comm, facts, |mpi| {
             let own = counts[mpi.rank() as usize];
+            let datatype = self.datatype(datatype)?;
             // SAFETY: the caller has the elements of all processes, and room for those of this one.
             let (send, recv) = unsafe {
                 (
-                    Self::operand(send, recv, count, self.datatype(datatype)?),
-                    self.room(recv, own.into(), datatype)?,
+                    Self::operand(send, recv, count, datatype),
+                    RecvBuffer::new(recv, own.into(), datatype),
                 )
             };
             let counts: Vec<i64> = counts.iter().copied().map(i64::from).collect();
@@ -289,21 +292,21 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             .to(dest, send_tag)
             .from(source, recv_tag);
         self.call(&records::SENDRECV, comm, facts, |mpi| {
+            let (send_type, recv_type) = (self.datatype(send_type)?, self.datatype(recv_type)?);
             // SAFETY: the caller has so many elements, and room for those that come.
             let (send, recv) = unsafe {
                 (
-                    Self::block(send, send_count, self.datatype(send_type)?),
-                    self.room(recv, recv_count.into(), recv_type)?,
+                    Self::block(send, send_count, send_type),
+                    RecvBuffer::new(recv, recv_count.into(), recv_type),
                 )
             };
             let mut received = Status::EMPTY;
-            let expected = recv.datatype();
             let (to, from) = (Self::peer(dest, send_tag), Self::peer(source, recv_tag));
             mpi.blocking(identity)
                 .sendrecv((send, to), (recv, from), received.place())?;
             // SAFETY: the caller lends room for the status unless it wants none.
             unsafe { give_status::<A>(&mut received, 0, status) };
-            self.check_length(&mut received, expected, recv_count)
+            self.check_length(&mut received, recv_type, recv_count)
         })
     }
 

@@ -11,6 +11,10 @@
 //! §2.9.5). Its only member is a `std::vector` of the devices' numbers. jaxlib 0.6 to 0.12 are alike
 //! in this. The devices have to fit the color and the key.
 //!
+//! Without them, no communicator is made, not even one of all processes: those of the cliques {0, 1} and
+//! {0, 1, 2, 3} are asked for with the same colors and keys by processes 0 and 1, of which each may be in
+//! another program than 2 and 3, so that nothing that they tell each other shows which one is meant.
+//!
 //! The memory is read through the kernel, which refuses what is not mapped.
 
 use std::collections::HashSet;

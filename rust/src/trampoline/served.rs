@@ -12,8 +12,8 @@ use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
 use crate::mpi::calls::{CallError, Mpi, Operator, Outcome, check};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, RecvBuffer, Request, SendBuffer, Status,
-    check_available, is_available,
+    Abi, Communicator, Datatype, Functions, Neighbor, Request, SendBuffer, Status, check_available,
+    is_available,
 };
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
@@ -23,6 +23,8 @@ use crate::xla::data_type_size;
 pub struct Devices {
     /// In how many bytes jaxlib keeps a number.
     pub bytes: usize,
+    /// What errors call jaxlib: its version, and those that mpi4jax was tested with.
+    pub versions: String,
     /// Gives the process of JAX's that each device belongs to.
     pub owners: Box<dyn Fn() -> HashMap<i64, c_int> + Send + Sync>,
 }
@@ -32,6 +34,8 @@ pub(super) struct Served<A: Abi> {
     pub(super) functions: &'static Functions<A>,
     /// In the order of [`HANDLES`].
     handles: Vec<usize>,
+    /// The types that XLA sends, in the same order.
+    datatypes: Vec<Option<Datatype>>,
     pub(super) communicators: Communicators,
     pub(super) requests: Requests,
     devices: Devices,
@@ -66,9 +70,16 @@ impl<A: Abi> Served<A> {
         devices: Devices,
     ) -> Self {
         let world = handles.get(COMM_WORLD).copied().unwrap_or_default();
+        let datatype = |(index, handle): (usize, &usize)| {
+            let size = data_type_size(records::data_type(index)?);
+            // SAFETY: MPI knows the handle as that of the type, which has elements of this size.
+            Some(unsafe { Datatype::new(*handle, size) })
+        };
+        let datatypes = handles.iter().enumerate().map(datatype).collect();
         Self {
             functions,
             handles,
+            datatypes,
             communicators: Communicators::new(world, members, rank),
             requests: Requests::default(),
             devices,
@@ -111,14 +122,13 @@ impl<A: Abi> Served<A> {
 
     /// A type of MPI's that XLA sends.
     pub(super) fn datatype(&self, handle: usize) -> error::Result<Datatype> {
-        let dtype = records::data_type(handle).ok_or_else(|| {
+        let datatype = self.datatypes.get(handle).copied().flatten();
+        datatype.ok_or_else(|| {
             let name = HANDLES.get(handle).copied().unwrap_or("?");
             Error::invalid(format!(
                 "MPI_{name} is not among the types of JAX's collectives that mpi4jax knows"
             ))
-        })?;
-        // SAFETY: MPI knows the handle as that of the type, which has elements of this size.
-        Ok(unsafe { Datatype::new(self.real(handle), data_type_size(dtype)) })
+        })
     }
 
     /// An operator of MPI's own.
@@ -170,20 +180,6 @@ impl<A: Abi> Served<A> {
             // SAFETY: the caller's promise.
             unsafe { SendBuffer::new(send, count.into(), datatype) }
         }
-    }
-
-    /// The receive buffer for so many elements.
-    ///
-    /// # Safety
-    /// There is room for them, which nobody else reads or writes for `'b`.
-    pub(super) unsafe fn room<'b>(
-        &self,
-        recv: *mut c_void,
-        count: i64,
-        datatype: usize,
-    ) -> error::Result<RecvBuffer<'b>> {
-        // SAFETY: the caller's promise.
-        Ok(unsafe { RecvBuffer::new(recv, count, self.datatype(datatype)?) })
     }
 
     /// Makes a call on a communicator, after the calls of other threads, and compared if that is on.
@@ -331,9 +327,11 @@ impl<A: Abi> Served<A> {
     pub(super) fn members(&self, color: c_int, key: c_int) -> Result<Vec<c_int>, String> {
         let rank = usize::try_from(key).map_err(|_| format!("the key {key}"))?;
         let devices = clique::devices(color.into(), rank, self.devices.bytes).ok_or_else(|| {
-            "mpi4jax does not find in this jaxlib which devices a program runs on. Use a version \
-             of JAX that mpi4jax was tested with"
-                .to_owned()
+            format!(
+                "mpi4jax does not find which devices a program runs on in {}. Use a version of \
+                 JAX that it was tested with",
+                self.devices.versions
+            )
         })?;
         let owners = (self.devices.owners)();
         let owner = |device: &i64| owners.get(device).copied();
