@@ -315,8 +315,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             return UNAVAILABLE;
         }
         // SAFETY: the caller lends the handle.
-        let number = unsafe { request.replace(REQUEST_NULL) };
-        let Some(mut started) = self.requests.take(number) else {
+        let jax_request = unsafe { request.replace(REQUEST_NULL) };
+        let Some(mut started) = self.requests.take(jax_request) else {
             // It waits for nothing (MPI-4.1 §3.7.3).
             // SAFETY: the caller lends room for the status unless it wants none.
             unsafe { give_status::<A>(&mut { Status::EMPTY }, 0, status) };

@@ -194,13 +194,13 @@ impl Default for Requests {
 impl Requests {
     /// Adds one, and gives its number.
     pub fn add(&self, started: Started) -> usize {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.started).insert(number, started);
-        number
+        let jax_request = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.started).insert(jax_request, started);
+        jax_request
     }
 
     /// The one with this number, which is none's from now on.
-    pub fn take(&self, number: usize) -> Option<Started> {
-        lock(&self.started).remove(&number)
+    pub fn take(&self, jax_request: usize) -> Option<Started> {
+        lock(&self.started).remove(&jax_request)
     }
 }
