@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
@@ -112,9 +113,6 @@ class Plan:
             _by_axis(between) if self.corners or not between else (tuple(between),),
             _by_axis(within),
         )
-        self._programs = {
-            function: self._jit(function) for function in (slabs.exchange, slabs.accumulate)
-        }
 
     def __repr__(self) -> str:
         widths = [(axis.lower, axis.upper) for axis in self.axes]
@@ -308,7 +306,7 @@ class Plan:
             arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
             extents.append(self._extents(name, path, leaf))
         if trace_state_clean():
-            results = self._programs[function](arrays, tuple(extents))
+            results = self._program(function)(arrays, tuple(extents))
         else:
             results = self._run(function, arrays, tuple(extents))
         return structure.unflatten(results)
@@ -316,20 +314,25 @@ class Plan:
     def _run(
         self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
     ) -> list[Any]:
-        geometry = self._geometry
-        if not leaves or not (geometry.groups or geometry.within):
-            return leaves
-        return function(geometry, leaves, extents, self._travel)
+        return _run(function, self._geometry, leaves, extents, self.comm)
 
-    def _jit(self, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """A program for eager calls."""
+    def _program(self, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """A program for eager calls, of all plans that are alike.
 
-        def run(leaves: list[Any], extents: Extents) -> list[Any]:
-            return self._run(function, leaves, extents)
+        It goes with the communicator, and does not refer to the plan: a program in a circle
+        of references would keep some 100 KiB until Python looks for such circles.
+        """
+        programs, geometry, comm = self._communicator.programs, self._geometry, self.comm
+        program: Callable[..., list[Any]] | None = programs.get((function, geometry))
+        if program is None:
 
-        call_sites.mark_eager(run)
-        run.__name__ = f"halo_{function.__name__}"
-        return jax.jit(run, static_argnums=1)
+            def run(leaves: list[Any], extents: Extents) -> list[Any]:
+                return _run(function, geometry, leaves, extents, comm)
+
+            call_sites.mark_eager(run)
+            run.__name__ = f"halo_{function.__name__}"
+            program = programs[function, geometry] = jax.jit(run, static_argnums=1)
+        return program
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
@@ -383,29 +386,6 @@ class Plan:
             x = jax.lax.slice_in_dim(x, own.start, own.stop, axis=axis.position)
         return x
 
-    # Messages.
-
-    def _travel(
-        self,
-        messages: Sequence[list[Any]],
-        buffers: Sequence[list[Any]],
-        directions: Sequence[Direction],
-    ) -> Sequence[list[Any]]:
-        """Receive a message in each direction for the one that is sent in it.
-
-        The calls of all processes have all directions, also where these have no end. So
-        derivatives and maps, which look at arrays, find the same call everywhere.
-        """
-        return exchange(
-            messages,
-            buffers,
-            source=[direction.source for direction in directions],
-            dest=[direction.dest for direction in directions],
-            sendtag=[direction.tag for direction in directions],
-            recvtag=[direction.tag for direction in directions],
-            comm=self.comm,
-        )
-
     # Whole fields.
 
     def _whole_axes(self, function: str, name: str, x: Any) -> list[FieldAxis]:
@@ -430,6 +410,40 @@ class Plan:
             assert axis.cells is not None
             axes.append(FieldAxis(axis, position, axis.cells, extent.shared))
         return axes
+
+
+def _run(
+    function: Callable[..., list[Any]],
+    geometry: Geometry,
+    leaves: list[Any],
+    extents: Extents,
+    comm: MPI.Cartcomm,
+) -> list[Any]:
+    if not leaves or not (geometry.groups or geometry.within):
+        return leaves
+    return function(geometry, leaves, extents, functools.partial(_travel, comm))
+
+
+def _travel(
+    comm: MPI.Cartcomm,
+    messages: Sequence[list[Any]],
+    buffers: Sequence[list[Any]],
+    directions: Sequence[Direction],
+) -> Sequence[list[Any]]:
+    """Receive a message in each direction for the one that is sent in it.
+
+    The calls of all processes have all directions, also where these have no end. So
+    derivatives and maps, which look at arrays, find the same call everywhere.
+    """
+    return exchange(
+        messages,
+        buffers,
+        source=[direction.source for direction in directions],
+        dest=[direction.dest for direction in directions],
+        sendtag=[direction.tag for direction in directions],
+        recvtag=[direction.tag for direction in directions],
+        comm=comm,
+    )
 
 
 def _expected(function: str, name: str, x: Any, points: int, axis: Axis) -> str:
