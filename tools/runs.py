@@ -55,8 +55,8 @@ GRID = under(
     "halo::test_both_ways_give_the_same",
     "halo::test_some_fields_are_linear",
 )
-#: How processes start and end, which depends on the MPI.
-LAUNCH = under("process", "commands", "errors", "exit", "watchdog")
+#: How processes start and end, and what MPI keeps, which depends on the MPI.
+LAUNCH = under("process", "commands", "errors", "exit", "soak", "watchdog")
 #: Runs in XLA's client for CUDA, too, as its kernels call no other library.
 ON_KERNELS = under(
     "mpi", *"tokens halo nonblocking exchange status inputs operations".split()

@@ -4,6 +4,8 @@ The check is turned on here within the process, and its errors raise. So what fo
 error shows that everybody is still in step.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -332,3 +334,23 @@ def test_trees_that_fit(monkeypatch, rank, size):
     assert jax.tree.all(jax.tree.map(jnp.array_equal, result, tree))
     result = mpi.tree.sendrecv(tree, tree, rank, rank)
     assert jax.tree.all(jax.tree.map(jnp.array_equal, result, tree))
+
+
+@pytest.mark.skipif(
+    MPI.get_vendor()[0] != "MPICH", reason="has room for more communicators"
+)
+def test_no_room_for_the_communicator_of_the_check(size):
+    """It is an error of the call, with MPI's text, and the next call finds room."""
+    if size == 1:
+        pytest.skip("nothing is compared")
+    comm = MPI.COMM_WORLD.Dup()
+    others = []
+    with contextlib.suppress(MPI.Exception):
+        while True:
+            others.append(MPI.COMM_WORLD.Dup())
+    with pytest.raises(Exception, match=r"(?s)MPI_Comm_split returned .*Too many comm"):
+        jax.block_until_ready(mpi.allreduce(X, MPI.SUM, comm=comm))
+    for other in others:
+        other.Free()
+    np.testing.assert_array_equal(mpi.allreduce(X, MPI.SUM, comm=comm), size * np.ones(3))
+    comm.Free()

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
+from mpi4jax._internal.halo import slabs
 from mpi4jax._internal.mpi import handles
 from mpi4jax._testing.cases import SUM
 from mpi4jax.halo import Plan
@@ -120,6 +121,23 @@ def test_programs_of_a_freed_communicator_are_freed():
     comm.Free()
     gc.collect()
     assert program() is None
+
+
+def test_programs_of_a_plan_are_freed_with_its_communicator(size):
+    """Fails if they are in a circle of references, which only Python's collector finds."""
+    comm = MPI.COMM_WORLD.Create_cart([size], [True])
+    Plan(comm).exchange(jnp.ones(6)).block_until_ready()
+    Plan(comm).exchange(jnp.ones(6)).block_until_ready()
+    programs = handles.communicator("test", comm).programs
+    (plan_program,) = (p for key, p in programs.items() if key[0] is slabs.exchange)
+    plan_program = weakref.ref(plan_program)
+    gc.disable()
+    try:
+        comm.Free()
+        del programs
+        assert plan_program() is None
+    finally:
+        gc.enable()
 
 
 def copies_in_loop(body, *start):
