@@ -244,10 +244,72 @@ fn a_deadlock_ends_all() {
     world.barrier(0);
     world.barrier(2);
     world.set(1, waiting(collective(3, "bcast")));
-    world.run(100.0);
-    let line = "this is a deadlock: ending all ranks with exit code 86";
-    assert_eq!(world.last_lines(), [(60, 0, line)]);
+    world.run(200.0);
+    let line = "mpi4jax: nothing has moved for 60 s: ending all ranks with exit code 86";
+    assert_eq!(world.last_lines(), [(60, 0, ANNOUNCED), (120, 0, line)]);
     assert_eq!(world.aborted.map(|end| (end.1, end.2)), Some((0, 86)));
+}
+
+const ANNOUNCED: &str = "this is a deadlock: ending all ranks in 60 s unless something moves";
+
+/// Three ranks, of which two wait for each other. The deadlock is announced by now.
+fn announced() -> World {
+    let mut world = World::new(3, SETTINGS);
+    world.set(0, waiting(receive(3, 1)));
+    world.set(1, waiting(receive(3, 0)));
+    world.run(100.0);
+    assert_eq!(world.last_lines(), [(60, 0, ANNOUNCED)]);
+    world
+}
+
+/// Fails if a program is ended in which a message came that nobody could foresee.
+#[test]
+fn what_moves_withdraws_the_end() {
+    let mut world = announced();
+    world.set(0, elsewhere(0));
+    world.set(1, elsewhere(0));
+    world.run(500.0);
+    let line = "mpi4jax: something moved on ranks 0, 1: nothing is ended";
+    assert_eq!(world.last_lines()[1..], [(107, 0, line)]);
+    assert_eq!(world.aborted, None);
+}
+
+/// Fails if a deadlock is forgotten where another rank makes progress for a while.
+#[test]
+fn what_was_withdrawn_is_announced_again() {
+    let mut world = announced();
+    world.set(2, elsewhere(1));
+    world.run(500.0);
+    let moved = "mpi4jax: something moved on rank 2: nothing is ended";
+    let ended = "mpi4jax: nothing has moved for 60 s: ending all ranks with exit code 86";
+    let lines: Vec<&str> = world.last_lines().iter().map(|line| line.2).collect();
+    assert_eq!(lines, [ANNOUNCED, moved, ANNOUNCED, ended]);
+    let (when, _, _) = world.aborted.expect("an end");
+    assert!((220.0..260.0).contains(&when), "{when}");
+}
+
+/// Fails if all are ended although the proof is gone, or by another rank that has not proven it.
+#[test]
+fn nobody_is_ended_by_less_than_was_proven() {
+    let mut world = announced();
+    world.stopped.push(1);
+    world.run(100.0);
+    let moved = "mpi4jax: something moved on rank 1: nothing is ended";
+    assert_eq!(world.last_lines()[1..], [(112, 0, moved)]);
+    assert_eq!(world.aborted, None);
+}
+
+/// Fails if nobody says so when the leader is lost that has announced an end.
+#[test]
+fn another_rank_leads_after_an_announcement() {
+    let mut world = announced();
+    world.stopped.push(0);
+    world.run(300.0);
+    let line = "rank 0 does not answer: killed or stopped, or the machine is gone.";
+    assert_eq!(world.printed.len(), 2, "{:?}", world.last_lines());
+    let (_, rank, text) = &world.printed[1];
+    assert!(*rank == 1 && text.contains(line), "{text}");
+    assert_eq!(world.aborted, None);
 }
 
 const REPORT_ONLY: Settings = Settings {

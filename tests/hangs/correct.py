@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import os
 import signal
 import subprocess
@@ -93,6 +94,57 @@ def names_by_rank() -> None:
     if p.rank == 2:
         time.sleep(SLOW)
     assert p.mpi.allreduce(p.jnp.float32(1), p.MPI.SUM, comm=comm) == 3
+
+
+class SigEvent(ctypes.Structure):
+    """`struct sigevent` of Linux."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("rest", ctypes.c_byte * 40),
+    )
+
+
+def in_thread_of_c(function: Callable[[], None], seconds: float) -> object:
+    """Call a function later in a thread of the C library's, of which Python does not know until then.
+
+    Gives what has to be kept for so long.
+    """
+    clock_monotonic, sigev_thread = 1, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: function())
+    address = ctypes.cast(callback, ctypes.c_void_p)
+    event = SigEvent(notify=sigev_thread, function=address)
+    timer = ctypes.c_void_p()
+    # The interval, which is none, and the time, each in seconds and nanoseconds.
+    when = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+    code = libc.timer_create(clock_monotonic, ctypes.byref(event), ctypes.byref(timer))
+    assert code == 0, os.strerror(ctypes.get_errno())
+    code = libc.timer_settime(timer, 0, ctypes.byref(when), None)
+    assert code == 0, os.strerror(ctypes.get_errno())
+    return callback, event
+
+
+#: Seconds after which a call is reported, where something moves before as long again is over.
+REPORT = 4.0
+
+
+@program(MPI4JAX_HANG_REPORT=str(REPORT))
+def message_of_a_library() -> None:
+    """A library in C sends from a thread of its own, of which nobody can know."""
+    p = load()
+    kept = None
+    if p.rank == 1:
+        x = p.np.ones(2, p.np.float32)
+        kept = in_thread_of_c(lambda: p.world.Send(x, 0), 1.5 * REPORT)
+        p.mpi.barrier()
+    else:
+        p.mpi.recv(p.jnp.zeros(2), 1, comm=p.world)
+        p.mpi.barrier()
+    del kept
 
 
 @program(ranks=3)

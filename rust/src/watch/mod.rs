@@ -2,6 +2,7 @@
 //!
 //! - `round`: how many ranks are asked for their notes, along a tree; without MPI and threads.
 //! - `watcher`: when ranks ask each other, and what follows; without MPI and threads, too.
+//! - `verdict`: the proof that ends a program, taken twice.
 //! - `observer`: the note of this process, from its records and from `signals`, `python_threads` and
 //!   `busy_threads`.
 //! - `mailbox`: the messages between the watchers of all ranks.
@@ -14,6 +15,7 @@ mod python_threads;
 mod round;
 mod signals;
 mod thread;
+mod verdict;
 mod watcher;
 
 pub use mailbox::{Mailbox, Objects};

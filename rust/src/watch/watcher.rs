@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::round::{Collection, Question, RoundId, position_above, rank_at};
+use super::verdict::{Ruling, Verdict};
 use crate::diagnosis::{
     Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot, State,
     Traffic, diagnose, fit, join_words, report, settling_time, unreceived,
@@ -98,6 +99,10 @@ const LONGEST_PAUSE: f64 = 10.0;
 /// In large jobs it is so many seconds for each rank.
 const PAUSE_PER_RANK: f64 = 0.01;
 
+/// A leader that has not asked for so many of these, and for the time after which calls are reported, is
+/// lost.
+const LOST_AFTER: f64 = 6.0;
+
 /// About how many collective calls all ranks are asked at most.
 const MOST_QUESTIONS: usize = 8;
 /// How many hosts are named.
@@ -114,6 +119,7 @@ struct Unheard {
 /// An asking under way, of this rank as the leader.
 struct Round {
     reason: Alarm,
+    begin: f64,
     collection: Collection,
 }
 
@@ -140,6 +146,10 @@ pub struct Watcher {
     due: Option<Alarm>,
     /// As the leader: the calls, by rank and id, that were reported to be in a deadlock.
     told: HashSet<(i32, u64)>,
+    /// As the leader: the proof that ends all ranks if it is the same again.
+    verdict: Verdict,
+    /// When this rank was asked last.
+    asked: f64,
     /// As the leader, after an ending or a report: when to ask again, and the pause after that.
     next_look: Option<(f64, f64)>,
     /// On rank 0: the messages of the ranks that have ended.
@@ -203,6 +213,10 @@ impl Watcher {
         for (from, message) in messages {
             self.receive(now, from, message, process, &mut actions);
         }
+        if now - self.asked > self.settings.report_after + LOST_AFTER * self.longest_pause() {
+            // The leader that was told has asked no more: it is lost, and another one has to lead.
+            self.reported.clear();
+        }
         let calls = process.calls();
         self.reported
             .retain(|id| calls.iter().any(|call| call.0 == *id));
@@ -234,8 +248,7 @@ impl Watcher {
             && now >= when
             && self.round.is_none()
         {
-            let longest = LONGEST_PAUSE.max(PAUSE_PER_RANK * f64::from(self.size));
-            let longer = (1.5 * pause).min(longest);
+            let longer = (1.5 * pause).min(self.longest_pause());
             self.next_look = Some((now + longer, longer));
             self.due.get_or_insert(Alarm::Ending);
         }
@@ -246,6 +259,11 @@ impl Watcher {
         }
         self.collect(now, process, &mut actions);
         actions
+    }
+
+    /// How long the leader waits at most until it looks again.
+    fn longest_pause(&self) -> f64 {
+        LONGEST_PAUSE.max(PAUSE_PER_RANK * f64::from(self.size))
     }
 
     fn receive(
@@ -263,7 +281,7 @@ impl Watcher {
             WatcherMessage::Alarm { reason, leader } => self.pass_on(now, reason, leader, actions),
             WatcherMessage::Ask(question) => {
                 actions.push(Action::Send(from, WatcherMessage::Heard(question.round)));
-                self.note_question(&question, process);
+                self.note_question(now, &question, process);
                 let mut collection = Collection::new(question, Some(from), self.size, now);
                 ask(collection.ask_others(now), actions);
                 self.collections.push(collection);
@@ -375,7 +393,8 @@ impl Watcher {
     }
 
     /// This rank is asked. A call that is told to the user is not told again.
-    fn note_question(&mut self, question: &Question, process: &dyn Process) {
+    fn note_question(&mut self, now: f64, question: &Question, process: &dyn Process) {
+        self.asked = now;
         if question.is_report {
             let is_urgent = |alarm: &Unheard| alarm.reason == Alarm::Timeout;
             self.unheard = self.unheard.take().filter(is_urgent);
@@ -402,10 +421,14 @@ impl Watcher {
             is_report: reason != Alarm::Ending,
             about,
         };
-        self.note_question(&question, process);
+        self.note_question(now, &question, process);
         let mut collection = Collection::new(question, None, self.size, now);
         ask(collection.ask_others(now), actions);
-        self.round = Some(Round { reason, collection });
+        self.round = Some(Round {
+            reason,
+            begin: now,
+            collection,
+        });
     }
 
     /// Goes on with what it collects, for itself and for others.
@@ -431,7 +454,7 @@ impl Watcher {
                     .retain(|collection| collection.question() != &question);
                 actions.push(Action::Send(to, WatcherMessage::Answer { round, notes }));
             } else if let Some(round) = self.round.take() {
-                self.end_round(now, round.reason, &question, &notes, process, actions);
+                self.end_round(now, &round, &notes, process, actions);
             }
         }
     }
@@ -440,13 +463,12 @@ impl Watcher {
     fn end_round(
         &mut self,
         now: f64,
-        reason: Alarm,
-        question: &Question,
+        round: &Round,
         notes: &Notes,
         process: &mut dyn Process,
         actions: &mut Vec<Action>,
     ) {
-        let about = &question.about;
+        let (reason, about) = (round.reason, &round.collection.question().about);
         let snapshot = Snapshot::new(notes, self.size, about);
         if about.is_empty() {
             let about = snapshot.questions(MOST_QUESTIONS);
@@ -456,29 +478,73 @@ impl Watcher {
             }
         }
         let diagnosis = diagnose(&snapshot, settling_time(notes, self.settings.report_after));
-        let is_over = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
-        if !is_over {
-            // A rank that is awaited may come to its end later, or to a call that does not fit: the
-            // ranks that wait don't alarm again.
-            let is_fine = notes.iter().all(|(_, note)| is_fine(note));
-            let first = (now + FIRST_PAUSE, FIRST_PAUSE);
-            self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
+        let is_deadlock = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
+        let is_over = is_deadlock && (reason == Alarm::Timeout || fails_anyway(notes));
+        if is_over {
+            self.tell(now, reason, notes, &diagnosis, is_over, actions);
+            return;
         }
-        match reason {
-            Alarm::Ending if !is_over => {
-                if self.is_news(notes, about) {
-                    self.due = self.due.max(Some(Alarm::Waiting));
-                }
-            }
+        // A rank that is awaited may come to its end later, or to a call that does not fit: the
+        // ranks that wait don't alarm again.
+        let is_fine = notes.iter().all(|(_, note)| is_fine(note));
+        let first = (now + FIRST_PAUSE, FIRST_PAUSE);
+        self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
+        let begin = round.begin;
+        let mut is_news = self.rule(begin, is_deadlock, notes, &diagnosis, actions);
+        is_news |= match reason {
+            Alarm::Ending => self.is_news(notes, about),
             // The waiting may be over by now.
-            Alarm::Waiting if snapshot.calls().next().is_none() => {}
-            _ => self.tell(reason, notes, &diagnosis, is_over, actions),
+            Alarm::Waiting => snapshot.calls().next().is_some(),
+            Alarm::Interrupted | Alarm::Timeout => true,
+        };
+        match reason {
+            // All ranks note then that they were reported.
+            Alarm::Ending if is_news => self.due = self.due.max(Some(Alarm::Waiting)),
+            _ if is_news => self.tell(now, reason, notes, &diagnosis, is_over, actions),
+            _ => {}
+        }
+        let due = self.verdict.due(self.settings.report_after);
+        if let (Some((when, _)), Some(due)) = (&mut self.next_look, due.filter(|due| *due > now)) {
+            *when = when.min(due);
+        }
+    }
+
+    /// Ends all ranks if nothing has moved since that was announced, or says what has. Gives whether it
+    /// is to be announced.
+    fn rule(
+        &mut self,
+        asked: f64,
+        is_deadlock: bool,
+        notes: &Notes,
+        diagnosis: &Diagnosis,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        if !self.settings.end_deadlocks {
+            return false;
+        }
+        let wait = self.settings.report_after;
+        match self.verdict.consider(asked, notes, &diagnosis.stuck, wait) {
+            Ruling::Wait => false,
+            Ruling::Announce => is_deadlock,
+            Ruling::End => {
+                let why = format!("nothing has moved for {wait} s");
+                let text = ending_text(&why, diagnosis.exit_code);
+                actions.push(Action::Print(format!("mpi4jax: {text}\n")));
+                actions.push(Action::Abort(diagnosis.exit_code));
+                false
+            }
+            Ruling::Withdraw(moved) => {
+                let text = format!("mpi4jax: something moved on {moved}: nothing is ended");
+                actions.push(Action::Print(fit(&[text])));
+                false
+            }
         }
     }
 
     /// Prints the report, and ends all ranks if there is reason to.
     fn tell(
         &mut self,
+        now: f64,
         reason: Alarm,
         notes: &Notes,
         diagnosis: &Diagnosis,
@@ -502,6 +568,12 @@ impl Watcher {
         } else if reason == Alarm::Timeout {
             code = Some(DEADLOCK);
             text += &timeout_text("all ranks", DEADLOCK);
+        } else if !diagnosis.stuck.is_empty() && self.settings.end_deadlocks {
+            self.verdict.announce(now);
+            let wait = self.settings.report_after;
+            text += &format!(
+                "this is a deadlock: ending all ranks in {wait} s unless something moves\n"
+            );
         } else if !diagnosis.stuck.is_empty() {
             text += "this is a deadlock: no rank can go on\n";
         }
@@ -575,6 +647,12 @@ fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
     }
     let sentence = || format!("no rank on {} answers.", join_words(&lost, "or"));
     (!lost.is_empty()).then(|| fit(&[sentence()]))
+}
+
+/// Whether a rank has failed, has ended or was interrupted: the others do not wait for long then.
+fn fails_anyway(notes: &Notes) -> bool {
+    let mut notes = notes.iter();
+    notes.any(|(_, note)| note.is_interrupted || note.end().is_some())
 }
 
 /// Whether a rank gives no reason to look again.
