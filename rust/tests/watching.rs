@@ -270,7 +270,7 @@ fn what_moves_withdraws_the_end() {
     world.set(1, elsewhere(0));
     world.run(500.0);
     let line = "mpi4jax: something moved on ranks 0, 1: nothing is ended";
-    assert_eq!(world.last_lines()[1..], [(107, 0, line)]);
+    assert_eq!(world.last_lines()[1..], [(105, 0, line)]);
     assert_eq!(world.aborted, None);
 }
 
@@ -295,7 +295,7 @@ fn nobody_is_ended_by_less_than_was_proven() {
     world.stopped.push(1);
     world.run(100.0);
     let moved = "mpi4jax: something moved on rank 1: nothing is ended";
-    assert_eq!(world.last_lines()[1..], [(112, 0, moved)]);
+    assert_eq!(world.last_lines()[1..], [(108, 0, moved)]);
     assert_eq!(world.aborted, None);
 }
 
