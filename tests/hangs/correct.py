@@ -109,7 +109,7 @@ class SigEvent(ctypes.Structure):
 
 
 def in_thread_of_c(function: Callable[[], None], seconds: float) -> object:
-    """Call a function later in a thread of the C library's, of which Python does not know until then.
+    """Call a function later, in a thread that Python does not know until then.
 
     Gives what has to be kept for so long.
     """
@@ -128,7 +128,7 @@ def in_thread_of_c(function: Callable[[], None], seconds: float) -> object:
     return callback, event
 
 
-#: Seconds after which a call is reported, where something moves before as long again is over.
+#: Seconds after which a call is reported that a message ends before as long again is over.
 REPORT = 4.0
 
 
@@ -136,15 +136,17 @@ REPORT = 4.0
 def message_of_a_library() -> None:
     """A library in C sends from a thread of its own, of which nobody can know."""
     p = load()
-    kept = None
+    timer: object = None
     if p.rank == 1:
         x = p.np.ones(2, p.np.float32)
-        kept = in_thread_of_c(lambda: p.world.Send(x, 0), 1.5 * REPORT)
+        timer = in_thread_of_c(lambda: p.world.Send(x, 0), 1.5 * REPORT)
         p.mpi.barrier()
     else:
         p.mpi.recv(p.jnp.zeros(2), 1, comm=p.world)
+        # By then, all ranks would have been ended.
+        time.sleep(REPORT)
         p.mpi.barrier()
-    del kept
+    del timer
 
 
 @program(ranks=3)
