@@ -34,8 +34,8 @@ if __name__ == "__main__":
         ("", 3),
         ("coverage run", 3),
         ("debugpy --listen 0", 3),
-        # It says so, and starts the program again, until it is told to quit. In Python 3.11, a
-        # program under it can't spawn.
+        # It says so, and starts the program again, until it is told to quit. In 3.11,
+        # a program under it can't spawn.
         ("pdb -c continue", 0),
     ],
     ids=["python", "coverage", "debugpy", "pdb"],
