@@ -216,14 +216,39 @@ fn a_ticket_is_good_once() {
         arrays.wait(3).0,
         invalid("wait got a request that was waited for before: the hold started at main.py:5")
     );
-    arrays.ticket[1] += 1.0;
-    let of_another = invalid(
-        "wait got a request of another process, or from a program that has ended: only the process \
-         that has started an operation can wait for it",
-    );
-    assert_eq!(arrays.wait(3).0, of_another);
-    arrays.ticket = [0.0; 2];
-    assert_eq!(arrays.wait(3).0, of_another);
+}
+
+/// Fails if another flight is taken for the one that was meant, or if a flight is lost by it.
+#[test]
+fn a_changed_ticket_is_refused() {
+    let _alone = with_nothing_in_flight();
+    let mut arrays = Arrays::new();
+    for _ in 0..2 {
+        let call = on(RANK_0).operand(arrays.operand(&[3]));
+        arrays.start("hold", call);
+    }
+    let [number, seal] = arrays.ticket;
+    let changed = [
+        [0.0, 0.0],
+        [number - 1.0, seal],
+        [number, seal + 1.0],
+        [number + 0.5, seal],
+        [-number, -seal],
+        [2.0 * number, 2.0 * seal],
+        [number, f32::NAN],
+        [f32::INFINITY, f32::INFINITY],
+    ];
+    for [number, seal] in changed {
+        arrays.ticket = [number, seal];
+        let refused = invalid(&format!(
+            "wait got a request that was changed, or is of another process or of a program that \
+             has ended: no operation here gave the ticket [{number}, {seal}]. Requests, also those in \
+             a tree, can be passed on and copied, but not converted or computed with"
+        ));
+        assert_eq!(arrays.wait(3).0, refused);
+    }
+    arrays.ticket = [number, seal];
+    assert_eq!(arrays.wait(3).0, Ok(()));
 }
 
 /// Fails if a rank that waits for a slow receiver is said to wait for what has come.

@@ -295,7 +295,17 @@ batching.primitive_batchers[start_p] = _batch_start
 lower_everywhere(start_p, _lower_start)
 
 
-def _wait_type(*avals: Any, flight: Flight, may_be_zero: bool) -> Any:
+def _wait_type(ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool) -> Any:
+    expected = [TICKET, *forwarded_results(flight, flight.results)]
+    # The ticket of a batch has more axes.
+    shapes = [ticket.shape[-1:], *(x.shape for x in forwarded)]
+    for aval, shape, each in zip((ticket, *forwarded), shapes, expected, strict=True):
+        if (shape, aval.dtype) != (each.shape, each.dtype):
+            raise TypeError(
+                f"wait got a request that was changed: it has {aval.str_short()} where "
+                f"{flight.function} gave {each.str_short()}. Requests, also those in a "
+                "tree, can be passed on and copied, but not converted or computed with"
+            )
     return list(flight.results), {ordered_effect}
 
 

@@ -974,13 +974,79 @@ def test_a_request_is_waited_for_once():
         jax.block_until_ready(mpi4jax.wait(jitted))
 
 
-def test_requests_of_others():
-    request = _shift(jnp.ones(3))
-    (ticket,), structure = jax.tree.flatten(request)
-    for other in (ticket.at[1].add(1), ticket * 0):
-        with pytest.raises(Exception, match="wait got a request of another process"):
-            jax.block_until_ready(mpi4jax.wait(jax.tree.unflatten(structure, [other])))
-    mpi4jax.wait(request)
+def through_bfloat16(x):
+    return x.astype(jnp.bfloat16).astype(x.dtype)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda x: x.astype("float16"),
+            r"it has float16\[2\] where isendrecv gave float32",
+        ),
+        (
+            lambda x: x.astype("float64"),
+            r"it has float64\[2\] where isendrecv gave float32",
+        ),
+        (lambda x: x.astype(int), r"it has int64\[2\] where isendrecv gave float32\[2\]"),
+        (lambda x: jnp.pad(x, (0, 1)), r"it has float32\[3\] where isendrecv gave float32"),
+        (through_bfloat16, r"no operation here gave the ticket \[\d+, \d+\]"),
+        (lambda x: x + 1, "no operation here gave the ticket"),
+        (lambda x: x * 2, "no operation here gave the ticket"),
+        (lambda x: x * 0, r"no operation here gave the ticket \[0, 0\]"),
+        (lambda x: x / 0, r"no operation here gave the ticket \[inf, inf\]"),
+        (
+            lambda x: jnp.where(jnp.arange(2) == 0, x, 7),
+            "no operation here gave the ticket",
+        ),
+    ],
+)
+def test_a_changed_request(transform, change, text):
+    """Fails if it is taken for another one, or if its message is lost by the error."""
+    request = _shift(jnp.ones(3) * RANK)
+    changed = transform(lambda request: jax.tree.map(change, request))(request)
+    with pytest.raises(Exception, match=f"wait got a request that was changed.*{text}"):
+        jax.block_until_ready(transform(mpi4jax.wait)(changed))
+    np.testing.assert_array_equal(mpi4jax.wait(request), [RIGHT] * 3)
+
+
+def test_a_changed_array_of_a_request():
+    """Root has its result of a broadcast from an array in the request."""
+    request = mpi4jax.ibcast(jnp.ones(3), 0, comm=MPI.COMM_SELF)
+    (ticket, x), structure = jax.tree.flatten(request)
+    changed = jax.tree.unflatten(structure, [ticket, x.astype("float32")])
+    text = r"changed: it has float32\[3\] where ibcast gave float64\[3\]"
+    with pytest.raises(TypeError, match=text):
+        mpi4jax.wait(changed)
+    np.testing.assert_array_equal(mpi4jax.wait(request), [1] * 3)
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize(
+    "copy",
+    [
+        jnp.copy,
+        lambda x: x,
+        lambda x: x.astype("float32"),
+        lambda x: jax.device_put(x, jax.devices()[0]),
+        lambda x: jnp.where(True, x, 0),
+        lambda x: jnp.stack([x, x])[1],
+        lambda x: x.astype("int32").astype("float32"),
+    ],
+)
+def test_a_copied_request(transform, copy):
+    request = _shift(jnp.ones(3) * RANK)
+    copied = transform(lambda request: jax.tree.map(copy, request))(request)
+    wait = jax.jit(mpi4jax.wait, donate_argnums=0)
+    np.testing.assert_array_equal(wait(copied), [RIGHT] * 3)
+
+
+def test_a_request_in_numpy():
+    request = jax.device_get(_shift(jnp.ones(3) * RANK))
+    np.testing.assert_array_equal(mpi4jax.wait(request), [RIGHT] * 3)
 
 
 def test_several_requests_in_one_array():

@@ -11,7 +11,7 @@ use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::progress;
-use super::table::{self, Flight};
+use super::table::{self, Flight, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
 use crate::mpi::Abi;
@@ -25,11 +25,6 @@ use crate::ops::messages::exchange::{Elements, Transfer, in_words, messages_of_c
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
-
-/// The value by which a program refers to a flight: its number, and the mark of this process.
-///
-/// Floats, as JAX differentiates these. They are whole numbers, which no conversion changes.
-type Ticket = [f32; 2];
 
 /// An operation that a call is about to start: all that can fail before MPI is called has been done.
 pub struct Departure<'a> {
@@ -64,7 +59,7 @@ impl<'a> Departure<'a> {
         let flight_id = table::keep(self.flight);
         progress::start();
         call.set_flight(flight_id, None);
-        let ticket: Ticket = [flight_id as f32, table::process_mark() as f32];
+        let ticket = table::ticket_of(flight_id);
         call.in_memory(|memory| memory.store(&self.ticket, ticket.as_bytes()))
     }
 }
@@ -85,15 +80,13 @@ fn check_ticket(array: &Buffer) -> Result<()> {
     )))
 }
 
-/// The number and the process of the one ticket that all members of a batch have.
-fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<(u32, u32)> {
+/// The one ticket that all members of a batch have.
+fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<Ticket> {
     check_ticket(array)?;
     let mut tickets: Vec<Ticket> = vec![[0.0; 2]; array.count as usize / 2];
     call.in_memory(|memory| memory.load(array, tickets.as_mut_bytes()))?;
     match tickets[..] {
-        [first @ [flight_id, mark], ..] if tickets.iter().all(|ticket| *ticket == first) => {
-            Ok((flight_id as u32, mark as u32))
-        }
+        [first, ref others @ ..] if others.iter().all(|ticket| *ticket == first) => Ok(first),
         _ => Err(Error::invalid(format!(
             "wait got several requests in one array: it waits for one after the other, as in \
              jax.lax.scan. {MAPPED_CONDITION}"
@@ -204,15 +197,15 @@ pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [ticket] = call.operands()?;
     let results = call.all_results()?;
-    let (flight_id, mark) = read_ticket(call, &ticket)?;
-    if flight_id == 0 && call.int("may_be_zero")? != 0 {
+    let read = read_ticket(call, &ticket)?;
+    if read == [0.0; 2] && call.int("may_be_zero")? != 0 {
         // The derivative of what was started from a constant.
         return results.iter().try_for_each(|result| {
             let zeros = vec![0; measure(result)?.1];
             call.in_memory(|memory| memory.store(result, &zeros))
         });
     }
-    let flight = table::take(flight_id, mark).map_err(|text| {
+    let (flight_id, flight) = table::take(read).map_err(|text| {
         let is_batch = ticket.dims.len() > 1;
         Error::invalid(if is_batch {
             format!("{text}. {MAPPED_CONDITION}")

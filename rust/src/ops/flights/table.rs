@@ -156,15 +156,23 @@ impl Flights {
     }
 }
 
-/// Tells this process from others, and from itself in another run: a float that is no fraction.
-pub fn process_mark() -> u32 {
-    static MARK: OnceLock<u32> = OnceLock::new();
-    *MARK.get_or_init(|| {
+/// The value by which a program refers to a flight: its number, and a seal.
+///
+/// Floats, as JAX differentiates these.
+pub type Ticket = [f32; 2];
+
+/// The ticket of a flight. Other flights, processes and runs have other seals. They are odd and above
+/// 2²³, so that shorter types of floats round them.
+pub fn ticket_of(flight_id: u32) -> Ticket {
+    static RUN: OnceLock<i64> = OnceLock::new();
+    let run = *RUN.get_or_init(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| i64::from(since.subsec_nanos()));
-        let hash = crate::xla::hash([now, i64::from(std::process::id())]);
-        1 + (hash % u64::from(IDS - 1)) as u32
-    })
+        crate::xla::hash([now, i64::from(std::process::id())]) as i64
+    });
+    let hash = crate::xla::hash([run, i64::from(flight_id)]) as u32;
+    let seal = (hash % IDS) | (IDS / 2) | 1;
+    [flight_id as f32, seal as f32]
 }
 
 /// Keeps a flight until it is waited for, and gives its id.
@@ -220,14 +228,16 @@ pub fn take_all() -> Vec<(Flight, String)> {
     flights.collect()
 }
 
-/// Takes out the flight with this id, or says why there is none.
-pub fn take(flight_id: u32, mark: u32) -> Result<Flight, String> {
-    if flight_id == 0 || mark != process_mark() {
-        return Err(
-            "wait got a request of another process, or from a program that has ended: only \
-             the process that has started an operation can wait for it"
-                .to_owned(),
-        );
+/// Takes out the flight with this ticket, and gives its id, or says why there is none.
+pub fn take(ticket: Ticket) -> Result<(u32, Flight), String> {
+    let flight_id = ticket[0] as u32;
+    if ticket != ticket_of(flight_id) {
+        let [number, seal] = ticket;
+        return Err(format!(
+            "wait got a request that was changed, or is of another process or of a program that \
+             has ended: no operation here gave the ticket [{number}, {seal}]. Requests, also those in \
+             a tree, can be passed on and copied, but not converted or computed with"
+        ));
     }
     let mut all = flights();
     let Some(entry) = all.remove(flight_id) else {
@@ -237,8 +247,9 @@ pub fn take(flight_id: u32, mark: u32) -> Result<Flight, String> {
         ));
     };
     drop(all);
-    lock(&entry.flight)
-        .take()
+    let flight = lock(&entry.flight).take();
+    flight
+        .map(|flight| (flight_id, flight))
         .ok_or_else(|| "wait got a request that is being waited for".to_owned())
 }
 
