@@ -256,14 +256,20 @@ def give_up_trace(reason: str) -> None:
 def stop_trace() -> tuple[int, int] | None:
     """End the trace. Give how many calls are in the file, and how many are missing."""
 
-def shift_times(
-    times: list[int], comparisons: list[tuple[int, int, int]], have_same_boot: bool
-) -> list[int]:
-    """Give times of this process's clock as times of rank 0's, in nanoseconds.
+CALL_FIELDS: list[tuple[str, str]]
+"""The fields of a call in a file, each with NumPy's name for its type."""
 
-    A comparison of the two clocks is the time of this process's, by how much it was ahead,
-    and by how much that may be wrong. `have_same_boot` says whether the processes run on
-    one system.
+def read_calls(
+    path: str | os.PathLike[str],
+    begin: int,
+    comparisons: list[tuple[int, int, int]],
+    have_same_boot: bool,
+) -> bytes:
+    """Give the calls in a file that began at this time or later and are over.
+
+    They have the times of rank 0's clock, in nanoseconds. A comparison of the two clocks is
+    the time of this process's, by how much it was ahead, and by how much that may be wrong.
+    `have_same_boot` says whether the processes run on one system.
     """
 
 def collective_pattern(

@@ -198,7 +198,7 @@ fn arrays_are_held() {
 #[test]
 fn a_ticket_is_good_once() {
     let _alone = with_nothing_in_flight();
-    let mut arrays = Arrays::new();
+    let arrays = Arrays::new();
     let held = |arrays: &Arrays| {
         let call = on(RANK_0).operand(arrays.operand(&[3]));
         arrays.start("hold", call);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use _core::timeline;
-use _core::trace::Entry;
+use _core::trace::{Entry, SIZE};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "common/random.rs"]
@@ -110,12 +110,15 @@ fn what_is_wrong_is_said_with_its_place() {
         change(&mut entries[2]);
         calls(&entries)
     };
+    let mut of_others = calls(&good);
+    of_others[8..16].copy_from_slice(&(SIZE as u64).to_ne_bytes());
+    for bytes in [b"something else, of some length".to_vec(), of_others] {
+        fs::write(&calls_path, bytes).unwrap();
+        let reason = "is not a file of this version of mpi4jax";
+        let text = format!("{}: {reason}", calls_path.display());
+        assert_eq!(merge(&folder).unwrap_err(), text);
+    }
     for (bytes, offset, reason) in [
-        (
-            b"something else, of some length".to_vec(),
-            0,
-            "is not a file of this version of mpi4jax",
-        ),
         (with(&|call| call.operation = 99), 192, "operation 99 of 6"),
         (
             with(&|call| call.end = 1),

@@ -5,15 +5,14 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use _core::recorder;
-use _core::trace::{self, Entry, MAGIC, NONE};
-use zerocopy::FromBytes;
+use _core::trace::{self, Entry, NONE};
 
 mod common;
 use common::recorder::*;
@@ -24,16 +23,8 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// The entries of a file.
-fn read(path: &PathBuf) -> Vec<Entry> {
-    let bytes = fs::read(path).unwrap();
-    let (header, entries) = bytes.split_at(16);
-    assert_eq!(header[..8], MAGIC);
-    assert_eq!(header[8..], (size_of::<Entry>() as u64).to_ne_bytes());
-    assert_eq!(size_of::<Entry>(), 88);
-    entries
-        .chunks_exact(size_of::<Entry>())
-        .map(|entry| Entry::read_from_bytes(entry).unwrap())
-        .collect()
+fn read(path: &Path) -> Vec<Entry> {
+    trace::read(path, 0, usize::from(u16::MAX)).unwrap()
 }
 
 fn entries(path: &PathBuf) -> Vec<Entry> {
@@ -221,7 +212,7 @@ fn a_disk_that_hangs() {
 fn a_disk_that_is_full() {
     let _alone = alone();
     // A device that takes nothing.
-    assert!(trace::start(std::path::Path::new("/dev/full"), names()).is_err());
+    assert!(trace::start(Path::new("/dev/full"), names()).is_err());
     assert!(trace::stop().is_none());
     let path = file("full");
     trace::start(&path, names()).unwrap();

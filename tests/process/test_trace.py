@@ -11,9 +11,9 @@ import processes
 import pytest
 import timelines
 
+from mpi4jax import _core
 from mpi4jax.__main__ import main
-from mpi4jax._internal.traces import reader
-from mpi4jax._internal.traces.reader import NONE
+from mpi4jax._internal.traces.reader import ENTRY, NONE
 
 PROGRAM = """
     import time
@@ -513,7 +513,7 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0, run="a"):
     ]
     text = "\n".join(map(json.dumps, lines)) + '\n{"cut o'
     (folder / f"rank-{rank}.json").write_text(text)
-    entries = np.zeros(len(calls), reader.ENTRY)
+    entries = np.zeros(len(calls), ENTRY)
     for name in ("op", "root", "dest", "source", "send_tag", "recv_tag"):
         entries[name] = NONE
     entries["communicator"] = 5 + rank
@@ -522,8 +522,11 @@ def write(folder, rank, clocks, calls, boot="here", size=2, lost=0, run="a"):
         for name, value in {**call, "operation": operation}.items():
             if name != "name":
                 entry[name] = value
-    header = reader.MAGIC + reader.ENTRY.itemsize.to_bytes(8, "little")
-    (folder / f"rank-{rank}.calls").write_bytes(header + entries.tobytes() + b"cut off")
+    file = folder / f"rank-{rank}.calls"
+    _core.start_trace(file, OPERATIONS, 1)  # writes the header
+    _core.stop_trace()
+    with open(file, "ab") as calls_file:
+        calls_file.write(entries.tobytes() + b"cut off")
 
 
 def call(name, begin, end, **fields):
@@ -593,6 +596,20 @@ def arrows(events):
 def times(arrows):
     """When arrows begin and end, in nanoseconds."""
     return sorted(tuple(round(e["ts"] * 1000) for e in ends) for ends in arrows)
+
+
+def test_a_trace_of_another_version(tmp_path, capsys):
+    """The hash of the fields in its header is another one, or was the size of them all."""
+    write(tmp_path, 0, [(0, 0, 0)], [call("allreduce", 5, 6)], size=1)
+    file = tmp_path / "rank-0.calls"
+    content = file.read_bytes()
+    assert content[8:16] != (size := ENTRY.itemsize.to_bytes(8, "little"))
+    file.write_bytes(content[:8] + size + content[16:])
+    output = tmp_path / "timeline"
+    assert main(["trace", str(tmp_path), "-o", str(output)]) == 1
+    error = f"{file}: is not a file of this version of mpi4jax"
+    assert "".join(capsys.readouterr().err.split()) == error.replace(" ", "")
+    assert not output.exists()
 
 
 def test_messages_by_tag(tmp_path):

@@ -21,7 +21,7 @@ from ..mpi import binding, handles
 from ..watch.late_ranks import collective_section
 from ..xla.flush import flush
 from . import writer
-from .reader import ENTRY, Array, array_sizes, envelopes_by_site, identify, read_calls
+from .reader import ENTRY, Array, array_sizes, envelopes_by_site, identify
 from .report import Result, Row, text_of
 from .waiting import wait_for_messages, wait_in_collectives
 
@@ -97,15 +97,11 @@ class Recording:
 
     def _read_calls(self) -> Array:
         """The calls of this process that are over, with the times of rank 0's clock."""
-        chunks = [chunk[chunk["begin"] >= self._begin] for chunk in read_calls(self._path)]
-        calls = np.concatenate([np.zeros(0, ENTRY), *chunks])
-        calls = calls[calls["end"] != 0]
+        calls = _core.read_calls(
+            self._path, self._begin, self._clock_comparisons, self._has_boot_of_root
+        )
         self._clean()
-        for event in ("begin", "end"):
-            calls[event] = _core.shift_times(
-                calls[event].tolist(), self._clock_comparisons, self._has_boot_of_root
-            )
-        return calls
+        return np.frombuffer(calls, ENTRY)
 
     def abandon(self) -> None:
         """End it without the other processes."""

@@ -1,9 +1,8 @@
-"""Reading the calls that the core writes, with their arrays, messages and communicators."""
+"""The calls that the core writes: their arrays, messages and communicators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,45 +15,10 @@ from ..xla.call_sites import Envelopes
 
 Array = np.ndarray[Any, Any]
 
-#: How the core writes a call: `Entry` in `rust/src/trace.rs`.
-ENTRY = np.dtype(
-    [
-        ("begin", "u8"),
-        ("end", "u8"),
-        ("call_site", "i8"),
-        ("sent", "i8"),
-        ("received", "i8"),
-        ("sequence", "u8"),
-        ("in_flight", "u8"),
-        ("communicator", "i4"),
-        ("op", "i4"),
-        ("root", "i4"),
-        ("dest", "i4"),
-        ("source", "i4"),
-        ("send_tag", "i4"),
-        ("recv_tag", "i4"),
-        ("sent_type", "u1"),
-        ("received_type", "u1"),
-        ("operation", "u2"),
-    ]
-)
-MAGIC = b"mpi4jax1"
+#: A call as the core writes it: `Entry` in `rust/src/trace/entry.rs`.
+ENTRY = np.dtype(_core.CALL_FIELDS)
 #: Stands for what an operation does not have.
 NONE = -(2**31)
-#: So many calls are in memory at a time.
-_CHUNK = 1 << 14
-
-
-def read_calls(path: Path) -> Iterator[Array]:
-    """The calls in a file of the core's, in arrays of :data:`ENTRY`."""
-    with open(path, "rb") as file:
-        header = file.read(len(MAGIC) + 8)
-        if header != MAGIC + ENTRY.itemsize.to_bytes(8, "little"):
-            raise ValueError(f"{path} is not a file of this version of mpi4jax")
-        while chunk := file.read(_CHUNK * ENTRY.itemsize):
-            # The last call of a process that was killed may be incomplete.
-            count = len(chunk) // ENTRY.itemsize
-            yield np.frombuffer(chunk, ENTRY, count).copy()
 
 
 class CommunicatorInfo(NamedTuple):

@@ -29,7 +29,7 @@ mod _core {
     use pyo3::types::PyTuple;
 
     use crate::mpi::PredefinedOp;
-    use crate::{diagnosis, ops, trampoline};
+    use crate::{diagnosis, ops, trace, trampoline};
 
     #[pymodule_export]
     use super::binding::{give_way, load, registry, status_ignore};
@@ -61,7 +61,7 @@ mod _core {
 
     #[pymodule_export]
     use super::traces::{
-        collective_pattern, flush_trace, give_up_trace, match_messages, shift_times, start_trace,
+        collective_pattern, flush_trace, give_up_trace, match_messages, read_calls, start_trace,
         stop_trace, write_timeline,
     };
 
@@ -77,6 +77,7 @@ mod _core {
         let operators = PredefinedOp::ALL.iter().map(|op| op.name());
         module.add("OPERATORS", PyTuple::new(py, operators)?)?;
         module.add("NONBLOCKING", PyTuple::new(py, ops::nonblocking_names())?)?;
+        module.add("CALL_FIELDS", trace::fields())?;
         module.add("DEADLOCK", diagnosis::DEADLOCK)?;
         module.add("JAX_HANDLES", PyTuple::new(py, trampoline::HANDLES)?)
     }

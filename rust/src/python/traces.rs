@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use zerocopy::IntoBytes;
 
 use crate::timeline::{Clocks, Comparison, Pattern};
 use crate::{recorder, timeline, trace};
@@ -53,18 +55,22 @@ pub fn write_timeline(
         .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The times of a process's clock as times of rank 0's, in nanoseconds. A comparison of the two is the
-/// time on the process's clock, by how much it was ahead, and the error of that.
+/// The entries of the calls in a file that began at this time or later and are over, with the times of
+/// rank 0's clock. A comparison of the two clocks is the time on the process's own, by how much it was
+/// ahead, and the error of that.
 #[pyfunction]
-pub fn shift_times(
-    times: Vec<u64>,
+pub fn read_calls(
+    py: Python<'_>,
+    path: PathBuf,
+    begin: u64,
     comparisons: Vec<(i64, i64, i64)>,
     have_same_boot: bool,
-) -> Vec<i64> {
+) -> PyResult<Bound<'_, PyBytes>> {
     let comparisons = comparisons.into_iter();
     let comparisons = comparisons.map(|(at, offset, error)| Comparison { at, offset, error });
     let clocks = Clocks::new(comparisons.collect(), have_same_boot);
-    times.into_iter().map(|time| clocks.shifted(time)).collect()
+    let calls = py.detach(|| timeline::read_calls(&path, begin, &clocks))?;
+    Ok(PyBytes::new(py, calls.as_bytes()))
 }
 
 /// Which processes send to which in a collective operation.

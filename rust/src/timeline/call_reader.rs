@@ -1,17 +1,14 @@
 //! Reading the calls of a process.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use zerocopy::FromBytes;
-
-use super::clocks::MOST_NANOSECONDS;
+use super::clocks::{Clocks, MOST_NANOSECONDS};
 use super::error::Error;
 use super::run::{Facts, Process};
-use crate::trace::{self, Entry, HEADER, SIZE};
+use crate::trace::{self, Entry, SIZE};
 
 /// A call, with the times of rank 0's clock.
 #[derive(Debug, Clone, Copy)]
@@ -109,45 +106,31 @@ impl<'a> CallReader<'a> {
     }
 
     fn read(&mut self) -> Result<(), Error> {
-        let read = self.bytes().map_err(|error| Error::of(&self.path, error))?;
-        let Some(bytes) = read else {
-            self.is_over = true;
-            return Ok(());
-        };
-        let body = if self.shown == 0 {
-            let Some(body) = bytes.strip_prefix(&trace::header()) else {
-                let reason = "is not a file of this version of mpi4jax";
-                return Err(Error::at(&self.path, 0, reason));
-            };
-            body
-        } else {
-            &bytes[..]
-        };
-        // Of a process that was killed, the last entry may be incomplete.
-        let entries = body.chunks_exact(SIZE);
-        self.entries
-            .extend(entries.filter_map(|entry| Entry::read_from_bytes(entry).ok()));
+        let entries = trace::read(&self.path, self.shown, self.capacity);
+        self.entries = entries
+            .map_err(|error| Error::of(&self.path, error))?
+            .into();
         self.is_over = self.entries.is_empty();
         Ok(())
     }
+}
 
-    /// The next bytes of the file. It may not exist, as a process may be killed before its first
-    /// call.
-    fn bytes(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let (start, header) = match self.shown {
-            0 => (0, HEADER),
-            shown => (trace::offset(shown), 0),
-        };
-        file.seek(SeekFrom::Start(start))?;
-        let mut bytes = Vec::new();
-        let limit = header + self.capacity * SIZE;
-        file.take(limit as u64).read_to_end(&mut bytes)?;
-        // The process was killed before it wrote anything.
-        Ok((start != 0 || !bytes.is_empty()).then_some(bytes))
+/// The calls in a file that began at this time or later and are over, with the times of rank 0's clock.
+pub fn read_calls(path: &Path, begin: u64, clocks: &Clocks) -> io::Result<Vec<Entry>> {
+    /// So many are read at a time.
+    const CHUNK: usize = 1 << 14;
+    let (mut calls, mut shown) = (Vec::new(), 0);
+    loop {
+        let entries = trace::read(path, shown, CHUNK)?;
+        if entries.is_empty() {
+            return Ok(calls);
+        }
+        shown += entries.len() as u64;
+        let wanted = |entry: &Entry| entry.begin >= begin && entry.end != 0;
+        calls.extend(entries.into_iter().filter(wanted).map(|entry| Entry {
+            begin: clocks.shifted(entry.begin) as u64,
+            end: clocks.shifted(entry.end) as u64,
+            ..entry
+        }));
     }
 }

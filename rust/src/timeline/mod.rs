@@ -21,6 +21,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+pub use call_reader::read_calls;
 use call_reader::{CallReader, TimedCall};
 pub use clocks::{Clocks, Comparison};
 use drawing::Drawing;

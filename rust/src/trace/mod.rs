@@ -1,11 +1,13 @@
 //! All calls of this process, written to a file while it runs.
 //!
 //! A thread of our own reads the records and writes them, some milliseconds later. It never takes
-//! Python's lock, and what it holds in memory is no more than the ring. The file has a header of
-//! two words, [`MAGIC`] and the size of an [`Entry`], and then one entry for each call, in the order
-//! in which they began. A long call is written before it is over, and completed in its place.
+//! Python's lock, and what it holds in memory is no more than the ring. The file has a header, and
+//! then an [`Entry`] for each call, in the order in which they began. A long call is written before it
+//! is over, and completed in its place.
 //!
 //! If the file can't be written any more, say as the disk is full, the program runs on without it.
+
+mod entry;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,75 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::IntoBytes;
 
+pub use self::entry::{Entry, NONE, SIZE, fields, header, offset, read};
 use crate::lock::lock;
 use crate::log::print_error;
 use crate::recorder::{self, Array, Reader, Record, os_thread};
-
-/// The first eight bytes of a file: what it is, and the version of its format.
-pub const MAGIC: [u8; 8] = *b"mpi4jax1";
-
-/// Stands for an attribute that an operation does not have.
-pub const NONE: i32 = i32::MIN;
-
-/// A call, in the machine's byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, Immutable, IntoBytes)]
-#[repr(C)]
-pub struct Entry {
-    /// When the call began, in nanoseconds of the monotonic clock.
-    pub begin: u64,
-    /// When it returned, or 0.
-    pub end: u64,
-    /// Which call of which program it is.
-    pub call_site: i64,
-    /// The number of elements sent.
-    pub sent: i64,
-    /// The number of elements received.
-    pub received: i64,
-    /// The position among the collective calls on the communicator, or 0.
-    pub sequence: u64,
-    /// The number of the operation in flight that the call has started, or waits for, or 0.
-    pub in_flight: u64,
-    /// The number of the communicator.
-    pub communicator: i32,
-    /// The number of the operator.
-    pub op: i32,
-    /// The root.
-    pub root: i32,
-    /// The rank that a message is sent to.
-    pub dest: i32,
-    /// The rank that a message is received from.
-    pub source: i32,
-    /// The tag of what is sent.
-    pub send_tag: i32,
-    /// The tag of what is received.
-    pub recv_tag: i32,
-    /// XLA's number for the data type that is sent, or 0.
-    pub sent_type: u8,
-    /// XLA's number for the data type that is received, or 0.
-    pub received_type: u8,
-    /// The index of the operation in the list of them.
-    pub operation: u16,
-}
-
-/// The size of an entry.
-pub const SIZE: usize = size_of::<Entry>();
-/// The size of the header, before the entries.
-pub const HEADER: usize = 16;
-
-/// The header of a file.
-pub fn header() -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[..8].copy_from_slice(&MAGIC);
-    header[8..].copy_from_slice(&(SIZE as u64).to_ne_bytes());
-    header
-}
-
-/// The offset of an entry in the file.
-pub fn offset(index: u64) -> u64 {
-    HEADER as u64 + index * SIZE as u64
-}
 
 impl Entry {
     /// The entry of a call, if it is one of these operations.
@@ -250,7 +189,7 @@ impl Trace {
         };
         // A part of the last calls may be in the file.
         if let Ok(facts) = file.metadata() {
-            self.written = facts.len().saturating_sub(HEADER as u64) / SIZE as u64;
+            self.written = facts.len().saturating_sub(offset(0)) / SIZE as u64;
             let _ = file.set_len(offset(self.written));
         }
         explain(reason);
