@@ -227,27 +227,27 @@ fn a_changed_ticket_is_refused() {
         let call = on(RANK_0).operand(arrays.operand(&[3]));
         arrays.start("hold", call);
     }
-    let [number, seal] = arrays.ticket;
+    let [id, seal] = arrays.ticket;
     let changed = [
         [0.0, 0.0],
-        [number - 1.0, seal],
-        [number, seal + 1.0],
-        [number + 0.5, seal],
-        [-number, -seal],
-        [2.0 * number, 2.0 * seal],
-        [number, f32::NAN],
+        [id - 1.0, seal],
+        [id, seal + 1.0],
+        [id + 0.5, seal],
+        [-id, -seal],
+        [2.0 * id, 2.0 * seal],
+        [id, f32::NAN],
         [f32::INFINITY, f32::INFINITY],
     ];
-    for [number, seal] in changed {
-        arrays.ticket = [number, seal];
+    for [id, seal] in changed {
+        arrays.ticket = [id, seal];
         let refused = invalid(&format!(
             "wait got a request that was changed, or is of another process or of a program that \
-             has ended: no operation here gave the ticket [{number}, {seal}]. Requests, also those in \
+             has ended: no operation here gave the ticket [{id}, {seal}]. Requests, also those in \
              a tree, can be passed on and copied, but not converted or computed with"
         ));
         assert_eq!(arrays.wait(3).0, refused);
     }
-    arrays.ticket = [number, seal];
+    arrays.ticket = [id, seal];
     assert_eq!(arrays.wait(3).0, Ok(()));
 }
 

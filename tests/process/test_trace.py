@@ -603,7 +603,8 @@ def test_a_trace_of_another_version(tmp_path, capsys):
     write(tmp_path, 0, [(0, 0, 0)], [call("allreduce", 5, 6)], size=1)
     file = tmp_path / "rank-0.calls"
     content = file.read_bytes()
-    assert content[8:16] != (size := ENTRY.itemsize.to_bytes(8, "little"))
+    size = ENTRY.itemsize.to_bytes(8, "little")
+    assert content[8:16] != size
     file.write_bytes(content[:8] + size + content[16:])
     output = tmp_path / "timeline"
     assert main(["trace", str(tmp_path), "-o", str(output)]) == 1

@@ -232,10 +232,10 @@ pub fn take_all() -> Vec<(Flight, String)> {
 pub fn take(ticket: Ticket) -> Result<(u32, Flight), String> {
     let flight_id = ticket[0] as u32;
     if ticket != ticket_of(flight_id) {
-        let [number, seal] = ticket;
+        let [id, seal] = ticket;
         return Err(format!(
             "wait got a request that was changed, or is of another process or of a program that \
-             has ended: no operation here gave the ticket [{number}, {seal}]. Requests, also those in \
+             has ended: no operation here gave the ticket [{id}, {seal}]. Requests, also those in \
              a tree, can be passed on and copied, but not converted or computed with"
         ));
     }
