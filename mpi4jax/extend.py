@@ -73,7 +73,7 @@ def get_token(ctx: Any) -> Any:
         ctx: The context that JAX passes to the rule.
 
     """
-    return jax_compat.get_token(ctx, ordered_effect)
+    return effects.get_ordered_token(ctx)
 
 
 def set_token(ctx: Any, token: Any) -> None:

@@ -18,17 +18,19 @@ from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
 from ..xla.jax_compat import (
     GPU_PLATFORMS,
-    LoweredProgram,
     Primitive,
     ShapedArray,
-    calls_with,
     convert,
-    forbid_aliasing,
-    has_aliases,
     is_undonated_argument,
     lower_with,
-    on_lowering,
     register_lowering,
+)
+from ..xla.programs import (
+    LoweredProgram,
+    calls_with,
+    forbid_aliasing,
+    has_aliases,
+    on_lowering,
 )
 from ._declaration import Declaration
 

@@ -22,14 +22,8 @@ from typing import Any, NamedTuple, cast
 import mpi4jax
 from mpi4jax import _core
 
-from .jax_compat import (
-    LoweredProgram,
-    is_user_file,
-    map_call_attribute,
-    operation_of_module,
-    program_text,
-    traceback_of,
-)
+from .jax_compat import is_user_file, operation_of_module, traceback_of
+from .programs import LoweredProgram, map_call_attribute, program_text
 
 #: The attribute with the site of a call.
 CALL_SITE = "call_site"

@@ -13,24 +13,35 @@ then called JAX's way.
 
 from __future__ import annotations
 
+import threading
+import warnings
 from typing import Any
 
+import jax
+import numpy as np
+
+from . import programs
 from .effects import ordered_effect
 from .jax_compat import (
     ALIAS,
-    CompiledProgram,
-    LoweredProgram,
+    Primitive,
     devices_in_use,
+    get_token,
     hlo,
     ir,
-    on_compilation,
-    on_lowering,
+    register_lowering,
+    set_token,
+    without_mesh,
 )
+from .private_names import LOWERED
+from .programs import CompiledProgram, LoweredProgram
 
 
 def _drop_token(program: LoweredProgram) -> None:
+    global _dropped
     if (
-        program.ordered_effects != [ordered_effect]
+        _is_off
+        or program.ordered_effects != [ordered_effect]
         # The programs of several devices are ordered by nothing but JAX's token. Beside a
         # GPU there is a CPU, unless JAX_PLATFORMS leaves it out.
         or len(devices_in_use()) != 1
@@ -42,6 +53,7 @@ def _drop_token(program: LoweredProgram) -> None:
         dropped = _make_token_inside(program.module)
     if dropped:
         program.ordered_effects.clear()
+        _dropped += 1
 
 
 def _make_token_inside(module: ir.Module) -> bool:
@@ -100,9 +112,77 @@ def _call_in_python(program: CompiledProgram) -> None:
         program.unordered_effects.append(ordered_effect)
 
 
-on_compilation(_call_in_python)
+programs.on_compilation(_call_in_python)
+
+_lock = threading.Lock()
+_is_tried = _is_off = False
+#: How many programs have lost their token.
+_dropped = 0
 
 
 def enable() -> None:
     """Have all programs that are lowered from now on called without JAX's token."""
-    on_lowering(_drop_token)
+    programs.on_lowering(_drop_token)
+    programs.before_lowering(try_once)
+
+
+def try_once() -> None:
+    """Leave all programs alone, and say so, if this fails with a first one of our own.
+
+    A JAX that announces no programs, or has another list of tokens than the one that is
+    emptied here, is noticed before a program of the user's is changed.
+    """
+    global _is_tried, _is_off
+    with _lock:
+        if _is_tried or len(devices_in_use()) != 1:
+            return
+        _is_tried = True
+        why = _why_it_fails()
+        _is_off = why is not None
+    if why is not None:
+        # It knows launchers, and imports nothing that imports this.
+        from mpi4jax._commands import launcher
+
+        if launcher.is_first():
+            warnings.warn(
+                "calls of jitted functions with operations of mpi4jax take about 30 times "
+                f"as long as they could, as JAX passes them a token: {why}",
+                stacklevel=2,
+            )
+
+
+def _why_it_fails() -> str | None:
+    before = _dropped
+    try:
+        # Whatever the user's program is traced or run with.
+        with (
+            without_mesh(),
+            jax.disable_jit(False),
+            jax.ensure_compile_time_eval(),
+            jax.transfer_guard("allow"),
+        ):
+            jax.block_until_ready(jax.jit(_nothing_p.bind)(np.zeros((), bool)))
+    except Exception as error:
+        return f"without it, JAX {jax.__version__} raises {type(error).__name__}: {error}"
+    if _dropped > before:
+        return None
+    form = f"JAX {jax.__version__} has it in an unknown form"
+    return programs.why_unseen(LOWERED) or form
+
+
+def lacks() -> list[str]:
+    """A sentence for each announcement that JAX lacks, once a program was tried."""
+    return programs.lacks() if _is_tried else []
+
+
+#: An operation that calls nothing, and gives its operand.
+_nothing_p = Primitive("mpi4jax_nothing")
+_nothing_p.def_effectful_abstract_eval(lambda x: (x, {ordered_effect}))
+
+
+def _lower_nothing(ctx: Any, x: Any) -> list[Any]:
+    set_token(ctx, ordered_effect, get_token(ctx, ordered_effect))
+    return [x]
+
+
+register_lowering(_nothing_p, _lower_nothing)

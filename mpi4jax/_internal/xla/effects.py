@@ -33,6 +33,7 @@ from .jax_compat import (
     register_effect_type,
     set_token,
 )
+from .programs import listen
 
 
 def custom_call_target(handler: str) -> str:
@@ -66,6 +67,12 @@ class OrderedMPIEffect(Effect):
 
 
 ordered_effect = register_effect_type(OrderedMPIEffect, is_ordered=True)
+
+
+def get_ordered_token(ctx: Any) -> Any:
+    """The XLA token of the calls so far. `ctx` is what JAX hands to a lowering rule."""
+    listen(ctx)
+    return get_token(ctx, ordered_effect)
 
 
 #: The type of the data that chains calls on GPUs.
@@ -104,7 +111,7 @@ def lower_in_order(
     is_on_gpu = is_for_gpus(ctx)
     has_byte = is_on_gpu and takes_byte
     has_barriers = is_on_gpu and (CALLS_ON_SLICES_ARE_REPEATED or not takes_slices)
-    token = get_token(ctx, ordered_effect)
+    token = get_ordered_token(ctx)
     aval, order = (BYTE, _byte_of(ctx, token)) if has_byte else (abstract_token, token)
     rule = ffi_lowering(target, has_side_effect=True, operand_output_aliases=aliases)
     ordered = ctx.replace(

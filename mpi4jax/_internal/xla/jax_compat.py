@@ -1,8 +1,8 @@
-"""The names of JAX that are not public, and what differs between its versions.
+"""What is not public in JAX, and what differs between its versions.
 
-Nothing else in this package imports from `jax._src` or asks for JAX's version. By subject:
-versions and their bugs, effects and primitives, lowering, programs, devices, and how JAX
-waits. Each branch names the versions that need it.
+Nothing else in this package but `programs.py` uses the names in `private_names.py`, or asks
+for JAX's version. By subject: versions and their bugs, effects and primitives, lowering,
+devices, and how JAX waits. Each branch names the versions that need it.
 """
 
 from __future__ import annotations
@@ -16,58 +16,50 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
-
-# jax.extend has Primitive and Token, too, but takes as long to import as all of mpi4jax.
-from jax._src import (
-    compilation_cache,
-    config,
-    core,
-    dispatch,
-    mesh,
-    source_info_util,
-    xla_bridge,
-)
-from jax._src.clusters import ClusterEnv
-from jax._src.core import Literal as Literal
-from jax._src.core import Primitive as Primitive
-from jax._src.core import Token as Token
 from jax._src.core import abstract_token as abstract_token
-from jax._src.core import trace_state_clean as trace_state_clean
-from jax._src.dispatch import apply_primitive as apply_primitive
-from jax._src.effects import Effect as Effect
-from jax._src.effects import (
-    control_flow_allowed_effects,
-    custom_derivatives_allowed_effects,
-    lowerable_effects,
-    ordered_effects,
-    remat_allowed_effects,
-)
-from jax._src.interpreters import ad as ad
-from jax._src.interpreters import batching as batching
-from jax._src.interpreters import mlir, pxla
-from jax._src.interpreters.mlir import ir_constant as ir_constant
-from jax._src.interpreters.mlir import token_type as token_type
+from jax._src.effects import lowerable_effects, ordered_effects
 from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
-from jax._src.state.types import AbstractRef
-from jax._src.xla_bridge import backends_are_initialized as backends_are_initialized
 from jax.core import ShapedArray as ShapedArray
 from jax.core import Tracer as Tracer
 from jax.ffi import ffi_lowering as ffi_lowering
 from jax.ffi import register_ffi_target as register_ffi_target
+from jax.interpreters import ad as ad
+from jax.interpreters import batching as batching
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir_constant as ir_constant
 
 from ..environment import flag
 from ..versions import versiontuple
+from .private_names import (
+    COMPILING,
+    LATEST_TESTED_JAX,
+    SHUTTING_DOWN,
+    WAITING,
+    essential,
+    lacks,
+    optional,
+    paths_of,
+    require,
+)
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from jax._src.core import Literal as Literal
+    from jax._src.core import Primitive as Primitive
+    from jax._src.core import Token as Token
+    from jax._src.effects import Effect as Effect
+else:
+    Literal, Primitive, Token = (
+        essential(f"jax._src.core:{name}") for name in ("Literal", "Primitive", "Token")
+    )
+    Effect = essential("jax._src.effects:Effect")
 
 # Versions, and their bugs.
 
-LATEST_TESTED_JAX = "0.12.0"
 _JAXLIB_VERSION = versiontuple(jaxlib.__version__)
 
 
@@ -77,10 +69,16 @@ def check_jax_version() -> None:
     if flag(name):
         return
     if versiontuple(jax.__version__) > versiontuple(LATEST_TESTED_JAX):
+        lacking = (
+            "It lacks something that mpi4jax uses: `python -m mpi4jax doctor` says what is "
+            "slower or off.\n"
+            if lacks()
+            else ""
+        )
         warnings.warn(
             f"\nThis release of mpi4jax was tested with JAX up to {LATEST_TESTED_JAX}, "
-            f"but you have {jax.__version__}. Should you run into problems, use the "
-            f"tested JAX:\n\n"
+            f"but you have {jax.__version__}. {lacking}Should you run into problems, use "
+            f"the tested JAX:\n\n"
             f"    $ pip install jax=={LATEST_TESTED_JAX}\n\n"
             f"or a newer mpi4jax:\n\n"
             f"    $ pip install -U mpi4jax\n\n"
@@ -106,8 +104,10 @@ def avoid_broken_cache() -> None:
             stacklevel=2,
         )
     settings.update("jax_enable_compilation_cache", False)
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
     # JAX looks once, and may have done so for a program from before.
-    compilation_cache.reset_cache()
+    reset_cache()
 
 
 #: Whether XLA for GPUs makes a call twice whose operand or result is a contiguous slice: it
@@ -134,12 +134,13 @@ def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effe
     """Make an effect of a type, and tell JAX that it may appear everywhere."""
     for types in (
         lowerable_effects,
-        control_flow_allowed_effects,
-        custom_derivatives_allowed_effects,
-        remat_allowed_effects,
-        *((ordered_effects,) if is_ordered else ()),
+        optional("jax._src.effects:control_flow_allowed_effects"),
+        optional("jax._src.effects:custom_derivatives_allowed_effects"),
+        optional("jax._src.effects:remat_allowed_effects"),
+        ordered_effects if is_ordered else None,
     ):
-        types.add_type(effect_type)
+        if types is not None:
+            types.add_type(effect_type)
     return effect_type()
 
 
@@ -150,15 +151,11 @@ def is_ordered(effect: Effect) -> bool:
 
 def is_ref(aval: Any) -> bool:
     """Whether a type is that of a ref, which can be read and written."""
-    return isinstance(aval, AbstractRef)
+    return isinstance(aval, require("jax._src.state.types:AbstractRef"))
 
 
 # The axes of a `shard_map` over which a value varies are a part of its type.
-# JAX < 0.8 or so has another name for what makes operands vary alike.
-_is_reshard = hasattr(core, "auto_insert_reshard")
-_vary_alike = getattr(
-    core, "auto_insert_reshard" if _is_reshard else "standard_insert_pvary"
-)
+_vary_alike = optional("jax._src.core:auto_insert_reshard")
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:
@@ -176,7 +173,7 @@ class VaryingPrimitive(Primitive):
     """
 
     def bind(self, *operands: Any, **params: Any) -> Any:
-        if len(operands) > 1:
+        if len(operands) > 1 and _vary_alike is not None:
             operands = tuple(_vary_alike(*operands))
         return super().bind(*operands, **params)
 
@@ -214,6 +211,31 @@ def _varying_like(avals: Sequence[Any], result: ShapedArray) -> ShapedArray:
     return varying
 
 
+#: Whether calls are made here and now, and not traced.
+trace_state_clean: Callable[[], bool] = essential("jax._src.core:trace_state_clean")
+if trace_state_clean.__name__ == "get_opaque_trace_state":
+    _trace_state: Any = trace_state_clean
+    _outside = _trace_state()
+
+    def trace_state_clean() -> bool:
+        return bool(_trace_state() == _outside)
+
+
+@functools.cache
+def _program_of(primitive: Primitive, params: frozenset[tuple[str, Any]]) -> Any:
+    def run(*operands: Any) -> Any:
+        return primitive.bind(*operands, **dict(params))
+
+    run.__name__ = run.__qualname__ = primitive.name  # for profiles
+    return jax.jit(run)
+
+
+def apply_primitive(primitive: Primitive, *operands: Any, **params: Any) -> Any:
+    """Compile a primitive and run it by itself."""
+    with jax.disable_jit(False):
+        return _program_of(primitive, frozenset(params.items()))(*operands)
+
+
 def def_eager(primitive: Primitive) -> None:
     """Have a primitive that is called outside of a trace compiled and run by itself."""
     primitive.def_impl(functools.partial(apply_primitive, primitive))
@@ -231,9 +253,14 @@ def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
 @contextlib.contextmanager
 def source_info_of(equation: Any) -> Iterator[None]:
     """Give everything that is traced meanwhile the source line of an equation."""
-    stack = source_info_util.current_name_stack() + equation.source_info.name_stack
-    traceback = equation.source_info.traceback
-    with source_info_util.user_context(traceback, name_stack=stack), equation.ctx.manager:
+    current = optional("jax._src.source_info_util:current_name_stack")
+    context = optional("jax._src.source_info_util:user_context")
+    with contextlib.ExitStack() as contexts:
+        if current is not None and context is not None:
+            info = equation.source_info
+            stack = current() + info.name_stack
+            contexts.enter_context(context(info.traceback, name_stack=stack))
+        contexts.enter_context(equation.ctx.manager)
         yield
 
 
@@ -297,8 +324,19 @@ def optimization_barrier(values: Sequence[Any]) -> list[Any]:
     return list(hlo.OptimizationBarrierOp(values).results) if values else []
 
 
+def token_type() -> Any:
+    """The type of XLA's tokens."""
+    return hlo.TokenType.get()
+
+
+#: Whether a program with an effect was lowered. JAX has devices then.
+_has_lowered = False
+
+
 def get_token(ctx: Any, effect: Effect) -> Any:
     """The XLA token by which JAX orders an effect."""
+    global _has_lowered
+    _has_lowered = True
     return ctx.tokens_in.get(effect)
 
 
@@ -333,9 +371,11 @@ def operation_of_module(ctx: Any) -> Any:
 
 def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
     """The functions that called what is lowered, with the offsets of instructions."""
-    # JAX < 0.8 has it elsewhere.
-    traceback: Any = getattr(ctx, "traceback", None) or source_info_util.current().traceback
-    return zip(*traceback.raw_frames(), strict=True)
+    traceback: Any = getattr(ctx, "traceback", None)
+    current = optional("jax._src.source_info_util:current")
+    if traceback is None and current is not None:  # JAX < 0.8
+        traceback = current().traceback
+    return zip(*traceback.raw_frames(), strict=True) if traceback else iter(())
 
 
 #: The attribute by which an argument of a program lends its memory to a result.
@@ -358,147 +398,36 @@ def is_undonated_argument(value: Any) -> bool:
     return is_main and not is_donated
 
 
-# Programs, before and after they are compiled.
-
-
-class LoweredProgram(NamedTuple):
-    """A program that JAX has lowered and is about to compile."""
-
-    module: ir.Module
-    #: JAX's own list of the effects for which it will pass tokens to every call.
-    ordered_effects: list[Effect]
-    is_for_export: bool
-
-
-class CompiledProgram(NamedTuple):
-    """A program that XLA has compiled. The lists are JAX's own."""
-
-    #: The effects for which JAX will pass tokens to every call.
-    ordered_effects: list[Effect]
-    #: If there is one of these, JAX makes all calls in Python.
-    unordered_effects: list[Effect]
-
-
-def program_text(program: LoweredProgram) -> str:
-    """A program without its lines, and without the elements of large arrays in it."""
-    operation: Any = program.module.operation
-    text: str = operation.get_asm(enable_debug_info=False, large_elements_limit=16)
-    return text
-
-
-#: Of a custom call: the attributes that its handler gets, and how results alias operands.
-_CONFIG, _ALIASES = "mhlo.backend_config", "output_operand_aliases"
-
-
-def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
-    """The custom calls whose handlers get an attribute of this name."""
-    calls = []
-
-    def visit(operation: Any) -> Any:
-        if _CONFIG in operation.attributes:
-            config: Any = operation.attributes[_CONFIG]
-            # An untyped custom call has a string.
-            if not isinstance(config, ir.StringAttr) and attribute in config:
-                calls.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    program.module.operation.walk(visit)
-    return calls
-
-
-def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]) -> None:
-    """Change an attribute that the handler of a custom call gets."""
-    with call.context:
-        config: Any = call.attributes[_CONFIG]
-        attributes: Any = {entry.name: entry.attr for entry in config}
-        old = attributes[attribute]
-        attributes[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
-        call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
-
-
-def has_aliases(call: Any) -> bool:
-    """Whether results of a custom call take the memory of its operands."""
-    attributes = call.attributes
-    return _ALIASES in attributes and len(ir.ArrayAttr(attributes[_ALIASES])) > 0
-
-
-def forbid_aliasing(call: Any) -> None:
-    """Have the results of a custom call take no memory of its operands."""
-    with call.context:
-        call.attributes[_ALIASES] = ir.ArrayAttr.get([])
-
-
-def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:
-    """Show every program to `callback` after it was lowered, before it is compiled."""
-
-    def program_in(variables: dict[str, Any]) -> LoweredProgram:
-        return LoweredProgram(
-            variables["lowering_result"].module,
-            variables["ordered_effects"],
-            variables["lowering_parameters"].for_export,
-        )
-
-    event = dispatch.JAXPR_TO_MLIR_MODULE_EVENT
-    _on_event(event, "_cached_lowering_to_hlo", program_in, callback)
-
-
-def on_compilation(callback: Callable[[CompiledProgram], None]) -> None:
-    """Show every program to `callback` after it was compiled, before it can be called."""
-
-    def program_in(variables: dict[str, Any]) -> CompiledProgram:
-        return CompiledProgram(*(variables[name] for name in CompiledProgram._fields))
-
-    _on_event(dispatch.BACKEND_COMPILE_EVENT, "from_hlo", program_in, callback)
-
-
-def _on_event(
-    announced: str,
-    function: str,
-    program_in: Callable[[dict[str, Any]], T],
-    callback: Callable[[T], None],
-) -> None:
-    """Show a program to `callback` when JAX announces an event.
-
-    JAX says only that it happened. The program is among the variables of the function that
-    announces it, or of one that called this.
-    """
-
-    def listener(event: str, *_: Any, **__: Any) -> None:
-        if event != announced:
-            return
-        frame = inspect.currentframe()
-        while frame is not None and frame.f_code.co_name != function:
-            frame = frame.f_back
-        if frame is None or frame.f_globals is not vars(pxla):
-            return
-        try:
-            program = program_in(frame.f_locals)
-        except (KeyError, AttributeError):
-            return
-        callback(program)
-
-    jax.monitoring.register_event_duration_secs_listener(listener)
-
-
 def forget_runtime_tokens() -> None:
     """Forget the tokens by which JAX orders one effectful program after another."""
-    dispatch.runtime_tokens.clear()
+    tokens = optional("jax._src.dispatch:runtime_tokens")
+    if tokens is not None:
+        tokens.clear()
 
 
 # Devices and meshes.
+
+
+def backends_are_initialized() -> bool:
+    """Whether JAX has made its devices."""
+    are_initialized = optional("jax._src.xla_bridge:backends_are_initialized")
+    return _has_lowered if are_initialized is None else bool(are_initialized())
 
 
 def devices_in_use() -> list[jax.Device]:
     """The devices of this process on which a program may have run."""
     if not backends_are_initialized():
         return []
-    clients = xla_bridge.backends().values()
-    return [device for client in clients for device in client.local_devices()]
+    backends = optional("jax._src.xla_bridge:backends")
+    if backends is None:
+        return jax.local_devices()
+    return [device for client in backends().values() for device in client.local_devices()]
 
 
 def may_use_cuda() -> bool:
     """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
-    platforms = config.jax_platforms.value
+    config: Any = jax.config
+    platforms = config.jax_platforms
     if platforms:
         return not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
     plugins = find_spec("jax_plugins")  # a namespace, in which each plugin has a package
@@ -508,8 +437,10 @@ def may_use_cuda() -> bool:
 
 def visible_gpus() -> list[int]:
     """The ordinals of the GPUs that JAX was restricted to: none if it takes all."""
-    ordinals = xla_bridge.CUDA_VISIBLE_DEVICES.value
-    return [] if ordinals == "all" else list(map(int, ordinals.split(",")))
+    setting = optional("jax._src.xla_bridge:CUDA_VISIBLE_DEVICES")
+    if setting is None or setting.value == "all":
+        return []
+    return list(map(int, setting.value.split(",")))
 
 
 def gpu_in_use() -> int | None:
@@ -522,66 +453,55 @@ def gpu_in_use() -> int | None:
 
 def local_rank() -> int | None:
     """The rank of this process on its host, as JAX has it when it starts on a cluster."""
-    clusters = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
+    types = optional("jax._src.clusters:ClusterEnv._cluster_types") or ()
+    clusters = [env for env in types if not env.opt_in_only_method]
     cluster = next((env for env in clusters if env.is_env_present()), None)
     return cluster.get_local_process_id() if cluster else None
 
 
-_mesh_states: Any = mesh if hasattr(mesh, "device_context") else config  # JAX < 0.11
-_NO_MESH = getattr(mesh, "empty_concrete_mesh", None)
+_mesh_in_use = optional("jax._src.mesh:device_context")
+_abstract_mesh = optional("jax._src.mesh:abstract_mesh_context_manager")
 
 
 def has_mesh() -> bool:
     """Whether `jax.set_mesh` has set a mesh in this thread, on which programs run."""
-    current = _mesh_states.device_context.value
-    return current is not _NO_MESH and current is not None
+    if _mesh_in_use is None or _abstract_mesh is None:
+        return False
+    mesh = _mesh_in_use.value
+    return mesh is not None and not mesh.empty
 
 
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
     """Have programs run on the devices of their arguments, whatever mesh is set."""
-    meshes = {
-        _mesh_states.abstract_mesh_context_manager: mesh.empty_abstract_mesh,
-        _mesh_states.device_context: _NO_MESH,
-    }
-    previous = {state: state.swap_local(empty) for state, empty in meshes.items()}
+    if _mesh_in_use is None or _abstract_mesh is None:
+        yield
+        return
+    states = (_abstract_mesh, _mesh_in_use)
+    previous = [state.swap_local(state.get_global()) for state in states]
     try:
         yield
     finally:
-        for state, value in previous.items():
+        for state, value in zip(states, previous, strict=True):
             state.set_local(value)
 
 
 # The files and functions of JAX that threads are in.
 
-_JAX = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-_COMPILER = os.path.join(_JAX, "compiler.py")
-_DISTRIBUTED = os.path.join(_JAX, "distributed.py")
-#: Where JAX calls functions of jaxlib's that wait for an array, or until one more program
-#: can be run.
-_WAITING = frozenset(
-    os.path.join(_JAX, *name.split("/"))
-    for name in (
-        "api.py",
-        "array.py",
-        "core.py",
-        "dispatch.py",
-        "interpreters/pxla.py",
-        "numpy/array_methods.py",
-        "pjit.py",
-        "stages.py",
-    )
-)
+_JAX = os.path.join(os.path.dirname(jax.__file__), "")
+_COMPILING, _SHUTTING_DOWN, _WAITING = map(paths_of, (COMPILING, SHUTTING_DOWN, WAITING))
 
 
 def is_user_file(file: str) -> bool:
     """Whether a file does not belong to JAX."""
-    return source_info_util.is_user_filename(file) and not file.startswith(_JAXLIB)
+    is_users = optional("jax._src.source_info_util:is_user_filename")
+    is_jax = file.startswith(_JAX) if is_users is None else not is_users(file)
+    return not is_jax and not file.startswith(_JAXLIB)
 
 
 def is_compiling(file: str) -> bool:
     """Whether a thread that is in this file compiles."""
-    return file == _COMPILER
+    return file in _COMPILING
 
 
 def is_waiting_for_arrays(file: str) -> bool:
@@ -591,7 +511,7 @@ def is_waiting_for_arrays(file: str) -> bool:
 
 def is_shutting_down(code: CodeType) -> bool:
     """Whether a thread that is asleep in a function waits for the JAX of all processes."""
-    return code.co_name == "shutdown" and code.co_filename == _DISTRIBUTED
+    return code.co_name == "shutdown" and code.co_filename in _SHUTTING_DOWN
 
 
 def is_jitted(function: Any) -> bool:

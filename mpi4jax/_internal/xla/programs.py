@@ -1,0 +1,198 @@
+"""Programs, when JAX has lowered them and when it has compiled them.
+
+JAX announces both by its public monitoring API, but says only that it happened. The program
+is among the variables of the function that announces it, or of one that called this.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+
+from .jax_compat import Effect, ir
+from .private_names import ANNOUNCEMENTS, COMPILED, LOWERED, Announcement
+
+
+class LoweredProgram(NamedTuple):
+    """A program that JAX has lowered and is about to compile."""
+
+    module: ir.Module
+    #: JAX's own list of the effects for which it will pass tokens to every call.
+    ordered_effects: list[Effect]
+    is_for_export: bool
+
+
+class CompiledProgram(NamedTuple):
+    """A program that XLA has compiled. The lists are JAX's own."""
+
+    #: The effects for which JAX will pass tokens to every call.
+    ordered_effects: list[Effect]
+    #: If there is one of these, JAX makes all calls in Python.
+    unordered_effects: list[Effect]
+
+
+def program_text(program: LoweredProgram) -> str:
+    """A program without its lines, and without the elements of large arrays in it."""
+    operation: Any = program.module.operation
+    text: str = operation.get_asm(enable_debug_info=False, large_elements_limit=16)
+    return text
+
+
+#: Of a custom call: the attributes that its handler gets, and how results alias operands.
+_CONFIG, _ALIASES = "mhlo.backend_config", "output_operand_aliases"
+
+
+def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
+    """The custom calls whose handlers get an attribute of this name."""
+    calls = []
+
+    def visit(operation: Any) -> Any:
+        if _CONFIG in operation.attributes:
+            config: Any = operation.attributes[_CONFIG]
+            # An untyped custom call has a string.
+            if not isinstance(config, ir.StringAttr) and attribute in config:
+                calls.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    program.module.operation.walk(visit)
+    return calls
+
+
+def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]) -> None:
+    """Change an attribute that the handler of a custom call gets."""
+    with call.context:
+        config: Any = call.attributes[_CONFIG]
+        attributes: Any = {entry.name: entry.attr for entry in config}
+        old = attributes[attribute]
+        attributes[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
+        call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
+
+
+def has_aliases(call: Any) -> bool:
+    """Whether results of a custom call take the memory of its operands."""
+    attributes = call.attributes
+    return _ALIASES in attributes and len(ir.ArrayAttr(attributes[_ALIASES])) > 0
+
+
+def forbid_aliasing(call: Any) -> None:
+    """Have the results of a custom call take no memory of its operands."""
+    with call.context:
+        call.attributes[_ALIASES] = ir.ArrayAttr.get([])
+
+
+def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:
+    """Show every program to `callback` after it was lowered, before it is compiled."""
+
+    _callbacks[LOWERED].append(lambda *variables: callback(LoweredProgram(*variables)))
+    _ensure_hearing()
+
+
+def on_compilation(callback: Callable[[CompiledProgram], None]) -> None:
+    """Show every program to `callback` after it was compiled, before it can be called."""
+    _callbacks[COMPILED].append(lambda *variables: callback(CompiledProgram(*variables)))
+    _ensure_hearing()
+
+
+def before_lowering(callback: Callable[[], None]) -> None:
+    """Call `callback` before a program with operations is lowered."""
+    _before_lowering.append(callback)
+
+
+#: What is called with the variables that an announcement has.
+_callbacks: dict[Announcement, list[Callable[..., None]]] = {
+    announcement: [] for announcement in ANNOUNCEMENTS
+}
+_before_lowering: list[Callable[[], None]] = []
+#: What was not found where a program should be.
+_not_found: dict[Announcement, str] = {}
+#: The announcements that were heard.
+_heard: set[Announcement] = set()
+
+
+def why_unseen(announcement: Announcement) -> str | None:
+    """Why no program was seen, of those that were announced if JAX does so."""
+    if announcement not in _heard:
+        return f"JAX {jax.__version__} does not announce {announcement.event}"
+    lack = _not_found.get(announcement)
+    return lack and f"JAX {jax.__version__} has no {lack}"
+
+
+def lacks() -> list[str]:
+    """A sentence for each announcement without a program, after one was compiled."""
+    reasons = {announcement: why_unseen(announcement) for announcement in ANNOUNCEMENTS}
+    return [f"{why}: {each.without}" for each, why in reasons.items() if why]
+
+
+def _listener(event: str, *_: Any, **__: Any) -> None:
+    global _module_context
+    if event == _OWN_EVENT:
+        _is_hearing.set()
+    if event == LOWERED.event:
+        _module_context = None
+    for announcement, callbacks in _callbacks.items():
+        if event == announcement.event:
+            _heard.add(announcement)
+            variables = _variables(announcement, inspect.currentframe())
+            if variables is not None:
+                for callback in callbacks:
+                    callback(*variables)
+
+
+def _variables(announcement: Announcement, frame: FrameType | None) -> list[Any] | None:
+    """The variables that have the program, None if this JAX has no such ones."""
+    while frame is not None and not (
+        frame.f_code.co_name == announcement.function
+        and frame.f_globals["__name__"].startswith("jax.")
+    ):
+        frame = frame.f_back
+    if frame is None:
+        _not_found[announcement] = f"function {announcement.function}"
+        return None
+    values = []
+    for path in announcement.variables:
+        name, _, attribute = path.partition(".")
+        value = frame.f_locals.get(name, _NOTHING)
+        value = getattr(value, attribute, _NOTHING) if attribute else value
+        if value is _NOTHING:
+            _not_found[announcement] = f"variable {path} in {announcement.function}"
+            return None
+        values.append(value)
+    return values
+
+
+_NOTHING = object()
+
+
+_OWN_EVENT = "/mpi4jax/lowering"
+_is_hearing = threading.Event()
+_lock = threading.RLock()
+#: What is common to all rules that lower a program, until it is lowered.
+_module_context: Any = None
+
+
+def listen(ctx: Any) -> None:
+    """Hear of the program that is being lowered. `ctx` is the argument of a rule."""
+    global _module_context
+    if _module_context is ctx.module_context:
+        return
+    _module_context = ctx.module_context
+    _ensure_hearing()
+    for callback in _before_lowering:
+        callback()
+
+
+def _ensure_hearing() -> None:
+    """Listen, unless JAX calls the listener already.
+
+    `jax.monitoring.clear_event_listeners()` makes JAX forget it.
+    """
+    with _lock:
+        _is_hearing.clear()
+        jax.monitoring.record_event_duration_secs(_OWN_EVENT, 0.0)
+        if not _is_hearing.is_set():
+            jax.monitoring.register_event_duration_secs_listener(_listener)
