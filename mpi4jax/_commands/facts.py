@@ -46,7 +46,9 @@ def of_this_process() -> Facts:
             "host": of_host(),
             "settings": settings(),
         }
+        lacks = what_jax_lacks() if has_mpi4jax else []
     texts = [" ".join(str(w.message).split()) for w in caught if w.category is UserWarning]
+    texts += lacks
     return {**facts, "errors": errors, "warnings": list(dict.fromkeys(texts))}
 
 
@@ -205,6 +207,16 @@ def of_devices(errors: list[str]) -> Facts:
         "memory": _memory_kind(devices[0]) if on_gpu else None,
         "memory_taken": dict(_core.memory_kinds()),
     }
+
+
+def what_jax_lacks() -> list[str]:
+    """What is slower or off because JAX has changed: a sentence for each."""
+    from mpi4jax._internal.environment import settings
+    from mpi4jax._internal.xla import dispatch, private_names
+
+    if settings.fast_dispatch:
+        dispatch.try_once()
+    return [*private_names.lacks(), *dispatch.lacks()]
 
 
 def _memory_kind(gpu: Any) -> str | None:

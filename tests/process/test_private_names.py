@@ -1,56 +1,251 @@
-"""The names of JAX that are not public, each of which a new JAX may have lost."""
+"""A JAX that has lost one of the names that are not public.
+
+Each is taken away, one by one, as are the variables of JAX's functions that have the
+programs, and the events that announce these. Everything works then, or what the table says.
+"""
 
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.metadata
+import importlib.util
+import json
+import pkgutil
+import re
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import jax
 import pytest
 
-FILE = Path(__file__).parents[2] / "mpi4jax" / "_internal" / "xla" / "jax_compat.py"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "mpi4jax" / "_internal"
 
 
-def names():
-    """The imports from JAX, and the attributes of modules among them, by module."""
-    tree = ast.parse(FILE.read_text())
-    imports = {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax")
-        for alias in node.names
-    }
-    attributes = {
-        (".".join(imports[node.value.id]), node.attr)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in imports
-    }
-    return sorted({*imports.values(), *attributes})
+def load_table():
+    """The module with the table, without importing mpi4jax and initialising MPI."""
+    file = PACKAGE / "xla" / "private_names.py"
+    spec = importlib.util.spec_from_file_location("private_names", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.mark.parametrize(("module", "name"), names())
-def test_jax_has(module, name):
+table = load_table()
+ENTRIES = {candidates: entry for entry in table.NAMES for candidates in entry.paths}
+LOWERED, COMPILED = table.LOWERED, table.COMPILED
+
+#: What does not work without a name.
+BROKEN = {
+    "jax._src.effects:control_flow_allowed_effects": "loop",
+    "jax._src.effects:custom_derivatives_allowed_effects": "custom_jvp",
+    "jax._src.effects:remat_allowed_effects": "checkpoint",
+    "jax._src.state.types:AbstractRef": "overlap",
+}
+
+
+LOOKUPS = ("essential", "optional", "require")
+
+
+def used_names():
+    """The names that the sources use, as the table has them."""
+    names = set()
+    for file in {*PACKAGE.rglob("*.py")} - {Path(table.__file__)}:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and re.match(
+                r"jax\.(_src|core|ffi|interpreters|extend)", node.module or ""
+            ):
+                names |= {f"{node.module}:{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id in ("ad", "batching", "mlir"):
+                    names.add(f"jax.interpreters.{node.value.id}:{node.attr}")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOOKUPS:
+                names |= {argument.value for argument in node.args}
+    # The attributes of these count.
+    return {name for name in names if not name.startswith("jax.interpreters:")}
+
+
+def test_every_name_has_its_entry():
+    paths = [candidates.partition("|")[0] for candidates in ENTRIES]
+    assert len(paths) == len({*paths})
+    assert used_names() == {*paths}
+
+
+def has(path):
     try:
-        owner = importlib.import_module(module)
-    except ModuleNotFoundError:
-        package, _, last = module.rpartition(".")
-        owner = getattr(importlib.import_module(package), last)
-    if not hasattr(owner, name):
-        assert isinstance(owner, ModuleType)
-        importlib.import_module(f"{module}.{name}")
+        pkgutil.resolve_name(path)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
-def files():
-    """The files of JAX's by which a waiting thread is known."""
-    tree = ast.parse(FILE.read_text())
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    return sorted(word for word in words if isinstance(word, str) and word.endswith(".py"))
+@pytest.mark.parametrize("candidates", ENTRIES)
+def test_jax_has(candidates):
+    assert any(map(has, candidates.split("|")))
 
 
-@pytest.mark.parametrize("file", files())
+@pytest.mark.parametrize("file", [name for files in table.FILES for name in files.names])
 def test_jax_has_the_file(file):
     assert Path(jax.__file__).with_name("_src").joinpath(file).is_file()
+
+
+def test_a_file_that_jax_lacks(monkeypatch):
+    monkeypatch.setattr(table.os.path, "exists", lambda path: not path.endswith("pjit.py"))
+    (sentence,) = table.lacks()
+    assert sentence == f"JAX {jax.__version__} has no pjit.py: {table.WAITING.without}"
+
+
+@pytest.fixture(scope="module")
+def try_change():
+    """Try what works after a change of JAX's (changed_jax.py)."""
+    command = [sys.executable, str(Path(__file__).with_name("changed_jax.py"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def try_change(**change):
+            process.stdin.write(json.dumps(change) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield try_change
+        process.stdin.close()
+
+
+def check_works(outcome, broken=None):
+    """Everything works at full speed, with a single exception, and nothing is said."""
+    assert list(outcome["errors"]) == ([broken] if broken else []), outcome
+    assert outcome["warnings"] == []
+    assert outcome["calls"] == 0
+
+
+def test_unchanged(try_change):
+    outcome = try_change()
+    check_works(outcome)
+    assert outcome["doctor"] == []
+
+
+def missing_names():
+    """The first place of each name, and all of them."""
+    return [
+        pytest.param(paths[:count], "|".join(paths), id="|".join(paths[:count]))
+        for paths in (candidates.split("|") for candidates in ENTRIES)
+        for count in sorted({1, len(paths)})
+    ]
+
+
+@pytest.mark.parametrize(("paths", "candidates"), missing_names())
+def test_without(try_change, paths, candidates):
+    outcome = try_change(without=paths)
+    entry, (name, *_) = ENTRIES[candidates], paths
+    shown = f"JAX {jax.__version__}, which has no {name.replace(':', '.')} ({entry.use})"
+    if any(has(path) for path in candidates.split("|") if path not in paths):
+        check_works(outcome)
+        assert outcome["doctor"] == []
+    elif entry.without:
+        check_works(outcome, BROKEN.get(name))
+        assert outcome["doctor"] == [
+            f"JAX {jax.__version__} has no {name.replace(':', '.')}: {entry.without}"
+        ]
+    else:
+        version = importlib.metadata.version("mpi4jax")
+        assert outcome["import"].startswith(
+            f"ImportError: mpi4jax {version} was tested with JAX "
+            f"{table.OLDEST_TESTED_JAX} to {table.LATEST_TESTED_JAX}, and can't work with "
+            f"{shown}. Install"
+        )
+
+
+SLOW = (
+    "calls of jitted functions with operations of mpi4jax take about 30 times as long as "
+    "they could, as JAX passes them a token: "
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"function": LOWERED.function}, f"has no function {LOWERED.function}"),
+        *(
+            (
+                {"function": LOWERED.function, "variable": path.partition(".")[0]},
+                f"has no variable {path} in {LOWERED.function}",
+            )
+            for path in LOWERED.variables
+        ),
+        ({"event": "JAXPR_TO_MLIR_MODULE_EVENT"}, f"does not announce {LOWERED.event}"),
+        # Emptied, it does not count: JAX expects a token that the program does not take.
+        ({"function": LOWERED.function, "copied": "ordered_effects"}, "raises"),
+    ],
+    ids=str,
+)
+def test_slow_calls(try_change, change, why):
+    """Calls are made JAX's way, and one line says so."""
+    outcome = try_change(**change)
+    assert outcome["errors"] == {}
+    (warning,) = outcome["warnings"]
+    assert warning.startswith(SLOW)
+    assert why in warning
+    assert outcome["calls"] > 10
+    has_lines = "copied" in change
+    sentences = [f"JAX {jax.__version__} {why}: {LOWERED.without}"]
+    assert outcome["doctor"] == ([] if has_lines else sentences)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"function": COMPILED.function}, f"has no function {COMPILED.function}"),
+        *(
+            (
+                {"function": COMPILED.function, "variable": name},
+                f"has no variable {name} in {COMPILED.function}",
+            )
+            for name in COMPILED.variables
+        ),
+        ({"event": "BACKEND_COMPILE_EVENT"}, f"does not announce {COMPILED.event}"),
+    ],
+    ids=str,
+)
+def test_compiled_programs_are_not_seen(try_change, change, why):
+    outcome = try_change(**change)
+    check_works(outcome)
+    assert outcome["doctor"] == [f"JAX {jax.__version__} {why}: {COMPILED.without}"]
+
+
+def test_cleared_listeners(try_change):
+    """The next program that is lowered is seen again."""
+    check_works(try_change(cleared=True))
+
+
+def test_the_warning_about_a_newer_jax_points_to_doctor(try_change):
+    hint = "It lacks something that mpi4jax uses: `python -m mpi4jax doctor` says what"
+    (warning,) = try_change(version="99.1.0")["warnings"]
+    assert hint not in warning
+    (warning,) = try_change(version="99.1.0", without=["jax._src.dispatch:runtime_tokens"])[
+        "warnings"
+    ]
+    assert hint in warning
+
+
+def test_doctor(launch):
+    """All processes try the calls, and the first one says that they are slow."""
+    done = launch(
+        """
+        import sys
+        from unittest.mock import patch
+        from jax._src import dispatch
+        from mpi4jax._commands import doctor
+        from mpi4jax.__main__ import main
+
+        dispatch.JAXPR_TO_MLIR_MODULE_EVENT = "/jax/new"
+        with patch.object(doctor, "measure", list):
+            sys.exit(main(["doctor"]))
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr
+    why = f"JAX {jax.__version__} does not announce {LOWERED.event}"
+    assert f"note: rank 0: {SLOW}{why}\n" in done.stdout
+    assert f"note: {why}: {LOWERED.without}\n" in done.stdout

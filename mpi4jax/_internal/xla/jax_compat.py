@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from jax._src.core import Token as Token
     from jax._src.effects import Effect as Effect
 else:
-    Literal, Primitive, Token = (
-        essential(f"jax._src.core:{name}") for name in ("Literal", "Primitive", "Token")
-    )
+    Literal = essential("jax._src.core:Literal")
+    Primitive = essential("jax._src.core:Primitive")
+    Token = essential("jax._src.core:Token")
     Effect = essential("jax._src.effects:Effect")
 
 # Versions, and their bugs.

@@ -105,7 +105,7 @@ NAMES = (
     Name(
         ("jax._src.effects:custom_derivatives_allowed_effects",),
         "operations in functions that have derivatives of their own",
-        "JAX refuses operations in functions with custom_jvp or custom_vjp",
+        "with jax_enable_checks, JAX refuses operations in functions with custom_jvp",
     ),
     Name(
         ("jax._src.effects:remat_allowed_effects",),
@@ -292,8 +292,8 @@ def _check() -> None:
         raise ImportError(
             f"mpi4jax {VERSION} was tested with JAX {OLDEST_TESTED_JAX} to "
             f"{LATEST_TESTED_JAX}, and can't work with JAX {jax.__version__}, which has no "
-            f"{', no '.join(missing)}. Install a newer mpi4jax (pip install -U mpi4jax), or "
-            f"this JAX: pip install 'jax=={LATEST_TESTED_JAX}'"
+            f"{', no '.join(missing)}. Install a newer mpi4jax (pip install -U mpi4jax) or "
+            f"that JAX (pip install 'jax=={LATEST_TESTED_JAX}')"
         )
 
 
