@@ -1,6 +1,7 @@
 """When JAX's own way of calling programs is kept."""
 
 import pytest
+from jaxlib import xla_client
 
 PYTHON_CALLS = """
     import sys
@@ -134,3 +135,43 @@ def test_several_devices_of_one_process(launch):
     flags = "--xla_force_host_platform_device_count=3"
     done = launch(SEVERAL_DEVICES, 2, XLA_FLAGS=flags)
     assert done.stdout.count("fine") == 2, done.stderr
+
+
+EXECUTION_STREAMS = """
+    import jax, jax.numpy as jnp, numpy as np
+    from jaxlib import xla_client
+    from mpi4py import MPI
+    from mpi4jax import notoken as mpi
+
+    def send(x):
+        mpi.send(x, 1, comm=MPI.COMM_WORLD)
+        return x
+
+    def compute_and_send(x):
+        y = jnp.ones((300, 300)) + x
+        for _ in range(3):
+            y = y @ y / 300
+        return send(x + 0 * jnp.nan_to_num(y).sum())
+
+    programs = [jax.jit(compute_and_send), jax.jit(send)]
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        results = []
+        for k in range(50):
+            with xla_client.execution_stream_id(1 + k % 2):
+                results.append(programs[k % 2](jnp.float32(k)))
+        jax.block_until_ready(results)
+    else:
+        numbers = np.empty(50, np.float32)
+        for k in range(50):
+            MPI.COMM_WORLD.Recv(numbers[k:k + 1], 0)
+        print((numbers == np.arange(50)).all())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(xla_client, "execution_stream_id"), reason="this jaxlib has no streams"
+)
+def test_execution_streams(launch):
+    """Cheap programs in one of XLA's streams would overtake long ones in another."""
+    done = launch(EXECUTION_STREAMS, 2)
+    assert done.stdout == "True\n", done.stderr

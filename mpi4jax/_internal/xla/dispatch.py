@@ -1,9 +1,10 @@
 """Calls of jitted functions at the speed of functions without MPI operations.
 
 For a program with an ordered effect, JAX makes the XLA token an argument and a result, so
-that each call waits for the token of the last one. It does so in Python, which takes some
-thirty times as long as the call of a program without effects. Nothing is gained by it on a
-single device: XLA runs the programs of a device one after another.
+that each call waits for the token of the last one in its thread. It does so in Python, which
+takes some thirty times as long as the call of a program without effects. Nothing is gained
+by it on a single device: there, XLA runs the programs that a thread calls one after another
+(docs/developer-guide.md has the lines of XLA's that make this true).
 
 So before such a program is compiled, its token becomes one that the program makes itself,
 and JAX is told that there is none to pass. What JAX did to keep the operations *inside* of
@@ -27,6 +28,7 @@ from .jax_compat import (
     Primitive,
     devices_in_use,
     get_token,
+    has_execution_stream,
     hlo,
     ir,
     register_lowering,
@@ -45,6 +47,8 @@ def _drop_token(program: LoweredProgram) -> None:
         # The programs of several devices are ordered by nothing but JAX's token. Beside a
         # GPU there is a CPU, unless JAX_PLATFORMS leaves it out.
         or len(devices_in_use()) != 1
+        # XLA orders the programs of a stream. Each thread has one, if it chooses no others.
+        or has_execution_stream()
         # The order of exported programs is up to the program that will call them.
         or program.is_for_export
     ):

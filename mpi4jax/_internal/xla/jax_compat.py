@@ -424,6 +424,15 @@ def devices_in_use() -> list[jax.Device]:
     return [device for client in backends().values() for device in client.local_devices()]
 
 
+def has_execution_stream() -> bool:
+    """Whether the programs of this thread run in a stream that it has chosen.
+
+    That is by jaxlib's `xla_client.execution_stream_id`: XLA orders a stream's programs.
+    """
+    stream_id = optional("jaxlib.xla_client:_xla.get_execution_stream_id")
+    return stream_id is not None and stream_id() != 0
+
+
 def may_use_cuda() -> bool:
     """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
     config: Any = jax.config

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ..versions import VERSION, versiontuple
+
 OLDEST_TESTED_JAX = "0.6.0"
 LATEST_TESTED_JAX = "0.12.0"
 
@@ -27,6 +29,8 @@ class Name(NamedTuple):
     use: str
     #: What happens without it. Empty if nothing can work without it.
     without: str = ""
+    #: The first version of JAX in which there is a use for it.
+    since: str = OLDEST_TESTED_JAX
 
 
 class Announcement(NamedTuple):
@@ -159,6 +163,12 @@ NAMES = (
         "JAX counts as unused until an operation is compiled",
     ),
     Name(
+        ("jaxlib.xla_client:_xla.get_execution_stream_id",),
+        "to tell programs that XLA orders only with others of their stream",
+        "operations are not kept in order where a thread switches between streams",
+        since="0.8.0",
+    ),
+    Name(
         ("jax._src.xla_bridge:CUDA_VISIBLE_DEVICES",),
         "the GPUs that JAX was restricted to",
         "jax_cuda_visible_devices does not count where MPI gets the context of a GPU",
@@ -269,7 +279,12 @@ def _lacks(path: str) -> str:
 
 def lacks() -> list[str]:
     """A sentence for each name and each file that this JAX lacks."""
-    sentences = [_lacks(path) for path, value in _values.items() if value is None]
+    version = versiontuple(jax.__version__)
+    sentences = [
+        _lacks(path)
+        for path, value in _values.items()
+        if value is None and version >= versiontuple(_entries[path].since)
+    ]
     for files in FILES:
         sentences += [
             f"JAX {jax.__version__} has no {os.path.relpath(path, FOLDER)}: {files.without}"
@@ -287,8 +302,6 @@ def _check() -> None:
         if value is None and not _entries[path].without
     ]
     if missing:
-        from ..versions import VERSION
-
         raise ImportError(
             f"mpi4jax {VERSION} was tested with JAX {OLDEST_TESTED_JAX} to "
             f"{LATEST_TESTED_JAX}, and can't work with JAX {jax.__version__}, which has no "
