@@ -9,9 +9,16 @@ from __future__ import annotations
 import itertools
 import os
 
+SAMPLE = os.environ.get("TEST_SAMPLE", "0/1")
+
+
+def is_whole():
+    """Whether this run has all of the tests."""
+    return SAMPLE.endswith("/1")
+
 
 def pytest_collection_modifyitems(config, items):
-    first, _, step = os.environ.get("TEST_SAMPLE", "0/1").partition("/")
+    first, _, step = SAMPLE.partition("/")
     selected, left_out = [], []
     for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         members = list(group)
