@@ -40,7 +40,8 @@ MPI = under("mpi", "operations", "types::test_reductions", "counts")
 PIECES = (*CORE[:2], *under("mpi", "status"))
 #: Depends on how JAX traces and transforms.
 JAX = under(
-    "mpi", *"autodiff halo linear_token tree vmap docs inputs extend ragged".split()
+    "mpi",
+    *"autodiff halo linear_token tree vmap docs inputs extend ragged program_order".split(),
 )
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_first_derivatives")

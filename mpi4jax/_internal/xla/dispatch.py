@@ -1,10 +1,11 @@
 """Calls of jitted functions at the speed of functions without MPI operations.
 
 For a program with an ordered effect, JAX makes the XLA token an argument and a result, so
-that each call waits for the token of the last one in its thread. It does so in Python, which
-takes some thirty times as long as the call of a program without effects. Nothing is gained
-by it on a single device: there, XLA runs the programs that a thread calls one after another
-(docs/developer-guide.md has the lines of XLA's that make this true).
+that each call waits for the token of the last one of its thread. It does so in Python,
+which takes some thirty times as long as the call of a program without effects. Nothing is
+gained by it on a single device: XLA runs there the programs that a thread calls one after
+another.
+docs/developer-guide.md names the lines of XLA's that make it so.
 
 So before such a program is compiled, its token becomes one that the program makes itself,
 and JAX is told that there is none to pass. What JAX did to keep the operations *inside* of
