@@ -124,8 +124,8 @@ mod elf {
                 return false;
             }
             // SAFETY: it is a place for an address, aligned as such, which others may read meanwhile.
-            let place = unsafe { AtomicPtr::from_ptr(slot as *mut *mut c_void) };
-            place.store(function.cast_mut(), Ordering::Release);
+            let address = unsafe { AtomicPtr::from_ptr(slot as *mut *mut c_void) };
+            address.store(function.cast_mut(), Ordering::Release);
             !is_read_only || protect(slot, libc::PROT_READ)
         }
 
@@ -137,7 +137,11 @@ mod elf {
         /// An address in the dynamic section. glibc's loader has added the base, musl's has not.
         fn address(&self, tag: i64) -> Option<usize> {
             let value = self.value(tag)?;
-            Some(if value < self.base { value + self.base } else { value })
+            Some(if value < self.base {
+                value + self.base
+            } else {
+                value
+            })
         }
     }
 

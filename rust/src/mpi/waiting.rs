@@ -143,7 +143,8 @@ pub fn give_way<A: Abi>(functions: &Functions<A>, library: &Library) -> bool {
     // Open MPI yields if it is told to, and polls in another library.
     type SetYield = unsafe extern "C" fn(bool) -> bool;
     // SAFETY: `opal_progress_set_yield_when_idle` has had this signature since Open MPI 1.2.
-    let set_yield = unsafe { library.function::<SetYield>("opal_progress_set_yield_when_idle") }.ok();
+    let set_yield =
+        unsafe { library.function::<SetYield>("opal_progress_set_yield_when_idle") }.ok();
     let polling = set_yield.map_or(functions.test as usize, |set_yield| set_yield as usize);
     let function = yield_or_sleep as *const c_void;
     // SAFETY: the function is one like `sched_yield`, and gives other threads time, too.
@@ -175,21 +176,17 @@ mod tests {
     /// Fails if a wait outside of a call sleeps: MPI yields for other callers, too.
     #[test]
     fn only_a_long_wait_in_a_call_sleeps() {
-        let yields = || {
-            let begin = Instant::now();
-            let count = iter_until(begin + Duration::from_millis(20));
-            (count, begin.elapsed())
+        let polls = || {
+            let end = Instant::now() + Duration::from_millis(20);
+            std::iter::repeat_with(|| yield_or_sleep())
+                .take_while(|_| Instant::now() < end)
+                .count()
         };
-        let (outside, _) = yields();
+        let outside = polls();
         begin();
-        let (inside, _) = yields();
+        let inside = polls();
         end();
         assert!(WAIT.get().is_none());
         assert!(inside < outside / 2, "{inside} pauses, {outside} yields");
-    }
-
-    fn iter_until(end: Instant) -> usize {
-        let yields = std::iter::repeat_with(yield_or_sleep);
-        yields.take_while(|_| Instant::now() < end).count()
     }
 }

@@ -167,7 +167,9 @@ pub fn load<'py>(
 #[pyfunction]
 pub fn give_way(path: &str) -> PyResult<bool> {
     let give_way = |core: &'static dyn Core| core.give_way(path);
-    loaded().map_or(Ok(false), give_way).map_err(PyImportError::new_err)
+    loaded()
+        .map_or(Ok(false), give_way)
+        .map_err(PyImportError::new_err)
 }
 
 /// `MPI_STATUS_IGNORE` in an ABI, as a number (MPI-4.1 §3.2.6).
