@@ -484,11 +484,6 @@ impl Watcher {
             self.tell(now, reason, notes, &diagnosis, is_over, actions);
             return;
         }
-        // A rank that is awaited may come to its end later, or to a call that does not fit: the
-        // ranks that wait don't alarm again.
-        let is_fine = notes.iter().all(|(_, note)| is_fine(note));
-        let first = (now + FIRST_PAUSE, FIRST_PAUSE);
-        self.next_look = (!is_fine).then(|| self.next_look.unwrap_or(first));
         let begin = round.begin;
         let mut is_news = self.rule(begin, is_deadlock, notes, &diagnosis, actions);
         is_news |= match reason {
@@ -503,10 +498,15 @@ impl Watcher {
             _ if is_news => self.tell(now, reason, notes, &diagnosis, is_over, actions),
             _ => {}
         }
+        // A rank that is awaited may come to its end later, or to a call that does not fit: the
+        // ranks that wait don't alarm again.
+        let is_fine = notes.iter().all(|(_, note)| is_fine(note));
         let due = self.verdict.due(self.settings.report_after);
-        if let (Some((when, _)), Some(due)) = (&mut self.next_look, due.filter(|due| *due > now)) {
-            *when = when.min(due);
+        let (mut when, pause) = self.next_look.unwrap_or((now + FIRST_PAUSE, FIRST_PAUSE));
+        if let Some(due) = due.filter(|due| *due > now) {
+            when = when.min(due);
         }
+        self.next_look = (!is_fine || due.is_some()).then_some((when, pause));
     }
 
     /// Ends all ranks if nothing has moved since that was announced, or says what has. Gives whether it
