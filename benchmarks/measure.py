@@ -29,8 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from overlap import overlap
+from sharded import psum
+from shared_cores import bound, unbound
 from workloads import (
-    LATENCY_SIZES,
     LEFT,
     QUICK,
     RANK,
@@ -54,55 +55,6 @@ from workloads import (
     repeated,
     take_turns,
 )
-
-
-def psum(effort: Effort) -> dict[str, list[float]]:
-    """JAX's own collectives over processes, which sum over an axis of devices."""
-    if os.environ.get("COLLECTIVES") != "gloo":
-        from mpi4jax import distributed
-
-        distributed.initialize()
-    else:
-        port = 20000 + WORLD.bcast(os.getpid(), 0) % 20000
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(f"127.0.0.1:{port}", SIZE, RANK)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), "ranks")
-    spec = jax.sharding.PartitionSpec("ranks")
-    sharding = jax.sharding.NamedSharding(mesh, spec)
-
-    def summed(x):
-        return jax.lax.psum(x, "ranks")
-
-    def over_ranks(function):
-        sharded = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)
-        return jax.jit(sharded)
-
-    samples = {}
-    cases: dict[str, Thunk] = {}
-    for size in sorted({*LATENCY_SIZES, *SIZES}):
-        if size > effort.largest:
-            continue
-        local = np.ones(size // 4, np.float32)
-        x = jax.make_array_from_process_local_data(sharding, local)
-        program = over_ranks(lambda x: summed(x) + 0 * x)
-        cases[f"jit, {size}"] = lambda p=program, x=x: p(x).block_until_ready()
-    samples.update(take_turns(cases, effort))
-    for size in SIZES:
-        if size > effort.largest:
-            continue
-        local = np.ones(size // 4, np.float32)
-        x = jax.make_array_from_process_local_data(sharding, local)
-        length = max(3, effort.loop // (1 + size // (1 << 14)))
-        program = over_ranks(
-            lambda x, n=length: jax.lax.fori_loop(
-                0, n, lambda _, y: summed(y) / SIZE + 0 * y, x
-            )
-        )
-        case = {f"allreduce, {size}": lambda p=program, x=x: p(x).block_until_ready()}
-        for name, seconds in take_turns(case, effort).items():
-            samples[name] = [s / length for s in seconds]
-    jax.distributed.shutdown()
-    return samples
 
 
 def c(effort: Effort) -> dict[str, list[float]]:
@@ -456,7 +408,7 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages),
-        overlap,
+        *(overlap, bound, unbound),
     )
 }
 

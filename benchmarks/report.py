@@ -78,7 +78,7 @@ def sharded(r: Results) -> list[Row]:
     """JAX's own sums over processes."""
     rows: list[Row] = []
     for name, ranks in by_ranks(r, "psum"):
-        for label, prefix in (("one call", "jit, "), ("in a loop", "allreduce, ")):
+        for label, prefix in (("one call", "jit, "), ("in a loop", "psum, ")):
             for size in (8, 1 << 16, 1 << 20):
                 ours, gloo = (r(name, p, f"{prefix}{size}") for p in (OURS, GLOO))
                 rows.append(
@@ -366,13 +366,13 @@ def headline(r: Results) -> list[Row]:
             "`allreduce` of 8 bytes, in a loop",
             ours=r(loop, OURS, small),
             upstream=r(loop, UPSTREAM, small),
-            gloo=r("psum, 2", GLOO, small),
+            gloo=r("psum, 2", GLOO, "psum, 8"),
         ),
         row(
             "`allreduce` of 1 MiB, in a loop",
             ours=r(loop, OURS, large),
             upstream=r(loop, UPSTREAM, large),
-            gloo=r("psum, 2", GLOO, large),
+            gloo=r("psum, 2", GLOO, "psum, 1048576"),
         ),
         row(
             "ghost cells of 5 fields, in a loop",
@@ -387,15 +387,12 @@ def sums(r: Results) -> list[Row]:
     """Sums over two processes in a loop, by messages and of sharded arrays."""
     rows: list[Row] = []
     for size in (8, 1 << 16, 1 << 20):
-        case = f"allreduce, {size}"
-        allreduce = r("loops", OURS, case)
-        rows.append(
-            {
-                "size": format_size(size),
-                "`psum` over MPI / `allreduce`": over(r("psum, 2", OURS, case), allreduce),
-                "`psum` over gloo / `allreduce`": over(r("psum, 2", GLOO, case), allreduce),
-            }
-        )
+        row: Row = {"size": format_size(size)}
+        for label, peer in (("MPI", OURS), ("gloo", GLOO)):
+            # The two take turns in the same processes.
+            both = (r("psum, 2", peer, f"{name}, {size}") for name in ("psum", "allreduce"))
+            row[f"`psum` over {label} / `allreduce`"] = over(*both)
+        rows.append(row)
     return rows
 
 
@@ -605,7 +602,7 @@ def plot_sizes(r: Results, path: Path, *, bandwidth: bool) -> None:
         for label, peer, where, prefix in (
             (OURS, OURS, workload, case),
             (UPSTREAM, UPSTREAM, workload, case),
-            (GLOO, GLOO, "psum, 2", case),
+            (GLOO, GLOO, "psum, 2", case.replace("allreduce", "psum")),
             ("mpi4py", OURS, workload, reference),
         ):
             sizes = r.sizes(where, peer, prefix)

@@ -67,6 +67,8 @@ PLAN = [
     ("axes", BOTH, (2,), 2),
     ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
     ("overlap", (OURS, OPENMPI), (2,), 1),
+    ("unbound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4, 8), 2),
+    ("bound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4), 2),
 ]
 
 Samples = dict[str, list[float]]

@@ -142,14 +142,12 @@ def _examine_hosts(facts_by_rank: Sequence[Facts], note: Say) -> None:
     if crowded := hosts.describe_crowds(all_hosts):
         note(
             f"{crowded}: they wait for each other's time slices. Start fewer, or give each "
-            "less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), and Open MPI "
-            "OMPI_MCA_mpi_yield_when_idle=1"
+            "less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false)"
         )
     if unbound := hosts.describe_unbound(all_hosts):
         note(
-            f"{unbound}: a rank that waits for messages polls, which keeps threads of "
-            "other ranks from computing. Give each rank CPUs of its own (mpiexec "
-            "--bind-to core, srun --cpu-bind=cores)"
+            f"{unbound}: the threads of a rank keep those of others from computing. Give "
+            "each rank CPUs of its own (mpiexec --bind-to core, srun --cpu-bind=cores)"
         )
     pages = ranks.by_value([facts["host"]["huge_pages"] for facts in facts_by_rank])
     tunables = facts_by_rank[0]["settings"].get("GLIBC_TUNABLES", "")
@@ -308,6 +306,7 @@ def _describe_mpi(first: Facts, size: int) -> dict[str, str]:
         "ranks": str(size),
         "threads": f"MPI_THREAD_{mpi['threads']}",
         "transports": mpi["transports"] or "this MPI does not say",
+        **({"waits": mpi["waits"]} if mpi["waits"] else {}),
     }
 
 

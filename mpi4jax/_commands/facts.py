@@ -40,7 +40,7 @@ def of_this_process() -> Facts:
         has_mpi4jax = _try_import("mpi4jax.notoken", errors) is not None
         facts = {
             "versions": versions(),
-            "mpi": {} if mpi is None else of_mpi(mpi),
+            "mpi": {} if mpi is None else {**of_mpi(mpi), "waits": waits(has_mpi4jax)},
             "launchers": [each._asdict() for each in launchers],
             "devices": of_devices(errors) if has_mpi4jax else {},
             "host": of_host(),
@@ -164,6 +164,15 @@ def of_mpi(mpi: Any) -> Facts:
         "rank": mpi.COMM_WORLD.Get_rank(),
         "size": mpi.COMM_WORLD.Get_size(),
     }
+
+
+def waits(has_mpi4jax: bool) -> str | None:
+    """How operations wait, and who shares the CPUs that they wait on."""
+    if not has_mpi4jax:
+        return None
+    from mpi4jax._internal.mpi import cores
+
+    return f"{cores.waits} ({cores.cores})"
 
 
 def why_alone(mpi: Any) -> str | None:

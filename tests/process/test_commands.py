@@ -427,8 +427,7 @@ def test_no_notes_where_all_is_well():
 def test_more_ranks_than_cpus():
     text = (
         "{} ranks share {} CPU(s) on node: they wait for each other's time slices. Start "
-        "fewer, or give each less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false), "
-        "and Open MPI OMPI_MCA_mpi_yield_when_idle=1"
+        "fewer, or give each less to do (XLA_FLAGS=--xla_cpu_multi_thread_eigen=false)"
     )
     assert doctor.examine([rank_with()] * 3)[1] == [text.format(3, 2)]
     limited = rank_with({"quota": 1.5})
@@ -441,9 +440,9 @@ def test_more_ranks_than_cpus():
 
 def test_ranks_that_are_not_bound():
     text = (
-        "2 ranks share {} CPU(s) on {}: a rank that waits for messages polls, which keeps "
-        "threads of other ranks from computing. Give each rank CPUs of its own (mpiexec "
-        "--bind-to core, srun --cpu-bind=cores)"
+        "2 ranks share {} CPU(s) on {}: the threads of a rank keep those of others from "
+        "computing. Give each rank CPUs of its own (mpiexec --bind-to core, srun "
+        "--cpu-bind=cores)"
     )
     assert doctor.examine([rank_with()] * 2)[1] == [text.format(2, "node")]
     overlapping = [rank_with({"cpus": cpus}) for cpus in ([0, 1], [1, 2])]
@@ -530,7 +529,10 @@ def many_ranks(has_problems=True):
         }
         rank_facts = rank_with({"name": f"node{host:03}", "cpus": cpus}, settings)
         rank_facts["mpi"].update(
-            standard="5.0", transports="ch4:ofi", size=HOSTS * RANKS_PER_HOST
+            standard="5.0",
+            transports="ch4:ofi",
+            waits="spin",
+            size=HOSTS * RANKS_PER_HOST,
         )
         rank_facts["versions"] = dict.fromkeys(["python", *facts.PACKAGES], "1.2.3")
         rank_facts["devices"] = {

@@ -76,8 +76,8 @@ def _cpus(
 #: How the ranks of this node share its cores.
 cores = of_this_node()
 
-#: How this process waits in MPI, and why, for `doctor`.
-waits = "spins"
+#: How the operations of this process wait, for `doctor`.
+waits = "spin"
 
 
 def set_up() -> None:
@@ -88,7 +88,7 @@ def set_up() -> None:
     from mpi4py import MPI
 
     gives_way = _core.give_way(os.fspath(MPI.__file__))
-    waits = "gives way" if gives_way else "spins, as this MPI never yields"
+    waits = "give way" if gives_way else "spin, as this MPI never yields"
     _limit_blas(max(1, cores.cpus // cores.processes))
 
 
