@@ -325,6 +325,33 @@ def pages(effort: Effort) -> dict[str, list[float]]:
     return samples
 
 
+def resident(effort: Effort) -> dict[str, list[float]]:
+    """The memory that a process needs more for a loop over large arrays, in MiB."""
+    mpi, comm = import_mpi(), WORLD.Clone()
+
+    def step(arrays):
+        return [mpi.allreduce(x + 1, op=MPI.MAX, comm=comm) for x in arrays]
+
+    samples = {}
+    for size, count in ((5, 12), (16, 4), (60, 1)):
+        before = _resident_mebibytes()
+        # No size of arrays is a multiple of that of huge pages.
+        arrays = [jnp.ones((size << 18) + 1000, jnp.float32) for _ in range(count)]
+        loop = donated_loop(step, arrays, 6)
+        del arrays
+        in_turn(loop, loop, loop)()
+        growth = WORLD.allreduce(_resident_mebibytes() - before) / SIZE
+        samples[f"{count} of {size} MiB"] = [growth]
+        del loop
+    return samples
+
+
+def _resident_mebibytes() -> float:
+    """The memory of this process, of which it has a share of what several map."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
 def donated_loop(body, state, length: int) -> Thunk:
     """A loop that goes on with what it has ended with, in the same memory."""
 
@@ -407,7 +434,7 @@ WORKLOADS = {
     f.__name__: f
     for f in (
         *(dispatch, eager, loops, c, latency, psum),
-        *(growth, programs, trees, checks, neighbors, halos, axes, pages),
+        *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
         *(overlap, bound, unbound),
     )
 }

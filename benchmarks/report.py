@@ -269,6 +269,15 @@ def huge_pages(r: Results) -> list[Row]:
     return rows
 
 
+def resident(r: Results) -> list[Row]:
+    """The memory that each of 8 processes needs more."""
+    peers = {title: r.samples["resident"][peer] for title, peer in PAGES_OF.items()}
+    return [
+        {"arrays": case, **{title: samples[case][0] for title, samples in peers.items()}}
+        for case in peers["ours"]
+    ]
+
+
 def overlap(r: Results) -> list[Row]:
     """Computation beside messages: one after the other, and at once."""
     labels = {"late": ("one, 50 ms late", "")}
@@ -383,6 +392,33 @@ def headline(r: Results) -> list[Row]:
     ]
 
 
+def shared_cores(r: Results) -> list[Row]:
+    """Matrix products and sums, where ranks share cores or have one each."""
+    rows: list[Row] = []
+    computing = {"all": "in each step", "one": "one rank in a step"}
+    for (mpi, ours, theirs), workload, who in itertools.product(
+        MPIS, ("unbound", "bound"), computing
+    ):
+        for name, ranks in by_ranks(r, workload):
+            gloo, psum = r(name, GLOO, f"psum, {who}"), r(name, ours, f"psum, {who}")
+            allreduce = r(name, ours, f"allreduce, {who}")
+            rows.append(
+                {
+                    "MPI": mpi,
+                    "ranks": f"{ranks}, {workload}",
+                    "products": computing[who],
+                    "allreduce": allreduce,
+                    "0.9.1": r(name, theirs, f"allreduce, {who}"),
+                    "mpi4py": r(name, ours, f"mpi4py, {who}"),
+                    "psum, MPI": psum,
+                    "psum, gloo": gloo,
+                    "allreduce / gloo": over(allreduce, gloo),
+                    "psum, MPI / gloo": over(psum, gloo),
+                }
+            )
+    return rows
+
+
 def sums(r: Results) -> list[Row]:
     """Sums over two processes in a loop, by messages and of sharded arrays."""
     rows: list[Row] = []
@@ -398,22 +434,34 @@ def sums(r: Results) -> list[Row]:
 
 #: All tables: what each row is about, and the rows.
 TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
-    "Calls": ("an `allreduce` of 8 bytes", dispatch),
-    "Eager calls": ("8 bytes", eager),
-    "Compiled loops": ("one operation of a `fori_loop`", loops),
-    "Compared with C": ("one operation of a loop", beside_c),
-    "Ranks": ("an `allreduce`", growth),
-    "Sharded arrays": ("`jax.lax.psum` in a `shard_map`", sharded),
-    "Operations in a function": ("one operation on one rank", programs),
-    "Checked operations": ("one operation of a loop", checks),
-    "Trees": ("an `allreduce` of all leaves", trees),
-    "Neighbors": ("a `neighbor_alltoall` of a loop", neighbors),
-    "Ghost cells": ("a step of a loop over float64 fields of 256 x 256", halos),
-    "Ghost cells along one axis": ("a step of a loop over five float64 fields", axes),
-    "Huge pages": ("one operation on 16 MiB in a `fori_loop`", huge_pages),
-    "Overlap": ("a message and a computation", overlap),
+    "Calls": ("Time of an `allreduce` of 8 bytes", dispatch),
+    "Eager calls": ("Time of 8 bytes", eager),
+    "Compiled loops": ("Time of one operation of a `fori_loop`", loops),
+    "Compared with C": ("Time of one operation of a loop", beside_c),
+    "Ranks": ("Time of an `allreduce`", growth),
+    "Sharded arrays": ("Time of `jax.lax.psum` in a `shard_map`", sharded),
+    "Operations in a function": ("Time of one operation on one rank", programs),
+    "Checked operations": ("Time of one operation of a loop", checks),
+    "Trees": ("Time of an `allreduce` of all leaves", trees),
+    "Neighbors": ("Time of a `neighbor_alltoall` of a loop", neighbors),
+    "Ghost cells": ("Time of a step of a loop over float64 fields of 256 x 256", halos),
+    "Ghost cells along one axis": (
+        "Time of a step of a loop over five float64 fields",
+        axes,
+    ),
+    "Huge pages": ("Time of one operation on 16 MiB in a `fori_loop`", huge_pages),
+    "Memory": (
+        "What each of 8 processes needs more for a loop over large arrays, in MiB",
+        resident,
+    ),
+    "Overlap": ("Time of a message and a computation", overlap),
+    "Ranks that share cores": (
+        "Time of a step of a loop: a matrix product and a sum",
+        shared_cores,
+    ),
     "Everything else": (
-        "a run, an import, and a handler, which XLA calls (with an MPI that does nothing)",
+        "Time of a run, an import, and a handler, which XLA calls (with an MPI that does "
+        "nothing)",
         others,
     ),
 }
@@ -479,12 +527,19 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "operation; iterations; small pages / mpi4py; ours / mpi4py; "
         "GLIBC_TUNABLES / mpi4py",
     ),
+    "resident": resident,
     "overlap": lambda r: excerpt(
         overlap(r),
         "message; message alone; computation alone; one after the other; "
         "the same, in two parts; overlap",
         MPI=("MPICH",),
         message=("one, 50 ms late", "64 KiB", *CELLS.values()),
+    ),
+    "cores": lambda r: excerpt(
+        shared_cores(r),
+        "ranks; products; allreduce; 0.9.1; mpi4py; psum, MPI; psum, gloo; "
+        "allreduce / gloo; psum, MPI / gloo",
+        MPI=("MPICH",),
     ),
     "programs": runs,
 }
@@ -512,7 +567,7 @@ def environment_of(r: Results) -> str:
 def tables_page(r: Results) -> str:
     text = f"Medians, in microseconds unless a title says otherwise. {environment_of(r)}.\n"
     for title, (about, rows) in TABLES.items():
-        text += f"\n## {title}\n\nTime of {about}.\n\n{table(rows(r))}"
+        text += f"\n## {title}\n\n{about}.\n\n{table(rows(r))}"
     return text
 
 

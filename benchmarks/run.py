@@ -66,6 +66,7 @@ PLAN = [
     ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
     ("axes", BOTH, (2,), 2),
     ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
+    ("resident", (OURS, SMALL_PAGES, HUGE_PAGES), (8,), 1),
     ("overlap", (OURS, OPENMPI), (2,), 1),
     ("unbound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4, 8), 2),
     ("bound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4), 2),

@@ -73,8 +73,19 @@ def jax_of(version: str) -> Jax:
 #: Our versions, by the API that they have at the top level.
 APIS = ("token", "notoken")
 
+#: What runs programs for users, and sees their exit codes.
+PROGRAM_RUNNERS = ("coverage", "debugpy", "ipython")
 #: The packages that tests need, and the examples and the suites of mpi4jax.
-COMMON = ("mpi4py", "numpy", "perfetto", "pytest", "matplotlib", "scipy", "tqdm")
+COMMON = (
+    "mpi4py",
+    "numpy",
+    "perfetto",
+    "pytest",
+    "matplotlib",
+    "scipy",
+    "tqdm",
+    *PROGRAM_RUNNERS,
+)
 
 #: NVIDIA's assembler, without which XLA compiles nothing for its GPUs.
 ASSEMBLER = "nvidia-cuda-nvcc-cu12==12.9.86"

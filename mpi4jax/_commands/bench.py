@@ -11,9 +11,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 from mpi4py import MPI
 
-from mpi4jax import _terminal
+from mpi4jax import _launcher, _terminal
 
-from . import facts, launcher, tables, workloads
+from . import facts, tables, workloads
 
 #: Loops take most of the time, and here their figures need less precision.
 EFFORT = workloads.Effort(loop_time=0.1)
@@ -29,7 +29,7 @@ TABLES = {
 
 def run(arguments: argparse.Namespace) -> int:
     if why := facts.why_alone(MPI):
-        return launcher.refuse(why)
+        return _launcher.refuse(why)
     is_first = MPI.COMM_WORLD.Get_rank() == 0
     is_text = is_first and not arguments.json
     terminal = _terminal.of()

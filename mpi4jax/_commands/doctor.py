@@ -10,11 +10,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from mpi4jax import _terminal
+from mpi4jax import _launcher, _terminal
 from mpi4jax._terminal import PLAIN, Terminal
 from mpi4jax._text import format_size, wrap
 
-from . import facts, hosts, launcher, ranks, tables
+from . import facts, hosts, ranks, tables
 from .facts import Facts
 from .hosts import Section
 from .tables import OURS, Results, Row, over
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems, notes = comm.bcast(examine(facts_by_rank) if facts_by_rank else None)
     rows = [] if problems else measure()
     # Of ranks that do not know of each other, one prints.
-    if facts_by_rank and (comm.Get_size() > 1 or launcher.is_first()):
+    if facts_by_rank and (comm.Get_size() > 1 or _launcher.is_first()):
         show(facts_by_rank, rows, problems, notes, as_json=arguments.json)
     return 1 if problems else 0
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_without_mpi(own: Facts, as_json: bool) -> int:
     """Each process knows of itself only: one shows all, the others what is wrong."""
     problems, notes = examine([own])
-    if launcher.is_first():
+    if _launcher.is_first():
         show([own], [], problems, notes, as_json=as_json)
     else:
         rank = own["launchers"][0]["rank"] if own["launchers"] else "?"
@@ -66,8 +66,8 @@ def examine(facts_by_rank: Sequence[Facts]) -> tuple[list[str], list[str]]:
     first = facts_by_rank[0]
     if first["mpi"]:
         mpi = first["mpi"]
-        launchers = launcher.from_facts(first["launchers"])
-        if why := launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], launchers):
+        launchers = _launcher.from_facts(first["launchers"])
+        if why := _launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], launchers):
             problems.append(why)
     problems += differences(facts_by_rank, ("versions", "mpi", "devices"), IDENTICAL)
     problems += differences(facts_by_rank, ("settings",), CHUNK)

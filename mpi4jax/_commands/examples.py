@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import mpi4jax
-
-from . import launcher
+from mpi4jax import _launcher
 
 PACKAGE = Path(mpi4jax.__file__).resolve().parent
 #: Wheels have them in the package; in a checkout, they are beside it.
@@ -32,14 +31,14 @@ def purpose(path: Path) -> str:
 def run(arguments: argparse.Namespace) -> int:
     examples = files()
     if not examples:
-        return launcher.refuse(f"no examples in {FOLDERS[0]}")
+        return _launcher.refuse(f"no examples in {FOLDERS[0]}")
     if arguments.name is None:
-        if launcher.is_first():
+        if _launcher.is_first():
             print(listing(examples))
         return 0
     if arguments.name not in examples:
         names = ", ".join(examples)
-        return launcher.refuse(f"no example {arguments.name!r}, expected one of: {names}")
+        return _launcher.refuse(f"no example {arguments.name!r}, expected one of: {names}")
     path = str(examples[arguments.name])
     sys.argv = [path, *arguments.arguments]
     runpy.run_path(path, run_name="__main__")

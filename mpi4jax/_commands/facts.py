@@ -14,9 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mpi4jax import _terminal
-
-from . import launcher
+from mpi4jax import _launcher, _terminal
 
 Facts = dict[str, Any]
 
@@ -32,7 +30,7 @@ _SETTINGS = re.compile(
 def of_this_process() -> Facts:
     """All facts. Under "errors" is why mpi4jax or JAX can't be used."""
     # Before MPI is initialised, as MPI may set variables of a launcher's.
-    launchers = launcher.launchers()
+    launchers = _launcher.launchers()
     errors: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -52,7 +50,7 @@ def of_this_process() -> Facts:
     return {**facts, "errors": errors, "warnings": list(dict.fromkeys(texts))}
 
 
-def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
+def _load_mpi(launchers: Sequence[_launcher.Launcher]) -> Any:
     """mpi4py's MPI, or None: the import of mpi4jax says why then.
 
     MPI may end the process when it is initialised, so a likely reason is printed before.
@@ -67,10 +65,10 @@ def _load_mpi(launchers: Sequence[launcher.Launcher]) -> Any:
         from mpi4py import MPI
     except Exception:
         return None
-    why = launcher.foreign_launcher(
+    why = _launcher.foreign_launcher(
         library_name(MPI.Get_library_version()), library_file(), launchers
     )
-    if why and launcher.is_first():
+    if why and _launcher.is_first():
         _terminal.tell(f"If MPI cannot be initialised: {why}.", sys.stderr)
     # It makes the context of a GPU that MPI looks for. The next import gives its errors.
     _try_import("mpi4jax._internal", [])
@@ -179,7 +177,7 @@ def why_alone(mpi: Any) -> str | None:
     """Why this process is the only one, though it was started with others."""
     library = library_name(mpi.Get_library_version())
     size = mpi.COMM_WORLD.Get_size()
-    return launcher.mismatch(library, library_file(), size, launcher.launchers())
+    return _launcher.mismatch(library, library_file(), size, _launcher.launchers())
 
 
 def of_devices(errors: list[str]) -> Facts:

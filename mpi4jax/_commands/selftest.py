@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import _terminal
+from mpi4jax import _launcher, _terminal
 from mpi4jax._text import wrap
 
 from .._testing.cases import CASES, NAMES, OPERATIONS, Array, Case, Shape
 from .._testing.modes import MODES
-from . import facts, launcher, ranks
+from . import facts, ranks
 from .watchdog import Watchdog
 
 #: The shape of a block. None of its sides is a likely number of processes.
@@ -43,7 +43,7 @@ class Check(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     if why := facts.why_alone(MPI):
-        return launcher.refuse(why)
+        return _launcher.refuse(why)
     comm, start = MPI.COMM_WORLD, time.monotonic()
     is_first = comm.Get_rank() == 0
     watchdog = Watchdog(sys.stderr.fileno(), arguments.limit)

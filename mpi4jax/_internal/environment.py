@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from mpi4jax import _launcher
+
 from . import versions
 
 T = TypeVar("T")
@@ -178,13 +180,9 @@ def unknown_variables() -> list[str]:
 def warn_of_unknown_variables() -> None:
     """Warn of variables that have no effect, on the first process as far as is known."""
     sentences = unknown_variables()
-    if sentences:
-        # It knows launchers, and imports nothing that imports this.
-        from mpi4jax._commands import launcher
-
-        if launcher.is_first():
-            for sentence in sentences:
-                warnings.warn(sentence, stacklevel=3)
+    if sentences and _launcher.is_first():
+        for sentence in sentences:
+            warnings.warn(sentence, stacklevel=3)
 
 
 #: The settings when mpi4jax was imported.

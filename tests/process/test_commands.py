@@ -12,9 +12,9 @@ import pytest
 from mpi4py import MPI
 from processes import run
 
-from mpi4jax import _terminal
+from mpi4jax import _launcher, _terminal
 from mpi4jax.__main__ import parser
-from mpi4jax._commands import bench, doctor, facts, hosts, launcher, ranks, tables
+from mpi4jax._commands import bench, doctor, facts, hosts, ranks, tables
 from mpi4jax._commands.watchdog import Watchdog
 from mpi4jax._terminal import PLAIN, Terminal
 from mpi4jax._testing.cases import NAMES
@@ -301,22 +301,22 @@ STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
     ],
 )
 def test_launchers(environ, variable):
-    launchers = launcher.launchers(environ)
+    launchers = _launcher.launchers(environ)
     if variable is None:
         assert launchers == []
-        assert launcher.is_first(environ)
+        assert _launcher.is_first(environ)
     else:
         assert launchers[0][1:] == (1, 4, variable)
-        assert not launcher.is_first(environ)
+        assert not _launcher.is_first(environ)
 
 
 def test_the_rank_that_pmix_tells():
-    assert launcher.is_first({"PMIX_RANK": "0"})
-    assert not launcher.is_first({"PMIX_RANK": "1"})
+    assert _launcher.is_first({"PMIX_RANK": "0"})
+    assert not _launcher.is_first({"PMIX_RANK": "1"})
 
 
 def why(library, environ, size=1):
-    return launcher.mismatch(library, "/lib/libmpi.so", size, launcher.launchers(environ))
+    return _launcher.mismatch(library, "/lib/libmpi.so", size, _launcher.launchers(environ))
 
 
 def test_launchers_that_fit():
@@ -559,7 +559,7 @@ def test_many_ranks_fit_on_a_page(has_problems):
         everyones, [] if problems else rows, problems, notes, Terminal(1000)
     )
     sections, settings = text.split("\nsettings\n")
-    assert len(sections.splitlines()) == 27, text
+    assert len(sections.splitlines()) == 28, text
     assert len(settings.splitlines()) <= len(everyones[0]["settings"]) + 18, text
     assert [line[15:] for line in sections.splitlines()[-4:]] == [
         "node000, node001, node002 and 477 more: 20 rank(s) each, 128 CPU(s) allowed, huge "

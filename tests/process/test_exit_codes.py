@@ -34,15 +34,14 @@ if __name__ == "__main__":
         ("", 3),
         ("coverage run", 3),
         ("debugpy --listen 0", 3),
+        ("IPython --no-banner", 3),
         # It says so, and starts the program again, until it is told to quit. In 3.11,
         # a program under it can't spawn.
         ("pdb -c continue", 0),
     ],
-    ids=["python", "coverage", "debugpy", "pdb"],
+    ids=["python", "coverage", "debugpy", "IPython", "pdb"],
 )
 def test_exit_code(tool, code, tmp_path):
-    if tool:
-        pytest.importorskip(tool.split()[0])
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, *(["-m", *tool.split()] if tool else []), "program.py"]
     if code:

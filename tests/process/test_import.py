@@ -198,6 +198,7 @@ def test_without_a_gpu(launch):
         ("MPI4JAX_API", "token, notoken"),
         ("MPI4JAX_ON_DEADLOCK", "abort, report"),
         ("MPI4JAX_ON_ERROR", "abort, raise"),
+        ("MPI4JAX_WAIT", "auto, spin, yield"),
     ],
 )
 def test_environment_variable_that_is_not_understood(launch, name, accepted):

@@ -7,14 +7,16 @@ programs, and the events that announce these. Everything works then, or what the
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
-import importlib.util
 import json
 import pkgutil
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
+from unittest import mock
 
 import jax
 import pytest
@@ -25,11 +27,10 @@ PACKAGE = ROOT / "mpi4jax" / "_internal"
 
 def load_table():
     """The module with the table, without importing mpi4jax and initialising MPI."""
-    file = PACKAGE / "xla" / "private_names.py"
-    spec = importlib.util.spec_from_file_location("private_names", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    package = types.ModuleType("sources")
+    package.__path__ = [str(PACKAGE)]
+    with mock.patch.dict(sys.modules, sources=package):
+        return importlib.import_module("sources.xla.private_names")
 
 
 table = load_table()

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mpi4jax import _core
-from mpi4jax._commands import launcher
+from mpi4jax import _core, _launcher
 
 from ..environment import settings
 
@@ -47,7 +46,7 @@ def allowed() -> int:
 
 def of_this_node(environ: Mapping[str, str] = os.environ) -> Cores:
     """What the launcher, the affinity and XLA's settings say, without communication."""
-    return Cores(launcher.processes_on_node(environ), _threads(environ), _cpus())
+    return Cores(_launcher.processes_on_node(environ), _threads(environ), _cpus())
 
 
 def _threads(environ: Mapping[str, str]) -> int:

@@ -20,7 +20,7 @@ from ..arguments.dtypes import avals_of
 from ..operations._declaration import operation_of
 from ..operations._eager import on_own_devices
 from ..operations._lowering import lower_everywhere
-from ..xla.call_sites import Frame
+from ..xla.call_sites import Frame, describe_stack
 from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
     Literal,
@@ -249,7 +249,8 @@ class _Split(_Traced):
                 ticket = bind_start(flight, operands)
             if trace_state_clean():
                 # Its program may be that of another line. Nobody waits if `during` fails.
-                set_line(ticket, starmap(Frame, traceback_of_equation(equation)))
+                frames = starmap(Frame, traceback_of_equation(equation))
+                set_line(ticket, describe_stack(frames))
             forwarded = forwarded_operands(flight, operands)
             self._started.append((equation, flight, ticket, forwarded))
             self._missing.update(equation.outvars)

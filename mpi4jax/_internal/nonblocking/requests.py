@@ -7,7 +7,7 @@ import functools
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -26,7 +26,7 @@ from ..mpi.handles import Communicator
 from ..operations._eager import EagerCalls, starting
 from ..operations._trees import call_with_trees, result_tree
 from ..operations.exchange import Exchange
-from ..xla import call_sites
+from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
 from .flights import Params, flight_of
@@ -109,7 +109,7 @@ def start(flights: Sequence[tuple[Flight, Sequence[Any]]]) -> Request[list[list[
     for flight, operands in flights:
         ticket = bind_start(flight, operands)
         if trace_state_clean():
-            set_line(ticket, call_sites.frames_of(sys._getframe()))
+            set_line(ticket, current_line())
         arrays.append((ticket, *forwarded_operands(flight, operands)))
     return Request(tuple(arrays), tuple(flight for flight, _ in flights), ())
 
@@ -208,10 +208,10 @@ def _unflatten(results: Sequence[Sequence[Any]], *, structure: Any) -> Any:
     return result_tree(structure, leaves)
 
 
-def set_line(ticket: Any, frames: Iterable[call_sites.Frame]) -> None:
-    """Say which functions were under way when an eager call gave a ticket."""
+def set_line(ticket: Any, line: str) -> None:
+    """Say from which line an eager call has given a ticket."""
     # Without a program of JAX's that takes the first element.
-    _core.set_flight_line(int(np.asarray(ticket)[0]), call_sites.describe_stack(frames))
+    _core.set_flight_line(int(np.asarray(ticket)[0]), line)
 
 
 def wait(request: Request[T]) -> T:

@@ -85,11 +85,20 @@ def frames_of(frame: FrameType | None) -> Iterator[Frame]:
         frame = frame.f_back
 
 
+def _directory() -> str:
+    """The working directory, empty if it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def relative_path(file: str) -> str:
     """The path of a file from the working directory, if it is below that."""
+    directory = _directory()
     try:
-        return _relative_path(file, os.getcwd())
-    except (OSError, ValueError):  # The directory is gone; on another drive.
+        return _relative_path(file, directory) if directory else file
+    except ValueError:  # on another drive
         return file
 
 
@@ -134,9 +143,30 @@ def describe_stack(stack: Iterable[Frame], scope: str = "") -> str:
     return text if caller is None else f"{text}, from {caller}"
 
 
+#: The texts of stacks, by the directory and the instructions, whose code keeps its address.
+_described: dict[tuple[str | int, ...], tuple[list[CodeType], str]] = {}
+_MOST_DESCRIBED = 1024
+
+
 def current_line() -> str:
-    """The user's line that runs, as text."""
-    return describe_stack(frames_of(sys._getframe()))
+    """The user's line that runs, as text.
+
+    Of the same calls it is the same text, which takes much longer to make than to find.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    codes: list[CodeType] = []
+    key: list[str | int] = [_directory()]
+    while frame is not None:
+        codes.append(frame.f_code)
+        key += (id(frame.f_code), frame.f_lasti)
+        frame = frame.f_back
+    described = _described.get(tuple(key))
+    if described is None:
+        if len(_described) == _MOST_DESCRIBED:
+            _described.clear()
+        described = codes, describe_stack(frames_of(sys._getframe(1)))
+        _described[tuple(key)] = described
+    return described[1]
 
 
 def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:

@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from mpi4jax import _launcher
+
 from . import programs
 from .effects import ordered_effect
 from .jax_compat import (
@@ -144,16 +146,12 @@ def try_once() -> None:
         _is_tried = True
         why = _why_it_fails()
         _is_off = why is not None
-    if why is not None:
-        # It knows launchers, and imports nothing that imports this.
-        from mpi4jax._commands import launcher
-
-        if launcher.is_first():
-            warnings.warn(
-                "calls of jitted functions with operations of mpi4jax take about 30 times "
-                f"as long as they could, as JAX passes them a token: {why}",
-                stacklevel=2,
-            )
+    if why is not None and _launcher.is_first():
+        warnings.warn(
+            "calls of jitted functions with operations of mpi4jax take about 30 times "
+            f"as long as they could, as JAX passes them a token: {why}",
+            stacklevel=2,
+        )
 
 
 def _why_it_fails() -> str | None:

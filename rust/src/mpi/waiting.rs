@@ -19,8 +19,9 @@ use super::library::Library;
 /// Whether waits give way.
 static GIVES_WAY: AtomicBool = AtomicBool::new(false);
 
-/// For so long, a wait only yields: messages between running processes take less.
-const SPIN: Duration = Duration::from_micros(5);
+/// For so long, a wait only yields. A sleep takes less, so that one of a rank's does not make others
+/// sleep, too, which would sleep in turns from then on.
+const SPIN: Duration = Duration::from_micros(100);
 /// A poll that takes longer has moved something, and the wait begins anew.
 const WORK: Duration = Duration::from_micros(2);
 /// A pause is this part of the wait so far: at first, and when it is long.
@@ -166,8 +167,8 @@ mod tests {
     #[test]
     fn pauses_grow_with_the_wait() {
         let micros = Duration::from_micros;
-        assert_eq!(pause(micros(4)), None);
-        assert_eq!(pause(micros(8)), Some(micros(2)));
+        assert_eq!(pause(micros(99)), None);
+        assert_eq!(pause(micros(100)), Some(micros(25)));
         assert_eq!(pause(micros(10_000)), Some(micros(100)));
         assert_eq!(pause(micros(51_200)), Some(micros(200)));
         assert_eq!(pause(Duration::from_secs(60)), Some(micros(1000)));

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from mpi4jax import diagnostics, extend
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
+from mpi4jax._internal.xla import programs
 from mpi4jax.experimental import auto_tokenize
 
 pytestmark = pytest.mark.skipif(not settings.fast_dispatch, reason="turned off")
@@ -175,16 +176,25 @@ def test_exported_functions_keep_their_effect(size):
     assert python_calls(again, jnp.ones(3)) == 0
 
 
-def test_without_the_announcement_of_jax(size):
-    """Where the program is not found, JAX's way is taken, and silently."""
+def test_without_the_announcement_of_jax(size, monkeypatch):
+    """Where a program is not found, JAX's way is taken."""
+    monkeypatch.delitem(programs._callbacks, programs.LOWERED)
+    jitted = jax.jit(lambda x: total(x) + 3)
+    assert python_calls(jitted, jnp.ones(3)) > 10
+    np.testing.assert_array_equal(jitted(jnp.ones(3)), np.full(3, size + 3))
+
+
+def test_after_all_listeners_are_cleared(size):
+    """JAX tells this one of programs again."""
     from jax._src import monitoring
 
     listeners = monitoring.get_event_duration_listeners()
     jax.monitoring.clear_event_listeners()
     try:
-        jitted = jax.jit(lambda x: total(x) + 3)
-        assert python_calls(jitted, jnp.ones(3)) > 10
-        np.testing.assert_array_equal(jitted(jnp.ones(3)), np.full(3, size + 3))
+        jitted = jax.jit(lambda x: total(x) + 4)
+        assert python_calls(jitted, jnp.ones(3)) == 0
+        np.testing.assert_array_equal(jitted(jnp.ones(3)), np.full(3, size + 4))
     finally:
+        jax.monitoring.clear_event_listeners()
         for listener in listeners:
             jax.monitoring.register_event_duration_secs_listener(listener)
