@@ -187,6 +187,10 @@ def eager(effort: Effort) -> Samples:
             comm.Recv(recv, 0)
             comm.Send(send, 0)
 
+    def start_and_wait_by_hand() -> None:
+        empty()  # as above
+        MPI.Request.Waitall([comm.Irecv(recv, LEFT), comm.Isend(send, RIGHT)])
+
     pairs: dict[str, tuple[Thunk, Thunk]] = {
         "allgather": (
             lambda: mpi.allgather(x, comm=comm),
@@ -224,6 +228,11 @@ def eager(effort: Effort) -> Samples:
             lambda: comm.Sendrecv(send, RIGHT, recvbuf=recv, source=LEFT),
         ),
     }
+    if hasattr(mpi, "isendrecv"):  # the original has no nonblocking operations
+        pairs["isendrecv and wait"] = (
+            lambda: mpi.wait(mpi.isendrecv(x, x, LEFT, RIGHT, comm=comm)),
+            start_and_wait_by_hand,
+        )
     if SIZE == 1:  # MPI need not buffer a message
         del pairs["send and recv"]
     cases: dict[str, Thunk] = {}

@@ -99,10 +99,11 @@ class Request(Generic[T]):
         return result
 
 
-def start(flights: Sequence[tuple[Flight, Sequence[Any]]]) -> Request[list[list[Any]]]:
+def start(flights: Sequence[tuple[Flight, Sequence[Any]]], *steps: _Step) -> Request[Any]:
     """Start operations for a user, each with its operands.
 
-    The result of the request is a list with the results of each.
+    The result of the request is a list with the results of each, to which the steps are
+    applied.
     """
     prepare()
     arrays = []
@@ -111,7 +112,9 @@ def start(flights: Sequence[tuple[Flight, Sequence[Any]]]) -> Request[list[list[
         if trace_state_clean():
             set_line(ticket, current_line())
         arrays.append((ticket, *forwarded_operands(flight, operands)))
-    return Request(tuple(arrays), tuple(flight for flight, _ in flights), ())
+    return Request(
+        (*arrays, *(() for _ in steps)), tuple([flight for flight, _ in flights]), steps
+    )
 
 
 #: The structure of a tree that is an array.
@@ -139,7 +142,7 @@ def start_call(
     if flight is None:
         with starting(None):
             return operation(communicator, *operands, **params)
-    request = start([(flight, arrays)]).then(_unflatten, structure=structure)
+    request = start([(flight, arrays)], _unflattened(structure))
     if operation.count_operands:
         return request.then(operation.complete, *arrays[-operation.count_operands :])
     return request
@@ -202,8 +205,13 @@ def _unpack(
     return result_tree(structure, unpack_groups(flat, axis, result_axis))
 
 
+@functools.cache
+def _unflattened(structure: Any) -> _Step:
+    """Makes a tree of the results of one operation, or None where it has none."""
+    return _Step(_unflatten, Params(structure=structure))
+
+
 def _unflatten(results: Sequence[Sequence[Any]], *, structure: Any) -> Any:
-    """The tree of the results of one operation, or None where it has none."""
     (leaves,) = results
     return result_tree(structure, leaves)
 

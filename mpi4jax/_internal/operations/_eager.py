@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -64,19 +63,22 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
 _start: ContextVar[Callable[..., Any] | None] = ContextVar("start", default=None)
 
 
-@contextlib.contextmanager
-def starting(start: Callable[..., Any] | None) -> Iterator[None]:
-    """Have calls start operations.
+class starting:
+    """Has calls start operations.
 
     Arguments:
         start: Gets the operation, and what it is called with. None has calls made again.
 
     """
-    token = _start.set(start)
-    try:
-        yield
-    finally:
-        _start.reset(token)
+
+    def __init__(self, start: Callable[..., Any] | None) -> None:
+        self._value = start
+
+    def __enter__(self) -> None:
+        self._token = _start.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        _start.reset(self._token)
 
 
 @makes_eager_calls
