@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mpi4jax._internal.nonblocking.requests import Request, start_call, wait
-from mpi4jax._internal.operations._eager import starting
+from mpi4jax._internal.operations._eager import Starting
 from mpi4jax.experimental import auto_tokenize
 
 Function = Callable[[Any], Any]
@@ -52,7 +52,7 @@ def nonblocking(function: Function) -> Function:
     """Start each operation, and wait for it at once."""
 
     def call(x: Any) -> Any:
-        with starting(lambda *args, **params: wait_for(start_call(*args, **params))):
+        with Starting(lambda *args, **params: wait_for(start_call(*args, **params))):
             return function(x)
 
     return jax.jit(call)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..forms.token import set_signature
-from ..operations._eager import starting
+from ..operations._eager import Starting
 from .requests import Request, start_call
 
 
@@ -30,7 +30,7 @@ def nonblocking(function: Callable[..., Any]) -> Callable[..., Request[Any]]:
                 text = f"{name}() got an unexpected keyword argument '{parameter}'"
                 raise TypeError(text)
         try:
-            with starting(start_call):
+            with Starting(start_call):
                 request = blocking(*args, **kwargs)
         except (TypeError, ValueError) as error:
             # Name the function that the user has called, with a capital if there is one.

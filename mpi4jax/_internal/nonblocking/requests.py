@@ -23,7 +23,7 @@ from ..environment import settings
 from ..forks import at_exit
 from ..layout.packing import PackedGroup, Tree, is_tree, packed_groups, unpack_groups
 from ..mpi.handles import Communicator
-from ..operations._eager import EagerCalls, starting
+from ..operations._eager import EagerCalls, Starting
 from ..operations._trees import call_with_trees, result_tree
 from ..operations.exchange import Exchange
 from ..xla.call_sites import current_line
@@ -140,7 +140,7 @@ def start_call(
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
     flight = _checked_flight(operation, communicator, arrays, params)
     if flight is None:
-        with starting(None):
+        with Starting(None):
             return operation(communicator, *operands, **params)
     request = start([(flight, arrays)], _unflattened(structure))
     if operation.count_operands:
