@@ -63,7 +63,7 @@ def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
 _start: ContextVar[Callable[..., Any] | None] = ContextVar("start", default=None)
 
 
-class starting:
+class Starting:
     """Has calls start operations.
 
     Arguments:
