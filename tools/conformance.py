@@ -45,9 +45,9 @@ SUITES = (
 
 
 def fetch(version: str, folder: Path) -> Path:
-    """Unpack the tests and examples of a release, and nothing else of it."""
+    """Unpack the tests of a release, the examples, and the settings that tests name."""
     target = folder / f"mpi4jax-{version}"
-    if (target / "tests").is_dir():
+    if (target / "pyproject.toml").is_file():
         return target
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(
@@ -61,7 +61,7 @@ def fetch(version: str, folder: Path) -> Path:
         wanted = [
             member
             for member in archive.getmembers()
-            if member.name.split("/")[1:2] in (["tests"], ["examples"])
+            if member.name.split("/")[1:2] in (["tests"], ["examples"], ["pyproject.toml"])
         ]
         # Debian's Python 3.11 has no such filter yet.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
