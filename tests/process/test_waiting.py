@@ -9,7 +9,7 @@ from mpi4jax._internal.mpi import cores
 from mpi4jax._internal.mpi.cores import Cores
 
 WAITS = """
-import time
+import sys, time
 import jax, jax.numpy as jnp
 from mpi4py import MPI
 from mpi4jax._internal.mpi import cores
@@ -18,6 +18,10 @@ import mpi4jax.notoken as mpi
 comm = MPI.COMM_WORLD
 rank = comm.Get_rank()
 x = jnp.ones(4)
+
+def say(text):
+    # In one piece, as the output of all ranks is mixed.
+    sys.stdout.write(f"{text}\\n")
 
 def receive(x):
     if rank == 0:
@@ -28,7 +32,7 @@ def receive(x):
 def start_and_wait(x):
     return mpi.wait(mpi.iallreduce(x, op=MPI.SUM, comm=comm))
 
-print(cores.waits)
+say(cores.waits)
 for operation in (
     jax.jit(lambda x: mpi.allreduce(x, op=MPI.SUM, comm=comm)),
     lambda x: mpi.sendrecv(x, x, 1 - rank, 1 - rank, comm=comm),
@@ -42,7 +46,7 @@ for operation in (
     start = time.process_time()
     jax.block_until_ready(operation(x))
     if rank == 1:
-        print(time.process_time() - start)
+        say(time.process_time() - start)
     comm.Barrier()
 """
 
@@ -70,7 +74,7 @@ import mpi4jax
 import scipy.linalg.cython_blas as blas
 
 get_threads = ctypes.CDLL(blas.__file__).scipy_openblas_get_num_threads
-print(get_threads())
+sys.stdout.write(f"{{get_threads()}}\\n")  # in one piece
 """
 
 
