@@ -31,8 +31,9 @@ THREADS = 3
 #: Of each of the tests that have any number of programs.
 PROGRAMS = 50_000 if sample.is_whole() else 1_000
 #: Programs that a thread calls before it waits for all of them. XLA takes 32 at a time from
-#: all threads, and hangs if these wait for a callback whose own program finds no place.
-BURST = 24 // THREADS
+#: all threads, and hangs if these wait for a callback whose own program finds no place. So
+#: half of the places are for the programs of callbacks.
+BURST = 15 // THREADS
 
 
 class Conversation:
