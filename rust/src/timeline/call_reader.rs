@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::clocks::{Clocks, MOST_NANOSECONDS};
 use super::error::Error;
-use super::run::{Facts, Process};
+use super::run::{Process, RunFacts};
 use crate::trace::{self, Entry, SIZE};
 
 /// A call, with the times of rank 0's clock.
@@ -23,7 +23,7 @@ pub(super) struct TimedCall {
 /// The calls in a file, in the order in which they began.
 pub(super) struct CallReader<'a> {
     process: &'a Process,
-    facts: &'a Facts,
+    facts: &'a RunFacts,
     path: PathBuf,
     /// The part of the run that is wanted.
     part: Range<i64>,
@@ -39,7 +39,7 @@ impl<'a> CallReader<'a> {
     /// At most `bytes` of the file are in memory.
     pub(super) fn new(
         process: &'a Process,
-        facts: &'a Facts,
+        facts: &'a RunFacts,
         part: Range<i64>,
         bytes: usize,
     ) -> Self {

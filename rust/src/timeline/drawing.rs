@@ -11,7 +11,7 @@ use super::matching::{
 };
 use super::perfetto::{Annotations, Row, Track, Value, Writer};
 use super::rules::Pattern;
-use super::run::{Facts, IdentifiedCommunicator, Process, Run, Span};
+use super::run::{IdentifiedCommunicator, Process, Run, RunFacts, Span};
 use super::slots::{NestingSlots, Slots};
 use crate::recorder::Message;
 use crate::trace::{Entry, NONE};
@@ -481,7 +481,7 @@ impl<'a, W: Write> Drawing<'a, W> {
 }
 
 /// The arguments of a call, in words.
-fn arguments(facts: &Facts, process: &Process, entry: &Entry) -> Vec<(&'static str, Value)> {
+fn arguments(facts: &RunFacts, process: &Process, entry: &Entry) -> Vec<(&'static str, Value)> {
     let communicator = process.communicator(entry);
     let mut arguments = vec![("on", communicator.map_or("?", |each| &each.name).into())];
     if entry.op != NONE {

@@ -50,12 +50,12 @@ struct Beginning {
     boot: Option<String>,
     started: u64,
     #[serde(flatten)]
-    facts: Facts,
+    facts: RunFacts,
 }
 
 /// The facts that all processes of a run share.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub(super) struct Facts {
+pub(super) struct RunFacts {
     /// The names of the operations, by their numbers.
     pub(super) operations: Vec<String>,
     /// Those of the operators.
@@ -66,7 +66,7 @@ pub(super) struct Facts {
     pub(super) proc_null: i64,
 }
 
-impl Facts {
+impl RunFacts {
     /// The name of the operation of a call.
     pub(super) fn operation(&self, entry: &Entry) -> &str {
         &self.operations[usize::from(entry.operation)]
@@ -138,7 +138,7 @@ pub(super) struct Process {
 /// All processes of a run, by rank, and what they share.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) facts: Facts,
+    pub(super) facts: RunFacts,
     pub(super) processes: Vec<Process>,
 }
 
@@ -458,7 +458,7 @@ impl Process {
     }
 
     /// The messages of a call, but for those with `MPI_PROC_NULL`.
-    pub(super) fn messages(&self, entry: &Entry, facts: &Facts) -> Messages {
+    pub(super) fn messages(&self, entry: &Entry, facts: &RunFacts) -> Messages {
         let is_real = |message: &Message| ![NONE.into(), facts.proc_null].contains(&message.rank);
         let real = |messages: &[Message]| messages.iter().copied().filter(is_real).collect();
         if let Some(Messages { sent, received }) = self.several_messages(entry) {

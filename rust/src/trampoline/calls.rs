@@ -4,7 +4,7 @@ use std::convert::identity;
 use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
-use super::records::{self, Facts, Started};
+use super::records::{self, CallArguments, Started};
 use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
 use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
@@ -46,8 +46,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         recv_type: usize,
         comm: usize,
     ) -> c_int {
-        let facts = Facts::sending(send_type, send_count);
-        self.call(&records::ALLGATHER, comm, facts, |mpi| {
+        let arguments = CallArguments::sending(send_type, send_count);
+        self.call(&records::ALLGATHER, comm, arguments, |mpi| {
             let (send_type, recv_type) = (self.datatype(send_type)?, self.datatype(recv_type)?);
             let all = i64::from(recv_count) * i64::from(mpi.size());
             // SAFETY: the caller has a block, and room for one of each process.
@@ -70,8 +70,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let facts = Facts::sending(datatype, count).with_op(op);
-        self.call(&records::ALLREDUCE, comm, facts, |mpi| {
+        let arguments = CallArguments::sending(datatype, count).with_op(op);
+        self.call(&records::ALLREDUCE, comm, arguments, |mpi| {
             let datatype = self.datatype(datatype)?;
             // SAFETY: the caller has so many elements, and room for as many.
             let (send, recv) = unsafe {
@@ -169,8 +169,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let facts = Facts::default();
-        let facts = facts.receiving(datatype, count).from(source, tag);
+        let arguments = CallArguments::default();
+        let arguments = arguments.receiving(datatype, count).from(source, tag);
         let expected = self.datatype(datatype).ok();
         let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
             // SAFETY: the caller has room for so many elements, until it has waited.
@@ -182,7 +182,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let started = |own| Started {
             operation: &records::RECV,
             comm,
-            facts,
+            arguments,
             expected: expected.map(|datatype| (datatype, count)),
             request: own,
         };
@@ -213,7 +213,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         request: *mut usize,
     ) -> c_int {
-        let facts = Facts::sending(datatype, count).to(dest, tag);
+        let arguments = CallArguments::sending(datatype, count).to(dest, tag);
         let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
             let datatype = self.datatype(datatype)?;
             // SAFETY: the caller has so many elements, and keeps them until it has waited.
@@ -225,7 +225,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let started = |own| Started {
             operation: &records::SEND,
             comm,
-            facts,
+            arguments,
             expected: None,
             request: own,
         };
@@ -253,8 +253,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         // SAFETY: the caller has a count for each process.
         let counts = unsafe { slice::from_raw_parts(recv_counts, size) };
         let count = counts.iter().sum();
-        let facts = Facts::sending(datatype, count).with_op(op);
-        self.call(&records::REDUCE_SCATTER, comm, facts, |mpi| {
+        let arguments = CallArguments::sending(datatype, count).with_op(op);
+        self.call(&records::REDUCE_SCATTER, comm, arguments, |mpi| {
             let own = counts[mpi.rank() as usize];
             let datatype = self.datatype(datatype)?;
             // SAFETY: the caller has the elements of all processes, and room for those of this one.
@@ -287,11 +287,11 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         comm: usize,
         status: *mut TrampolineStatus,
     ) -> c_int {
-        let facts = Facts::sending(send_type, send_count)
+        let arguments = CallArguments::sending(send_type, send_count)
             .receiving(recv_type, recv_count)
             .to(dest, send_tag)
             .from(source, recv_tag);
-        self.call(&records::SENDRECV, comm, facts, |mpi| {
+        self.call(&records::SENDRECV, comm, arguments, |mpi| {
             let (send_type, recv_type) = (self.datatype(send_type)?, self.datatype(recv_type)?);
             // SAFETY: the caller has so many elements, and room for those that come.
             let (send, recv) = unsafe {
@@ -322,7 +322,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             unsafe { give_status::<A>(&mut { Status::EMPTY }, 0, status) };
             return 0;
         };
-        self.call(started.operation, started.comm, started.facts, |_| {
+        self.call(started.operation, started.comm, started.arguments, |_| {
             let code = started.request.wait();
             let received = started.request.status();
             // SAFETY: as above.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::records::{Facts, JaxOperation, OnCommunicator};
+use super::records::{CallArguments, JaxOperation, OnCommunicator};
 use crate::diagnosis::Ranks;
 use crate::lock::lock;
 use crate::log;
@@ -98,12 +98,12 @@ impl Communicators {
             collective: Mutex::new(()),
         };
         let _ = self.all.get_or_grow(index).set(communicator);
-        let facts = CommunicatorFacts {
+        let arguments = CommunicatorFacts {
             name,
             group,
             identity: Identity::Jax(alike),
         };
-        recorder::set_communicator_facts(comm_number(index), facts);
+        recorder::set_communicator_facts(comm_number(index), arguments);
         index
     }
 
@@ -181,12 +181,12 @@ impl Communicators {
         &self,
         operation: &'static JaxOperation,
         index: usize,
-        facts: &Facts,
+        arguments: &CallArguments,
     ) -> Recording {
         let comm_number = comm_number(index);
         recorder::begin(
             &operation.recorded,
-            &OnCommunicator(facts, comm_number),
+            &OnCommunicator(arguments, comm_number),
             comm_number,
         )
     }
@@ -196,11 +196,11 @@ impl Communicators {
         &self,
         operation: &JaxOperation,
         index: usize,
-        facts: &Facts,
+        arguments: &CallArguments,
     ) -> Option<log::LoggedCall> {
         log::is_enabled().then(|| {
             let name = recorder::communicator_name(comm_number(index));
-            let details = format!("{} on {name}", facts.in_words());
+            let details = format!("{} on {name}", arguments.in_words());
             log::LoggedCall::begin(self.rank, operation.function, details.trim_start())
         })
     }

@@ -69,7 +69,7 @@ fn operator(op: usize) -> i64 {
 
 /// The arguments of a call.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Facts {
+pub struct CallArguments {
     sent: Option<(XLA_FFI_DataType, i64)>,
     received: Option<(XLA_FFI_DataType, i64)>,
     op: Option<i64>,
@@ -77,7 +77,7 @@ pub struct Facts {
     from: Option<(i64, i64)>,
 }
 
-impl Facts {
+impl CallArguments {
     pub fn sending(datatype: usize, count: c_int) -> Self {
         Self {
             sent: array(datatype, count),
@@ -138,7 +138,7 @@ impl Facts {
 }
 
 /// A call on the communicator with this number.
-pub struct OnCommunicator<'a>(pub &'a Facts, pub i64);
+pub struct OnCommunicator<'a>(pub &'a CallArguments, pub i64);
 
 impl Recordable for OnCommunicator<'_> {
     fn sent(&self) -> Option<(XLA_FFI_DataType, i64)> {
@@ -170,7 +170,7 @@ impl Recordable for OnCommunicator<'_> {
 pub struct Started {
     pub operation: &'static JaxOperation,
     pub comm: usize,
-    pub facts: Facts,
+    pub arguments: CallArguments,
     /// The type and number of the elements that are to come, if it is received.
     pub expected: Option<(Datatype, c_int)>,
     pub request: Request,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use super::clique;
 use super::communicators::Communicators;
-use super::records::{self, Facts, Requests, Started};
+use super::records::{self, CallArguments, Requests, Started};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
 use crate::mpi::calls::{CallError, Mpi, Operator, Outcome, check};
@@ -187,7 +187,7 @@ impl<A: Abi> Served<A> {
         &self,
         operation: &'static records::JaxOperation,
         comm: usize,
-        facts: Facts,
+        arguments: CallArguments,
         body: impl FnOnce(&Mpi<A>) -> Outcome,
     ) -> c_int {
         let (index, communicator) = match self.comm(comm) {
@@ -195,7 +195,7 @@ impl<A: Abi> Served<A> {
             Err(code) => return code,
         };
         let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
-        self.record_call(operation, index, facts, |recording| {
+        self.record_call(operation, index, arguments, |recording| {
             if is_compared && let Some(record) = recording.record() {
                 let code = self.compare(&communicator, index, &record);
                 if code != 0 {
@@ -289,13 +289,13 @@ impl<A: Abi> Served<A> {
         &self,
         operation: &'static records::JaxOperation,
         index: usize,
-        facts: Facts,
+        arguments: CallArguments,
         body: impl FnOnce(&Recording) -> c_int,
     ) -> c_int {
         let is_collective = operation.recorded.is_collective();
         let _lock = is_collective.then(|| self.communicators.lock(index));
-        let recording = self.communicators.record(operation, index, &facts);
-        let entry = self.communicators.log(operation, index, &facts);
+        let recording = self.communicators.record(operation, index, &arguments);
+        let entry = self.communicators.log(operation, index, &arguments);
         let code = body(&recording);
         if let Some(entry) = entry {
             entry.end(code);
@@ -359,8 +359,8 @@ impl<A: Abi> Served<A> {
         let mpi = Mpi::new(self.functions, &world);
         let mut made = None;
         let code = self.communicators.with_tag(index, |tag| {
-            let facts = Facts::default();
-            self.record_call(&records::COMM_CREATE_GROUP, index, facts, |_| {
+            let arguments = CallArguments::default();
+            self.record_call(&records::COMM_CREATE_GROUP, index, arguments, |_| {
                 let call = mpi.blocking(identity);
                 let outcome = call.comm_create_group(members, tag);
                 let outcome = outcome.map(|communicator| made = Some(communicator.raw_handle()));

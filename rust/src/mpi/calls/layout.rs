@@ -14,12 +14,12 @@ pub struct Layout {
 
 /// The part of an array that belongs to one rank: so many elements from one on.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct Part {
     pub first: i64,
     pub count: i64,
 }
 
-impl Span {
+impl Part {
     pub fn whole(count: i64) -> Self {
         Self { first: 0, count }
     }
@@ -66,9 +66,9 @@ impl Layout {
         Count(self.most_rows().saturating_mul(self.row))
     }
 
-    pub(super) fn span(&self, rank: c_int) -> Span {
+    pub(super) fn span(&self, rank: c_int) -> Part {
         let before = &self.rows[..rank as usize];
-        Span {
+        Part {
             first: before.iter().sum::<i64>() * self.row,
             count: self.count(rank),
         }

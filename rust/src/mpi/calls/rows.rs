@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use super::caller::{Around, Caller, Mpi, check_root, recv_address, send_address};
 use super::counts::{Count, Form, Pass, invoke};
 use super::derived::TypedCount;
-use super::layout::{Layout, Span, check_room, check_sent};
+use super::layout::{Layout, Part, check_room, check_sent};
 use super::outcome::CallError;
 use crate::error::{self, Error};
 use crate::mpi::abi::Abi;
@@ -30,11 +30,11 @@ impl<A: Abi> PerRankTypes<A> {
     fn new(
         mpi: &Mpi<A>,
         datatype: Datatype,
-        span_of: impl Fn(c_int) -> Span,
+        span_of: impl Fn(c_int) -> Part,
     ) -> Result<Self, CallError> {
         let of_rank = |rank| match span_of(rank) {
-            Span { count: 0, .. } => mpi.typed(0, datatype),
-            Span { first, count } => {
+            Part { count: 0, .. } => mpi.typed(0, datatype),
+            Part { first, count } => {
                 TypedCount::at(mpi.functions, &mpi.counting, first, count, datatype)
             }
         };
@@ -92,8 +92,8 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self,
         [function, nonblocking]: [&'static str; 2],
         datatype: Datatype,
-        (send, sent): (*const c_void, impl Fn(c_int) -> Span),
-        (recv, received): (*mut c_void, impl Fn(c_int) -> Span),
+        (send, sent): (*const c_void, impl Fn(c_int) -> Part),
+        (recv, received): (*mut c_void, impl Fn(c_int) -> Part),
     ) -> Result<(), W::Error> {
         if self.owner.is_some() {
             let limit = self.mpi.counting.limit;
@@ -141,7 +141,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Allgatherv", "MPI_Iallgatherv"];
         let (send, recv) = (send.address::<A>(), recv.address());
         if !self.mpi.counting.takes(largest.0) {
-            let sent = (send, |_| Span::whole(sent));
+            let sent = (send, |_| Part::whole(sent));
             let received = (recv, |rank| layout.span(rank));
             return self.alltoallw(functions, datatype, sent, received);
         }
@@ -226,7 +226,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Gatherv", "MPI_Igatherv"];
         let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
         if !self.mpi.counting.takes(largest.0) {
-            let sent = (send, |rank| Span::whole(count).only_if(rank == root));
+            let sent = (send, |rank| Part::whole(count).only_if(rank == root));
             let received = (recv, |rank| layout.span(rank).only_if(is_root));
             return self.alltoallw(functions, datatype, sent, received);
         }
@@ -265,7 +265,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let (send, recv) = (send_address::<A>(send.as_ref()), recv.address());
         if !self.mpi.counting.takes(largest.0) {
             let sent = (send, |rank| layout.span(rank).only_if(is_root));
-            let received = (recv, |rank| Span::whole(count).only_if(rank == root));
+            let received = (recv, |rank| Part::whole(count).only_if(rank == root));
             return self.alltoallw(functions, datatype, sent, received);
         }
         let (count, datatype) = (Count(count), datatype.handle::<A>());

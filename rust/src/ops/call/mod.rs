@@ -184,18 +184,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.mpi.blocking(|error| self.error(error))
     }
 
-    /// Makes MPI calls with `body`, which gives back MPI's error code, and sees to the log and to errors.
-    pub fn mpi(
+    /// Makes MPI calls with `body`, which gives back MPI's error code, under the name of one function
+    /// in the log and in errors.
+    pub fn logged(
         &self,
         function: &'static str,
         details: impl FnOnce() -> String,
-        body: impl FnOnce(&'static Functions<A>, A::Comm) -> c_int,
+        body: impl FnOnce() -> c_int,
     ) -> Result<()> {
         let logged = Logged::new(self, &Access::WHOLE, details);
-        logged.call(function, || {
-            let code = body(self.functions, self.communicator.handle::<A>());
-            check(self.functions, function, code)
-        })
+        logged.call(function, || check(self.functions, function, body()))
     }
 
     /// The line on stderr if MPI crashes on device memory.

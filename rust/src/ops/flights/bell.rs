@@ -1,4 +1,4 @@
-//! The sleep of the progress thread. Who has nothing for it pays for one load.
+//! The sleep of the progress thread. While it does not sleep, ringing costs one load.
 //!
 //! `tests/loom.rs` tries all orders of this file's steps, with `super::sync` from loom.
 

@@ -139,7 +139,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     departure.flight.operation = name;
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
-    call.mpi(function, details, |_, _| {
+    call.logged(function, details, || {
         in_flight.begin(&call.mpi, &sends, &receives)
     })?;
     drop((sends, receives));
@@ -226,10 +226,10 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         )));
     }
     let mut fits = Ok(());
-    call.mpi(
+    call.logged(
         "MPI_Waitall",
         || format!("for {}", flight.operation),
-        |_, _| {
+        || {
             fits =
                 read_labels(call, &mut in_flight).and_then(|()| check_pieces(call, &mut in_flight));
             if fits.is_err() {

@@ -77,7 +77,7 @@ fn all_at_once<A: Abi, M: Memory>(
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
     let awaits = |index| call.progress().set_awaited_message(index);
-    call.mpi("MPI_Waitall", details, |_, _| {
+    call.logged("MPI_Waitall", details, || {
         call.mpi.exchange(&outgoing, &incoming, awaits)
     })
 }
@@ -188,7 +188,7 @@ fn one_after_another<A: Abi, M: Memory>(
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
         let ignored = StatusPlace::ignored();
-        let mut message = point_to_point::Incoming::<A>::new(
+        let mut message = point_to_point::Receiving::<A>::new(
             &call.communicator,
             buffer,
             peer.rank,

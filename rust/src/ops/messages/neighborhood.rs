@@ -63,18 +63,18 @@ impl Edges {
 }
 
 /// A part of an array: so many elements from one on.
-struct Block {
+struct ElementRange {
     first: i64,
     count: i64,
 }
 
 /// Blocks of so many elements, one behind the other.
-fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Block> {
+fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = ElementRange> {
     let mut next = 0i64;
     counts.map(move |count| {
         let first = next;
         next = next.saturating_add(count);
-        Block { first, count }
+        ElementRange { first, count }
     })
 }
 
@@ -83,11 +83,11 @@ fn outgoing<'b, A: Abi, M: Memory>(
     call: &Call<A, M>,
     peers: impl Iterator<Item = Neighbor>,
     send: SendBuffer<'b>,
-    blocks: impl Iterator<Item = Block>,
+    blocks: impl Iterator<Item = ElementRange>,
 ) -> Result<Vec<Outgoing<'b, A>>> {
     let blocks = peers.zip(blocks).filter(|(peer, _)| peer.is_process());
     blocks
-        .map(|(peer, Block { first, count })| call.outgoing(peer, send.part(first, count)))
+        .map(|(peer, ElementRange { first, count })| call.outgoing(peer, send.part(first, count)))
         .collect()
 }
 
@@ -118,11 +118,11 @@ fn run_messages<A: Abi, M: Memory>(
     let mpi = call.mpi.on(&call.companion(Companion::Neighbors)?);
     check_messages(call, &mpi, sent, received)?;
     match &call.departure {
-        None => call.mpi(blocking, details, |_, _| {
+        None => call.logged(blocking, details, || {
             let awaits = |index| call.progress().set_awaited_message(index);
             mpi.exchange(sent, received, awaits)
         }),
-        Some(departure) => call.mpi(nonblocking, details, |_, _| {
+        Some(departure) => call.logged(nonblocking, details, || {
             departure.begin(&mpi, sent, received)
         }),
     }
@@ -156,7 +156,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
         }
         let send = self.call.send_buffer(&self.operand)?;
         let recv = self.call.recv_buffer(&self.result)?;
-        let sent = (0..).map(|index| Block {
+        let sent = (0..).map(|index| ElementRange {
             first: index * self.stride,
             count: self.count,
         });
@@ -284,7 +284,7 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = result_of_rows(call, &operand, row, sum(&counts))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (first, count) = (0, send.count());
-    let sent = iter::repeat_with(|| Block { first, count });
+    let sent = iter::repeat_with(|| ElementRange { first, count });
     let sent = outgoing(call, edges.destinations.each(), send, sent)?;
     let received = counts.iter().map(|rows| rows * row);
     let received = incoming(call, edges.sources.each(), recv, received)?;

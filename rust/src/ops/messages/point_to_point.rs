@@ -16,7 +16,7 @@ use crate::ops::call::pieces::piece_at;
 use crate::ops::check::labels::{Labelled, Refusal};
 
 /// A message that is being sent.
-pub struct Outgoing<'b> {
+pub struct Sending<'b> {
     pub buffer: SendBuffer<'b>,
     pub dest: c_int,
     pub tag: c_int,
@@ -29,7 +29,7 @@ pub struct Outgoing<'b> {
     pub is_done: bool,
 }
 
-impl<'b> Outgoing<'b> {
+impl<'b> Sending<'b> {
     pub fn new<A: Abi>(
         communicator: &Communicator,
         buffer: SendBuffer<'b>,
@@ -84,27 +84,58 @@ impl<'b> Outgoing<'b> {
     }
 }
 
-/// A message that is being received.
-pub struct Incoming<'b, A: Abi> {
+/// Where a message goes.
+struct Room<'b> {
+    /// Its array.
     buffer: RecvBuffer<'b>,
+    /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
+    /// the next one is not taken for it.
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Room<'_> {
+    fn buffer(&mut self) -> RecvBuffer<'_> {
+        let refusal = self.refusal.as_mut();
+        let instead = refusal.and_then(|refusal| refusal.buffer());
+        instead.unwrap_or_else(|| self.buffer.reborrow())
+    }
+}
+
+/// Where MPI puts the statuses of a message.
+struct Statuses<A: Abi> {
+    /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
+    wanted: StatusPlace<'static, A>,
+    /// A status where the caller wants none, but the next piece depends on it.
+    own: Status,
+    is_in_pieces: bool,
+}
+
+impl<A: Abi> Statuses<A> {
+    /// The place for that of the next piece.
+    #[inline(always)]
+    fn place(&mut self) -> StatusPlace<'_, A> {
+        if self.is_in_pieces && self.wanted.is_ignored() {
+            return self.own.place();
+        }
+        self.wanted.reborrow()
+    }
+}
+
+/// A message that is being received.
+pub struct Receiving<'b, A: Abi> {
+    room: Room<'b>,
+    statuses: Statuses<A>,
     pub source: c_int,
     pub tag: c_int,
     length: i64,
     /// Where there is room for the next piece.
     piece: Range<i64>,
     is_done: bool,
-    /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
-    wanted: StatusPlace<'static, A>,
-    /// A status where the caller wants none.
-    own: Status,
-    /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
-    /// the next one is not taken for it.
-    refusal: Option<Box<Refusal>>,
     /// Whether its array is the only result. Several are copied together.
     pub is_alone: bool,
 }
 
-impl<'b, A: Abi> Incoming<'b, A> {
+impl<'b, A: Abi> Receiving<'b, A> {
     pub fn new(
         communicator: &Communicator,
         buffer: RecvBuffer<'b>,
@@ -119,11 +150,16 @@ impl<'b, A: Abi> Incoming<'b, A> {
             length,
             piece: piece_at(0, buffer.count(), length),
             is_done: false,
-            wanted,
-            own: Status::EMPTY,
-            refusal: None,
             is_alone: true,
-            buffer,
+            room: Room {
+                buffer,
+                refusal: None,
+            },
+            statuses: Statuses {
+                wanted,
+                own: Status::EMPTY,
+                is_in_pieces: length != i64::MAX,
+            },
         }
     }
 
@@ -136,7 +172,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
             } else {
                 self.is_done = true;
             }
-            self.refusal = Some(refusal);
+            self.room.refusal = Some(refusal);
         }
     }
 
@@ -149,7 +185,7 @@ impl<'b, A: Abi> Incoming<'b, A> {
 
     /// How the receiving has ended.
     fn outcome(&mut self) -> Result<()> {
-        let refusal = self.refusal.take();
+        let refusal = self.room.refusal.take();
         refusal.map_or(Ok(()), |refusal| Err(refusal.error))
     }
 
@@ -161,60 +197,35 @@ impl<'b, A: Abi> Incoming<'b, A> {
     /// The bytes of the next piece. One of several is written when it is known how many came.
     #[inline(always)]
     fn access(&self) -> Access {
-        let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
+        let mut access = Access::both(&self.piece, self.length, self.room.buffer.datatype().size);
         access.read = 0..0;
-        let is_written = self.is_alone && !self.is_in_pieces() && self.refusal.is_none();
+        let is_split = self.statuses.is_in_pieces;
+        let is_written = self.is_alone && !is_split && self.room.refusal.is_none();
         if !is_written || self.source == A::constants().proc_null {
             access.written.end = access.written.start;
         }
         access
     }
 
-    /// The array of the message, or where it goes instead.
-    fn buffer(&mut self) -> RecvBuffer<'_> {
-        let refusal = self.refusal.as_mut();
-        let instead = refusal.and_then(|refusal| refusal.buffer());
-        instead.unwrap_or_else(|| self.buffer.reborrow())
-    }
-
-    fn is_in_pieces(&self) -> bool {
-        self.length != i64::MAX
-    }
-
-    /// Where MPI puts the status of the next piece.
-    #[inline(always)]
-    fn status(&mut self) -> StatusPlace<'_, A> {
-        if self.is_in_pieces() && self.wanted.is_ignored() {
-            return self.own.place();
-        }
-        self.wanted.reborrow()
-    }
-
     /// Where there is room for the next piece, and for its status.
     #[inline(always)]
     fn next(&mut self) -> (RecvBuffer<'_>, StatusPlace<'_, A>) {
         let (first, count) = (self.piece.start, self.count());
-        let status = match self.is_in_pieces() && self.wanted.is_ignored() {
-            true => self.own.place(),
-            false => self.wanted.reborrow(),
-        };
-        let refusal = self.refusal.as_mut();
-        let instead = refusal.and_then(|refusal| refusal.buffer());
-        let buffer = instead.unwrap_or_else(|| self.buffer.reborrow());
-        (buffer.part(first, count), status)
+        let buffer = self.room.buffer().part(first, count);
+        (buffer, self.statuses.place())
     }
 
     /// A piece has come: looks at its status for whether that was the last.
     #[inline(always)]
     fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
-        if !self.is_in_pieces() {
+        if !self.statuses.is_in_pieces {
             self.is_done = true;
             return Ok(());
         }
-        let buffer = self.buffer();
+        let buffer = self.room.buffer();
         let (room, element) = (buffer.count(), buffer.datatype());
         let datatype = element.handle::<A>();
-        let status = self.status();
+        let status = self.statuses.place();
         let count = status.count(call.functions, datatype);
         // The next piece is of the same message.
         let (source, tag) = status.source_and_tag();
@@ -228,8 +239,11 @@ impl<'b, A: Abi> Incoming<'b, A> {
         if !self.is_done {
             (self.source, self.tag) = (source, tag);
             self.piece = piece_at(end, room, self.length);
-        } else if !self.wanted.is_ignored() {
-            let code = self.wanted.set_elements(call.functions, datatype, end);
+        } else if !self.statuses.wanted.is_ignored() {
+            let code = self
+                .statuses
+                .wanted
+                .set_elements(call.functions, datatype, end);
             call.check("MPI_Status_set_elements_x", code)?;
         }
         Ok(())
@@ -241,7 +255,7 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
     let [result] = call.results()?;
     let recv = call.recv_buffer(&result)?;
-    let mut message = Incoming::new(&call.communicator, recv, source, tag, status);
+    let mut message = Receiving::new(&call.communicator, recv, source, tag, status);
     let label = call.receive_label(source, tag, (&result).into())?;
     finish_receiving(call, &mut message, label)?
 }
@@ -249,7 +263,7 @@ pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Receives a message behind its label, if it has one, and says whether it fits.
 pub fn finish_receiving<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    message: &mut Incoming<'_, A>,
+    message: &mut Receiving<'_, A>,
     label: Option<Labelled>,
 ) -> Result<Result<()>> {
     if let Some(label) = label {
@@ -261,7 +275,7 @@ pub fn finish_receiving<A: Abi, M: Memory>(
     Ok(message.outcome())
 }
 
-fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Incoming<'_, A>) -> Result<()> {
+fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Receiving<'_, A>) -> Result<()> {
     let (access, count, is_alone) = (message.access(), message.count(), message.is_alone);
     let from = message.from();
     let (recv, status) = message.next();
@@ -279,7 +293,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (dest, tag) = (call.int("dest")?, call.int("tag")?);
     let [operand] = call.operands()?;
     let send = call.send_buffer(&operand)?;
-    let mut message = Outgoing::new::<A>(&call.communicator, send, dest, tag);
+    let mut message = Sending::new::<A>(&call.communicator, send, dest, tag);
     call.send_label(dest, tag, (&operand).into())?;
     while !message.is_done {
         send_piece(call, &mut message)?;
@@ -287,7 +301,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     Ok(())
 }
 
-fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Outgoing<'_>) -> Result<()> {
+fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Sending<'_>) -> Result<()> {
     let (access, send, to) = (message.access(), message.next(), message.to());
     let details = || format!("-> {} (tag {}, {} items)", to.rank, to.tag, send.count());
     call.blocking(&access, details).send(send, to)?;
@@ -309,17 +323,17 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         check_blocks(&result, &operand, 1)?;
     }
     let communicator = &call.communicator;
-    let mut sent = Outgoing::new::<A>(communicator, send, dest, send_tag);
+    let mut sent = Sending::new::<A>(communicator, send, dest, send_tag);
     // What no message replaces stays as it was.
     sent.is_read |= replace;
-    let mut received = Incoming::new(communicator, recv, source, recv_tag, status);
+    let mut received = Receiving::new(communicator, recv, source, recv_tag, status);
     let label = call.exchange_labels(
         (dest, send_tag, (&operand).into()),
         (source, recv_tag, (&result).into()),
     )?;
     if let Some(label) = label {
         received.take_label(label);
-        replace &= received.refusal.is_none();
+        replace &= received.room.refusal.is_none();
     }
     loop {
         match (sent.is_done, received.is_done) {
@@ -334,8 +348,8 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 #[inline(always)]
 fn exchange_pieces<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &mut Outgoing<'_>,
-    received: &mut Incoming<'_, A>,
+    sent: &mut Sending<'_>,
+    received: &mut Receiving<'_, A>,
     replace: bool,
 ) -> Result<()> {
     let (to, from) = (sent.to(), received.from());
