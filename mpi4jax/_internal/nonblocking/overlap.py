@@ -8,7 +8,7 @@ effect, in order with all calls of MPI, whose results are its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
 from typing import Any, TypeVar
 
@@ -98,28 +98,14 @@ def ordering_barrier(tree: T) -> T:
 
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    if trace_state_clean() or not leaves:
+    if trace_state_clean():
         return tree  # Eager calls are made one after the other anyway.
     result: T = jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
     return result
 
 
-def _bind_barrier(leaves: Sequence[Any]) -> list[Any]:
-    results: list[Any] = ordering_barrier_p.bind(*map(jnp.asarray, leaves))
-    return results
-
-
-def in_order(tree: T) -> T:
-    """Put a computation in order with the calls of MPI: :func:`ordering_barrier`.
-
-    Arguments:
-        tree: A tree of arrays.
-
-    Returns:
-        The tree, unchanged.
-
-    """
-    return ordering_barrier(tree)
+def _bind_barrier(leaves: Collection[Any]) -> list[Any]:
+    return ordering_barrier_p.bind(*map(jnp.asarray, leaves)) if leaves else []
 
 
 def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:
@@ -151,22 +137,23 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         result = during()
         return first.finish(), jax.block_until_ready(result)
     computed = _Traced(during)
-    indices = [
-        n
+    # JAX keeps reads and writes of a ref in order by itself.
+    ordered = {
+        n: x
         for n, x in enumerate(computed.consts)
-        # JAX keeps reads and writes of a ref in order by itself.
         if isinstance(x, Tracer) and not is_ref(x.aval)
-    ]
-    if indices:
-        # `communicate` goes on with the results, too: XLA copies nothing then.
-        arrays = [computed.consts[n] for n in indices]
-        for n, old, new in zip(indices, arrays, _bind_barrier(arrays), strict=True):
-            computed.consts[n] = new
-            first.replace(old, new)
+    }
+    # `communicate` goes on with the results, too: XLA copies nothing then.
+    for n, new in zip(ordered, _bind_barrier(ordered.values()), strict=True):
+        computed.consts[n] = new
+        first.replace(ordered[n], new)
     results = computed()
-    if results:
-        results = _bind_barrier(results)
-    return first.finish(), computed.tree(results)
+    # It overwrites them when `during` has read them.
+    common = [n for n, x in ordered.items() if first.takes(x)]
+    after = _bind_barrier([*results, *(computed.consts[n] for n in common)])
+    for n, new in zip(common, after[len(results) :], strict=True):
+        first.replace(ordered[n], new)
+    return first.finish(), computed.tree(after[: len(results)])
 
 
 class _Traced:
@@ -214,6 +201,10 @@ class _Split(_Traced):
         #: Operands and those results that are the same array, of equations in order.
         self._renamed: list[tuple[Any, Any]] = []
 
+    def takes(self, array: Any) -> bool:
+        """Whether it takes an array from outside."""
+        return any(x is array for x in self.consts)
+
     def replace(self, old: Any, new: Any) -> None:
         """Take another array from outside in place of one, from now on."""
         pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
@@ -224,6 +215,10 @@ class _Split(_Traced):
         self._env.update(dict.fromkeys(replaced, new))
 
     def start(self) -> None:
+        if not self.jaxpr.effects:
+            # Nothing is sent. What overwrites arrays that `during` reads comes after it.
+            self._later = list(self.jaxpr.eqns)
+            return
         effects_later: set[Any] = set()
         for equation in self.jaxpr.eqns:
             variables = {x for x in equation.invars if not isinstance(x, Literal)}
@@ -279,4 +274,4 @@ def _flight_of(equation: Any) -> Flight | None:
     if operation is None:
         return None
     avals = avals_of(x.aval for x in equation.invars)
-    return flight_of(operation, avals, equation.params, "")
+    return flight_of(operation, avals, equation.params, operation.name)
