@@ -8,7 +8,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust sanitize own range package conformance hosts bench \
-	bench-quick lint words format stubs wheel portable emulated audit release versions docs \
+	bench-quick lint words format wheel portable emulated audit release versions docs \
 	site-check pictures clean
 
 help: ## Print this list
@@ -60,11 +60,8 @@ bench-quick: ## Run the benchmarks with few and small samples, to see that they 
 lint: ## Check formatting, clippy, ruff, mypy and words
 	@$(PYTHON) tools/lint.py
 
-format: ## Format the sources
+format: ## Format the sources, and write the forms of operations that follow from others
 	$(PYTHON) tools/lint.py --fix
-
-stubs: ## Write what type checkers see of the operations in all forms (after make dev)
-	$(ENVS)/dev/bin/python tools/stubs.py
 
 wheel: ## Build the wheels of both versions into dist/: with tokens, and without
 	$(PYTHON) tools/environments.py --wheels dist

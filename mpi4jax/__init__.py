@@ -40,5 +40,5 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
             from ._internal.forms.capitalised import capitalised
 
-            return capitalised(name)
+            return capitalised(getattr(experimental.tokens, name.lower()))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,5 @@
-"""Checks the form of the sources: rustfmt, clippy, ruff, mypy, and words (tools/words.py).
+"""Checks the form of the sources: rustfmt, clippy, ruff, mypy, words (tools/words.py),
+and the forms of operations (tools/forms.py).
 
 With --fix, formats them instead.
 """
@@ -26,7 +27,12 @@ CLIPPY = (CORE, DRIVER, AWARE_MPI, ("--features", "mpi4jax/python"))
 def fixes() -> list[list[str]]:
     ruff = str(tools() / "bin" / "ruff")
     cargo = [["cargo", "fmt", *crate] for crate in CRATES]
-    return [*cargo, [ruff, "check", "--fix", "."], [ruff, "format", "."]]
+    return [
+        [sys.executable, "tools/forms.py"],
+        *cargo,
+        [ruff, "check", "--fix", "."],
+        [ruff, "format", "."],
+    ]
 
 
 def checks() -> list[list[str]]:
@@ -40,6 +46,7 @@ def checks() -> list[list[str]]:
         [str(bin_ / "ruff"), "check", "."],
         [str(bin_ / "ruff"), "format", "--check", "."],
         [str(bin_ / "mypy"), "--python-executable", python],
+        [sys.executable, "tools/forms.py", "--check"],
         [sys.executable, "tools/words.py"],
     ]
 

@@ -197,7 +197,7 @@ def of_devices(errors: list[str]) -> Facts:
     on_gpu = backend == "gpu" or backend in GPU_PLATFORMS
     if on_gpu:
         if _core.device() is None:
-            errors.append(str(device.missing_driver()))
+            errors.append(str(context.missing_driver()))
         else:
             device.check_mpi()
     return {

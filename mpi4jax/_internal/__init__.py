@@ -9,7 +9,8 @@ from .forks import at_exit
 
 # First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
 from .mpi import binding, context, cores
-from .traces import eager_lines, profile, writer
+from .operations import _checking
+from .traces import profile, writer
 from .watch import ending
 from .xla import dispatch, flush, jax_compat
 
@@ -25,9 +26,9 @@ _core.set_raise_on_error(settings.raise_on_error)
 _core.set_staging_limit(settings.staging_limit)
 ending.enable()
 if settings.check:
-    eager_lines.check_calls()
+    _checking.check_calls()
 elif context.may_be_direct():
-    eager_lines.note_lines()
+    _checking.note_lines()
 if settings.fast_dispatch:
     dispatch.enable()
 if settings.trace is not None:

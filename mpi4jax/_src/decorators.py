@@ -6,7 +6,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from mpi4jax._internal.environment import is_falsy as _is_falsy
 from mpi4jax._internal.environment import is_truthy as _is_truthy
-from mpi4jax._internal.mpi.device import check_mpi, missing_driver
+from mpi4jax._internal.mpi.context import missing_driver
+from mpi4jax._internal.mpi.device import check_mpi
 
 from . import xla_bridge
 

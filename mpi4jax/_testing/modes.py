@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 
-from mpi4jax._internal.nonblocking.requests import Request, start_call, wait
-from mpi4jax._internal.operations._eager import Starting
+from mpi4jax import notoken
+from mpi4jax._internal.nonblocking.requests import start_call
+from mpi4jax._internal.operations._calls import Call
 from mpi4jax.experimental import auto_tokenize
 
 Function = Callable[[Any], Any]
@@ -49,18 +51,18 @@ def tokenized(function: Function) -> Function:
 
 
 def nonblocking(function: Function) -> Function:
-    """Start each operation, and wait for it at once."""
+    """Start each operation that has a nonblocking form, and wait for it at once."""
+    run = Call.run
+
+    def start_and_wait(call: Call) -> Any:
+        has_form = f"i{call.operation.name}" in notoken.__all__
+        return notoken.wait(start_call(call)) if has_form else run(call)
 
     def call(x: Any) -> Any:
-        with Starting(lambda *args, **params: wait_for(start_call(*args, **params))):
+        with mock.patch.object(Call, "run", start_and_wait):
             return function(x)
 
     return jax.jit(call)
-
-
-def wait_for(result: Any) -> Any:
-    """The result of an operation that has been started, or of one that was called."""
-    return wait(result) if isinstance(result, Request) else result
 
 
 MODES: dict[str, Callable[[Function], Function]] = {

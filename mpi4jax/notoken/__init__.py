@@ -1,11 +1,33 @@
-"""The operations without tokens, as in mpi4jax 0.8 and later.
+# Written by tools/forms.py (`make format`) from _internal/operations.
+"""The operations without tokens, as in mpi4jax 0.8 and later."""
 
-`__init__.pyi` shows them to editors and type checkers: `make stubs` writes it.
-"""
-
-from .._internal.forms.token import is_operation as _is_operation
-from .._internal.nonblocking.functions import nonblocking as _nonblocking
-from .._internal.nonblocking.overlap import in_order, ordering_barrier, overlap
+from .._internal.nonblocking.functions import (
+    iallgather,
+    iallgatherv,
+    iallreduce,
+    ialltoall,
+    ialltoallv,
+    ibarrier,
+    ibcast,
+    iexchange,
+    iexscan,
+    igather,
+    igatherv,
+    ineighbor_allgather,
+    ineighbor_allgatherv,
+    ineighbor_alltoall,
+    ineighbor_alltoallv,
+    irecv,
+    ireduce,
+    ireduce_scatter,
+    ireduce_scatterv,
+    iscan,
+    iscatter,
+    iscatterv,
+    isend,
+    isendrecv,
+)
+from .._internal.nonblocking.overlap import ordering_barrier, overlap
 from .._internal.nonblocking.requests import wait
 from .._internal.operations.allgather import allgather
 from .._internal.operations.allgatherv import allgatherv
@@ -32,12 +54,58 @@ from .._internal.operations.scatterv import scatterv
 from .._internal.operations.send import send
 from .._internal.operations.sendrecv import sendrecv
 
-# The nonblocking form of each operation.
-for _name, _function in [*globals().items()]:
-    if _name[0] != "_" and _is_operation(_function):
-        globals()[f"i{_name}"] = _nonblocking(_function)
-
-__all__ = sorted(name for name, x in globals().items() if name[0] != "_" and callable(x))
-
+__all__ = [
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "bcast",
+    "exchange",
+    "exscan",
+    "gather",
+    "gatherv",
+    "iallgather",
+    "iallgatherv",
+    "iallreduce",
+    "ialltoall",
+    "ialltoallv",
+    "ibarrier",
+    "ibcast",
+    "iexchange",
+    "iexscan",
+    "igather",
+    "igatherv",
+    "ineighbor_allgather",
+    "ineighbor_allgatherv",
+    "ineighbor_alltoall",
+    "ineighbor_alltoallv",
+    "irecv",
+    "ireduce",
+    "ireduce_scatter",
+    "ireduce_scatterv",
+    "iscan",
+    "iscatter",
+    "iscatterv",
+    "isend",
+    "isendrecv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
+    "ordering_barrier",
+    "overlap",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
+    "wait",
+]
 # It takes its names from here.
-from . import tree as tree  # noqa: E402
+from . import tree as tree

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import reprlib
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -118,26 +116,3 @@ def integer(function: str, argument: str, value: Any) -> int:
     if type(value) is not int:
         check(function, argument, (np.integer,), "an integer", value)
     return int(value)
-
-
-def renamed_argument(function_name: str, old: str, new: str) -> Callable[[F], F]:
-    """Have a function accept a keyword argument by its older name, too."""
-
-    def decorate(function: F) -> F:
-        def with_older_name(*args: Any, **kwargs: Any) -> Any:
-            if old in kwargs:
-                if new in kwargs:
-                    raise TypeError(
-                        f"{function_name} got both `{new}` and `{old}`, which is its older "
-                        f"name, expected `{new}` alone"
-                    )
-                kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        renamed: Any = functools.update_wrapper(with_older_name, function)
-        renamed.__signature__ = inspect.signature(function)
-        # The forms with tokens call what is left of a function after `inspect.unwrap`.
-        del renamed.__wrapped__
-        return renamed
-
-    return decorate

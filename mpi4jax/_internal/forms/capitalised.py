@@ -8,18 +8,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ...experimental import tokens
 
+def capitalised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The form that an operation had in mpi4jax 0.2: all arguments may be positional.
 
-def capitalised(name: str) -> Callable[..., Any]:
-    """The form that an operation had in mpi4jax 0.2: all arguments may be positional."""
-    function = getattr(tokens, name.lower())
+    It is made from the form with tokens.
+    """
+    name = function.__name__.capitalize()
     parameters = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def deprecated(*args: Any, **kwargs: Any) -> Any:
         warnings.warn(
-            f"mpi4jax.{name} is deprecated, use mpi4jax.{name.lower()} instead",
+            f"mpi4jax.{name} is deprecated, use mpi4jax.{function.__name__} instead",
             FutureWarning,
             stacklevel=2,
         )

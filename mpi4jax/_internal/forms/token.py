@@ -6,12 +6,7 @@ programs that pass them from call to call run unchanged.
 
 from __future__ import annotations
 
-import functools
-import inspect
-import re
-import textwrap
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +14,10 @@ import jax.numpy as jnp
 from ..arguments.checks import check
 from ..arguments.types import Token
 from ..xla import jax_compat
+from ..xla.dependence import depend
 from ..xla.flush import flush
 from ..xla.jax_compat import Tracer
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -91,18 +85,7 @@ def create_token(like: Any = ()) -> LinearToken:
 
     """
     leaves = map(jnp.asarray, jax.tree_util.tree_leaves(like))
-    return LinearToken(leaf_after(jnp.zeros(0, jnp.float32), *leaves))
-
-
-def leaf_after(leaf: Any, *arrays: Any) -> Any:
-    """Make a token's leaf depend on arrays, to be differentiated and mapped with them."""
-    for x in arrays:
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            leaf = leaf + jnp.sum(jnp.ravel(x)[:0]).real.astype(leaf.dtype)
-        else:
-            # No derivative, but a batch if the array is one.
-            leaf = leaf + jnp.zeros_like(jnp.ravel(x)[:0], leaf.dtype).sum()
-    return leaf
+    return LinearToken(depend(jnp.zeros(0, jnp.float32), *leaves))
 
 
 def tie(value: T, token: Token) -> T:
@@ -142,6 +125,23 @@ TOKEN = (
     (type(None), EmptyToken, LinearToken, jax_compat.Token, Tracer),
     "a token that an operation has returned, or None",
 )
+
+
+def check_token(function: str, token: Token | None) -> None:
+    check(function, "token", *TOKEN, token)
+
+
+def checked_token(function: str, token: Token | None) -> Token:
+    """The token that was passed to a function, or a new one."""
+    if token is None:
+        return _EMPTY_TOKEN
+    check_token(function, token)
+    return token
+
+
+def and_token(result: T, token: Token | None) -> Any:
+    """The result, with the token if one was passed."""
+    return result if token is None else (result, token)
 
 
 class NotSet:
@@ -186,134 +186,3 @@ def refuse_pair(function: str, argument: str, x: Any) -> None:
             "For programs without tokens, import mpi4jax.notoken in place of mpi4jax, "
             "install mpi4jax>=0.9, or set the environment variable MPI4JAX_API=notoken"
         )
-
-
-def without_tokens(function: Callable[P, R]) -> Callable[P, R]:
-    """Make the form without tokens of an operation. It explains why it takes none."""
-
-    @functools.wraps(function)
-    def without_token(*args: Any, token: Any = NOTSET, **kwargs: Any) -> Any:
-        if token is not NOTSET:
-            raise_if_token_is_set(token, function.__name__)
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function)
-    set_signature(without_token, add_token(signature, default=NOTSET))
-    return without_token
-
-
-def with_tokens(
-    form: Callable[..., Any], linear: Callable[..., Any] | None = None
-) -> Callable[..., Any]:
-    """Make the form with tokens of an operation.
-
-    Arguments:
-        form: The form without tokens.
-        linear: The form for a :class:`LinearToken`, which takes this token first. By
-            default, the operation is called as with other tokens.
-
-    """
-    function: Any = inspect.unwrap(form)
-
-    @functools.wraps(function)
-    def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
-        if token is None:
-            token = _EMPTY_TOKEN
-        else:
-            check(function.__name__, "token", *TOKEN, token)
-        if linear is not None and type(token) is LinearToken:
-            return linear(token, *args, **kwargs)
-        result = function(*args, **kwargs)
-        return token if result is None else (result, token)
-
-    signature = signature_with_token(inspect.signature(function))
-    has_result = signature.return_annotation != "Token"
-    with_token.__doc__ = _describe(function.__doc__, _describe_pair if has_result else None)
-    set_signature(with_token, signature)
-    return with_token
-
-
-def with_optional_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the form with tokens of a function that returns a token only if it takes one."""
-
-    @functools.wraps(function)
-    def with_token(*args: Any, token: Any = None, **kwargs: Any) -> Any:
-        if token is None:
-            return function(*args, **kwargs)
-        check(function.__name__, "token", *TOKEN, token)
-        return function(*args, **kwargs), token
-
-    with_token.__doc__ = _describe(function.__doc__ or "", _describe_optional_pair)
-    signature = inspect.signature(function)
-    result = signature.return_annotation
-    signature = signature.replace(return_annotation=f"{result} | tuple[{result}, Token]")
-    set_signature(with_token, add_token(signature, default=None, annotation=_TOKEN_OR_NONE))
-    return with_token
-
-
-def is_operation(function: Callable[..., Any]) -> bool:
-    """Whether a function of the API without tokens came out of :func:`without_tokens`."""
-    return "token" in inspect.signature(function).parameters
-
-
-def signature_with_token(signature: inspect.Signature) -> inspect.Signature:
-    """The signature that an operation has in its form with tokens."""
-    result = signature.return_annotation
-    returned = "Token" if result == "None" else f"tuple[{result}, Token]"
-    signature = signature.replace(return_annotation=returned)
-    return add_token(signature, default=None, annotation=_TOKEN_OR_NONE)
-
-
-_TOKEN_OR_NONE = "Token | None"
-
-
-def add_token(signature: inspect.Signature, **properties: Any) -> inspect.Signature:
-    """A signature with a further parameter, `token`."""
-    token = inspect.Parameter("token", inspect.Parameter.KEYWORD_ONLY, **properties)
-    return signature.replace(parameters=[*signature.parameters.values(), token])
-
-
-_TOKEN_ARGUMENT = """\
-        token (Token): Accepted and returned, for programs that pass it from call to
-            call. Operations run in program order with and without it.
-"""
-
-_TOKEN_RESULT = "The given token, or a new one."
-
-
-def _describe(docstring: str, describe_result: Callable[[str], str] | None) -> str:
-    """Add the token to a docstring's arguments and results."""
-    head, _, result = docstring.partition("\n    Returns:\n")
-    result = re.sub(r"\s+", " ", result).strip()
-    result = describe_result(result) if describe_result else _TOKEN_RESULT
-    return f"{head.rstrip()}\n{_TOKEN_ARGUMENT}\n    Returns:\n        {result}\n\n    "
-
-
-def _describe_pair(result: str) -> str:
-    items = [_fill(text, first="        - ") for text in (result, _TOKEN_RESULT)]
-    return "\n".join(["A tuple of two.\n", *items])
-
-
-def _describe_optional_pair(result: str) -> str:
-    return _fill(f"{result} With a token, a tuple of this and the token.").lstrip()
-
-
-def _fill(text: str, first: str = " " * 8) -> str:
-    """A text in lines, of which the others are indented like the text of the first."""
-    return textwrap.fill(
-        text,
-        width=92,
-        initial_indent=first,
-        subsequent_indent=" " * len(first),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def set_signature(function: Any, signature: inspect.Signature) -> None:
-    """Set the signature that :mod:`inspect` shows, and the annotations."""
-    function.__signature__ = signature
-    annotations = {name: p.annotation for name, p in signature.parameters.items()}
-    annotations["return"] = signature.return_annotation
-    empty = inspect.Signature.empty
-    function.__annotations__ = {n: a for n, a in annotations.items() if a is not empty}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import array, check_callable, integer, reject, renamed_argument
+from ..arguments.checks import array, check_callable, integer, reject
 from ..arguments.types import Integer
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
@@ -174,11 +174,6 @@ class Plan:
             for name, x in leaves
         )
 
-    def inner(self, fields: T) -> T:
-        """Remove the ghost cells: an older name of :meth:`strip_ghosts`."""
-        return self.strip_ghosts(fields)
-
-    @renamed_argument("halo.Plan.scatter", "edge", "fill_value")
     @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None, fill_value: Any = 0) -> T:
         """Divide whole fields into parts with ghost cells, and return that of this process.
@@ -190,7 +185,6 @@ class Plan:
                 :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,
                 all processes pass arrays that are differentiated or mapped over.
             fill_value: The value of ghost cells at a non-periodic edge of the grid.
-                ``edge`` is its older name.
 
         """
         self._check_communicator("scatter")
@@ -264,16 +258,6 @@ class Plan:
     def shape(self) -> tuple[int, ...]:
         """The number of own cells of this process along each axis."""
         return tuple(map(len, self._parts("shape")))
-
-    @property
-    def start(self) -> tuple[int, ...]:
-        """An older name of :attr:`offset`."""
-        return self.offset
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        """An older name of :attr:`shape`."""
-        return self.shape
 
     def _parts(self, name: str) -> list[range]:
         if any(axis.cells is None for axis in self.axes):
@@ -472,7 +456,7 @@ def _warn_of_narrowing(name: str, x: Any) -> None:
                 f"{dtype}, as JAX has 64-bit types off. Turn them on at the start of the "
                 'program by jax.config.update("jax_enable_x64", True), or by the '
                 f"environment variable JAX_ENABLE_X64=1, or pass x.astype({str(dtype)!r})",
-                stacklevel=5,
+                stacklevel=4,
             )
 
 

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ..operations.allgather import allgather
 from ..operations.gather import gather
 from ..operations.scatter import scatter
+from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
 from .axis import Axis
 
@@ -104,7 +105,8 @@ def scatter_field(
         shape = list(x.shape)
         for axis in axes:
             shape[axis.position] = len(axis.points(0))
-        x = _zeros_like(x, shape)
+        zeros = jnp.zeros(shape, jax.dtypes.canonicalize_dtype(x.dtype))
+        x = depend(zeros, x) if isinstance(x, Tracer) else zeros
     x = scatter(x, root, comm=comm)
     for axis in axes:
         size = len(axis.own_points())
@@ -165,10 +167,3 @@ def _join_parts(x: Any, axes: Sequence[FieldAxis]) -> Any:
         order.append(len(axes) + position)
         shape.append(size)
     return x.transpose(order).reshape(shape)
-
-
-def _zeros_like(x: Any, shape: Sequence[int]) -> Any:
-    """Zeros of another shape, which depend on an array for derivatives and maps."""
-    if not isinstance(x, Tracer):
-        return jnp.zeros(shape, jax.dtypes.canonicalize_dtype(x.dtype))
-    return jnp.broadcast_to(jnp.sum(jnp.ravel(x)[:0]).astype(x.dtype), shape)

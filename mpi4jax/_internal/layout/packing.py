@@ -82,6 +82,13 @@ class Tree:
             yield name, array(function, name, leaf)
 
 
+def result_tree(structure: Any, results: Sequence[Any]) -> Any:
+    """The tree of an operation's results, or None without results for its leaves."""
+    if structure.num_leaves and not results:
+        return None
+    return jax.tree_util.tree_unflatten(structure, results)
+
+
 class PackedGroup(NamedTuple):
     """The leaves that travel as one array: their indices, and their types."""
 

@@ -99,7 +99,6 @@ def prepare_gpu(device: int | None = None) -> None:
     """
     global _why_none
     from ..arguments.checks import integer
-    from .device import missing_driver
 
     if device is not None and integer(_NAME, "device", device) < 0:
         raise ValueError(f"{_NAME} got device {device}, expected 0 or more")
@@ -116,6 +115,15 @@ def prepare_gpu(device: int | None = None) -> None:
         device = _only_device()
     _core.prepare_context(_likely_device() if device is None else int(device))
     _why_none = ""
+
+
+def missing_driver() -> ImportError:
+    """The error for arrays of GPUs that can't be used."""
+    why = _core.why_no_device() or f"the driver is that of {_core.device()}"
+    return ImportError(
+        "The mpi4jax GPU extensions could not be imported: "
+        f"there is no driver of a GPU that could be used ({why})."
+    )
 
 
 def _mpi_is_initialized() -> bool:

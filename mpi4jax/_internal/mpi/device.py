@@ -39,17 +39,8 @@ def prepare(platform: str) -> None:
     Warns, once, where they may be used in a way that is not the best.
     """
     if _core.device() != platform:
-        raise missing_driver()
+        raise context.missing_driver()
     check_mpi()
-
-
-def missing_driver() -> ImportError:
-    """The error for arrays of GPUs that can't be used."""
-    why = _core.why_no_device() or f"the driver is that of {_core.device()}"
-    return ImportError(
-        "The mpi4jax GPU extensions could not be imported: "
-        f"there is no driver of a GPU that could be used ({why})."
-    )
 
 
 @functools.cache

@@ -31,7 +31,7 @@ from ..operations._messages import (
     unpack_messages,
 )
 from ..operations._transposes import inexact_tangents, is_inexact
-from ..operations.sendrecv import check_batch_of_tangents, mark_p
+from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray, ad, batching, convert
 from .start_and_wait import Avals, Flight, bind_start, merge
@@ -172,7 +172,7 @@ class ExchangeFlight(_HashedOnce):
             refuse_derivative(self.function)
         pushed = inexact_tangents(primals, tangents)
         if self.function in _PAIRED:
-            pushed.append(primals[-1] if self.is_marked else mark_p.bind(*primals))
+            pushed.append(primals[-1] if self.is_marked else mark_of(primals))
         return bind_start(self, primals), bind_start(self.for_tangents(), pushed)
 
     def for_cotangents(self) -> ExchangeFlight:
@@ -235,12 +235,6 @@ class CollectiveFlight(_HashedOnce):
         return self.operation.forwarded_operand(**self.params)
 
     @functools.cached_property
-    def _written(self) -> list[ShapedArray]:
-        """The arrays that MPI writes on this process."""
-        aval = self.operation.written_aval(*self.operands, **self.params)
-        return [] if aval is None else [aval]
-
-    @functools.cached_property
     def results(self) -> Avals:
         return tuple(self.operation.result_avals(*self.operands, **self.params))
 
@@ -253,7 +247,7 @@ class CollectiveFlight(_HashedOnce):
         return self.operation.batch_axes(**self.params)
 
     def check(self) -> None:
-        self.operation.check_avals(*self.operands, **self.params)
+        self.operation.check_avals(self.function, *self.operands, **self.params)
 
     @property
     def _read(self) -> list[ShapedArray]:
@@ -275,9 +269,8 @@ class CollectiveFlight(_HashedOnce):
         return self.operation.envelopes(*self._read, **self.params)
 
     def arrivals(self) -> list[ShapedArray]:
-        if self.operation.name == "bcast":
-            return list(map(carrier_aval, self.operands))
-        return list(map(carrier_aval, self._written))
+        aval = self.operation.aval_in_flight(*self.operands, **self.params)
+        return [] if aval is None else [carrier_aval(aval)]
 
     def lower_results(
         self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
@@ -434,7 +427,7 @@ def flight_of(
     operation: Declaration,
     avals: Sequence[ShapedArray],
     params: dict[str, Any],
-    prefix: str,
+    function: str,
 ) -> Flight | None:
     """The flight of an operation that is started, or None if it has no nonblocking form.
 
@@ -442,7 +435,7 @@ def flight_of(
         operation: The operation.
         avals: The types of its operands.
         params: Its parameters.
-        prefix: What the name of the user's function begins with.
+        function: The function of the user's that starts it.
 
     """
     if params.get("status_number", NO_STATUS) != NO_STATUS:
@@ -454,7 +447,7 @@ def flight_of(
         last = first + sum(received.leaf_counts)
         return ExchangeFlight(
             params["communicator"],
-            f"{prefix}{operation.name}",
+            function,
             sent,
             received,
             tuple(avals[:first]),

@@ -17,15 +17,12 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 
-from ..arguments.checks import array, reject
+from ..arguments.checks import reject
 from ..arguments.dtypes import avals_of
 from ..environment import settings
 from ..forks import at_exit
-from ..layout.packing import PackedGroup, Tree, is_tree, packed_groups, unpack_groups
-from ..mpi.handles import Communicator
-from ..operations._eager import EagerCalls, Starting
-from ..operations._trees import call_with_trees, result_tree
-from ..operations.exchange import Exchange
+from ..layout.packing import PackedGroup, Tree, packed_groups, result_tree, unpack_groups
+from ..operations._calls import Call
 from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
@@ -121,74 +118,62 @@ def start(flights: Sequence[tuple[Flight, Sequence[Any]]], *steps: _Step) -> Req
 _ARRAY = jax.tree_util.tree_structure(0)
 
 
-def start_call(
-    operation: EagerCalls, communicator: Communicator, *operands: Any, **params: Any
-) -> Any:
-    """Start an operation in place of a call of it: the request, or the result of the call.
-
-    The latter is for a call that only prepares another one, as an exchange of counts does.
-    """
-    if type(operation) is Exchange:
-        arrays = [x for tree in operands for x in tree.arrays(operation.name)]
-        structure = operands[-1].structure
-    elif any(map(is_tree, operands)):
-        return call_with_trees(_start_leaves, operation, communicator, operands, params)
+def start_call(call: Call) -> Request[Any]:
+    """Start an operation for a user."""
+    operation, arrays = call.operation, call.arrays()
+    if arrays is None:
+        request = call.with_leaves(functools.partial(_start_leaves, call))
     else:
-        pairs = zip(operation.operands, operands, strict=True)
-        arrays = [array(operation.name, name, x) for name, x in pairs]
-        structure = _ARRAY
+        request = _start_arrays(call, arrays, _ARRAY)
+        if operation.count_operands:
+            counts = arrays[-operation.count_operands :]
+            request = request.then(operation.complete, *counts)
+    if call.step is None:
+        return request
+    function, more_arrays, params = call.step
+    return request.then(function, *more_arrays, **params)
+
+
+def _start_arrays(call: Call, arrays: Sequence[Any], structure: Any) -> Request[Any]:
+    """Start an operation whose results are the leaves of a tree with this structure."""
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
-    flight = _checked_flight(operation, communicator, arrays, params)
-    if flight is None:
-        with Starting(None):
-            return operation(communicator, *operands, **params)
-    request = start([(flight, arrays)], _unflattened(structure))
-    if operation.count_operands:
-        return request.then(operation.complete, *arrays[-operation.count_operands :])
-    return request
+    return start([(_checked_flight(call, arrays), arrays)], _unflattened(structure))
 
 
-def _checked_flight(
-    operation: EagerCalls,
-    communicator: Communicator,
-    arrays: Sequence[Any],
-    params: dict[str, Any],
-) -> Flight | None:
-    """The flight of an operation on these arrays, or None if it can't be started."""
+def _checked_flight(call: Call, arrays: Sequence[Any]) -> Flight:
+    """The flight of an operation on these arrays."""
+    operation, params, programs = call.operation, call.params, call.communicator.programs
     types = tuple((x.shape, x.dtype) for x in arrays)
     # Calls that are alike share it, as it takes longer to make than to start.
     key = _checked_flight, operation, types, frozenset(params.items())
-    flight: Flight | None = communicator.programs.get(key)
+    flight: Flight | None = programs.get(key)
     if flight is None:
-        params = {**params, "communicator": communicator}
-        flight = flight_of(operation, avals_of(arrays), params, "i")
-        if flight is not None:
-            flight.check()
-            communicator.programs[key] = flight
+        flight = flight_of(operation, avals_of(arrays), params, call.function)
+        assert flight is not None, f"the core can't start {operation.name}"
+        flight.check()
+        programs[key] = flight
     return flight
 
 
 def _start_leaves(
-    operation: EagerCalls,
-    communicator: Communicator,
-    trees: Sequence[Tree],
-    operands: Sequence[Any],
-    params: dict[str, Any],
+    call: Call, trees: Sequence[Tree], operands: Sequence[Any]
 ) -> Request[Any]:
-    """Start an operation for packed groups of the leaves of a tree for each operand."""
-    axis, result_axis = operation.batch_axes(**params, communicator=communicator)
-    flights: list[tuple[Any, Sequence[Any]]] = []
+    """Start an operation for the leaves of a tree for each operand, packed in groups."""
+    operation, structure = call.operation, trees[-1].structure
+    if operation.takes_leaves:
+        return _start_arrays(call, [x for leaves in operands for x in leaves], structure)
+    axis, result_axis = operation.batch_axes(**call.params)
+    flights = []
     groups = []
     for packed, group in packed_groups(operands, axis):
         if any(array is None for array in packed):
             raise NotImplementedError(
-                f"i{operation.name} got trees that take different numbers of messages"
+                f"{call.function} got trees that take different numbers of messages"
             )
-        flight = _checked_flight(operation, communicator, packed, params)
-        flights.append((flight, packed))
+        flights.append((_checked_flight(call, packed), packed))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
-    return start(flights).then(_unpack, structure=trees[-1].structure, **params)
+    return start(flights).then(_unpack, structure=structure, **params)
 
 
 def _unpack(

@@ -40,6 +40,7 @@ to nothing but zeros, as a request is waited for once.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -52,12 +53,12 @@ from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
 from ..mpi.handles import Communicator
-from ..operations._arguments import zeros_after
 from ..operations._batching import batch_at
-from ..operations._eager import makes_eager_calls
+from ..operations._eager import EagerCalls
 from ..operations._lowering import call_in_program, lower_everywhere
 from ..operations._transposes import is_inexact, tangents_of
 from ..xla.call_sites import Envelopes
+from ..xla.dependence import zeros_after
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad, batching, trace_state_clean
 
@@ -156,8 +157,11 @@ def bind_start(
     A cotangent `may_be_lost`: nobody waits for it where what has started the primal
     operation was not differentiated.
     """
-    bind = _run_start if trace_state_clean() else start_p.bind
-    return bind(*operands, flight=flight, may_be_lost=may_be_lost)
+    params = {"flight": flight, "may_be_lost": may_be_lost}
+    # Where nothing is traced, without the detour by JAX's `bind`.
+    if trace_state_clean():
+        return _start_eagerly.run(flight.communicator, operands, params)
+    return start_p.bind(*operands, **params)
 
 
 def bind_wait(
@@ -167,8 +171,10 @@ def bind_wait(
 
     A tangent or cotangent of what was not differentiated is.
     """
-    bind = _run_wait if trace_state_clean() else wait_p.bind
-    results: list[Any] = bind(ticket, *forwarded, flight=flight, may_be_zero=may_be_zero)
+    operands, params = (ticket, *forwarded), {"flight": flight, "may_be_zero": may_be_zero}
+    if trace_state_clean():
+        return _wait_eagerly.run(flight.communicator, operands, params) or []
+    results: list[Any] = wait_p.bind(*operands, **params)
     return results
 
 
@@ -194,49 +200,24 @@ def merge(flight: Flight, forwarded: Sequence[Any], others: Sequence[Any]) -> li
     return [next(remaining) if is_one else other for other, is_one in pairs]
 
 
-@makes_eager_calls
-class _EagerCalls:
-    """Runs one of the primitives outside of any program: in one that has nothing else."""
-
-    def __init__(self, primitive: VaryingPrimitive) -> None:
-        self.name = primitive.name.removesuffix("_mpi")
-        self._primitive = primitive
-        primitive.def_impl(self._evaluate)
-
-    def _evaluate(self, *operands: Any, **params: Any) -> Any:
-        # Also under jax.disable_jit: an operation can only run compiled.
-        with jax.disable_jit(False):
-            return self._run(*operands, **params)
-
-    def __call__(self, *operands: Any, **params: Any) -> Any:
-        """Run the primitive where nothing is traced, without the detour by JAX's `bind`."""
-        return self._run(*operands, **params)
-
-    def _run(self, *operands: Any, flight: Flight, **params: Any) -> Any:
-        programs = flight.communicator.programs
-        key = self, flight, *params.values()
-        program = programs.get(key)
-        if program is None:
-
-            def run(*operands: Any) -> Any:
-                results = self._primitive.bind(*operands, flight=flight, **params)
-                # A tuple is something to wait for. A program without results would take
-                # JAX's token, slowly.
-                has_results = bool(jax.tree_util.tree_leaves(results))
-                return results if has_results else (jnp.zeros((), bool),)
-
-            run.__name__ = self.name
-            program = programs[key] = jax.jit(run)
-        results = program(*operands)
-        if type(results) is tuple:
-            results[0].block_until_ready()
-            return []
-        return results
-
-
 start_p = VaryingPrimitive("start_mpi")
 wait_p = VaryingPrimitive("wait_mpi")
 wait_p.multiple_results = True
+_start_eagerly = EagerCalls("start", start_p.bind)
+_wait_eagerly = EagerCalls("wait", wait_p.bind)
+
+
+def _evaluate(eager: EagerCalls, *operands: Any, **params: Any) -> Any:
+    """The results of a primitive that is bound outside of a trace."""
+    # Also under jax.disable_jit: an operation can only run compiled.
+    with jax.disable_jit(False):
+        return eager.run(params["flight"].communicator, operands, params)
+
+
+start_p.def_impl(functools.partial(_evaluate, _start_eagerly))
+wait_p.def_impl(
+    lambda *operands, **params: _evaluate(_wait_eagerly, *operands, **params) or []
+)
 
 
 def _start_type(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
@@ -295,7 +276,6 @@ def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
 
-_run_start = _EagerCalls(start_p)
 start_p.def_effectful_abstract_eval(_start_type)
 ad.primitive_jvps[start_p] = _push_start
 ad.primitive_transposes[start_p] = _transpose_start
@@ -411,7 +391,6 @@ def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) 
     return results, [axis] * len(results)
 
 
-_run_wait = _EagerCalls(wait_p)
 wait_p.def_effectful_abstract_eval(_wait_type)
 ad.primitive_jvps[wait_p] = _push_wait
 ad.primitive_transposes[wait_p] = _transpose_wait

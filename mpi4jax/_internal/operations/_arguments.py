@@ -40,19 +40,6 @@ def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
 
 
-def depend(value: Array, result: Any) -> Array:
-    """The value, which depends on an operation's result for JAX, and on nothing for XLA.
-
-    So JAX transposes the operation whenever it transposes a computation with the value.
-    """
-    return jnp.where(False, result, value)
-
-
-def zeros_after(result: Any) -> Array:
-    """Zeros like an operation's result, which depend on that result for JAX."""
-    return depend(jnp.zeros_like(result), result)
-
-
 def root_rank(function: str, root: Any, communicator: Communicator) -> int:
     """The rank of the root of a collective operation."""
     last = communicator.size - 1

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arguments.dtypes import check_dtype, check_reduction
+from ..layout.packing import packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.effects import ordered_effect
@@ -56,6 +57,9 @@ class Declaration:
     in_place: ClassVar[bool] = False
     #: Whether the function returns anything.
     has_result: ClassVar[bool] = True
+    #: Whether each leaf of a tree is an operand of the primitive. Else leaves are packed
+    #: into groups, with a call for each.
+    takes_leaves: ClassVar[bool] = False
     #: Whether all processes of the communicator take part. Else two do: the sender of a
     #: message and its receiver.
     is_collective: ClassVar[bool] = True
@@ -83,6 +87,10 @@ class Declaration:
         The others only lend their shape and type.
         """
         return len(self.operands)
+
+    def aval_in_flight(self, *avals: Any, **params: Any) -> ShapedArray | None:
+        """The type of what the core has of the nonblocking form until it is waited for."""
+        return self.written_aval(*avals, **params)
 
     def forwarded_operand(self, **params: Any) -> int | None:
         """The position of the operand that is the result on this process.
@@ -153,12 +161,15 @@ class Declaration:
         written = self.written_aval(*avals, **params)
         return [] if written is None else [written]
 
-    def check_avals(self, *avals: Any, **params: Any) -> None:
-        """Raise TypeError if operands of these types can't be sent, or not be reduced."""
+    def check_avals(self, function: str, *avals: Any, **params: Any) -> None:
+        """Raise TypeError if operands of these types can't be sent, or not be reduced.
+
+        The error names the function of the user's.
+        """
         for name, aval in zip(self.operands, avals, strict=True):
-            check_dtype(self.name, name, aval.dtype)
+            check_dtype(function, name, aval.dtype)
         if "op_number" in params:
-            check_reduction(self.name, params["op_number"], avals[0].dtype)
+            check_reduction(function, params["op_number"], avals[0].dtype)
 
     def attributes(self, *, communicator: Communicator, **params: Any) -> dict[str, Any]:
         """The parameters in the form in which the handler gets them."""
@@ -171,7 +182,7 @@ class Declaration:
 
     def abstract_eval(self, *avals: Any, **params: Any) -> Any:
         """The types of the results, and the effects of a call."""
-        self.check_avals(*avals, **params)
+        self.check_avals(self.name, *avals, **params)
         return self.result_avals(*avals, **params), {ordered_effect}
 
     def apply(self, *operands: Any, **params: Any) -> Any:
@@ -197,3 +208,19 @@ class Declaration:
         A group is None where the tree of another operand has more groups.
         """
         return self.apply(*operands, **params)
+
+    def apply_to_leaves(self, *operands: Any, **params: Any) -> list[Any]:
+        """Call MPI for a list of leaves in place of each operand that is an array.
+
+        Returns:
+            The results for the leaves of the last one, or an empty list without results.
+
+        """
+        first_count = len(operands) - self.count_operands
+        axis, result_axis = self.batch_axes(**params)
+        results = []
+        for packed, group in packed_groups(operands[:first_count], axis):
+            result = self.apply_packed(*packed, *operands[first_count:], **params)
+            if result is not None and group.indices:
+                results.append((group, result))
+        return unpack_groups(results, axis, result_axis)

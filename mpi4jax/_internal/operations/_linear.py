@@ -18,13 +18,13 @@ from typing import Any
 
 import jax
 
-from ..forms.token import LinearToken, leaf_after
-from ..layout.packing import Tree, packed_groups, unpack_groups
+from ..forms.token import LinearToken
+from ..layout.packing import Tree, packed_groups, result_tree, unpack_groups
 from ..mpi import handles
+from ..xla.dependence import depend
 from ..xla.jax_compat import ShapedArray, ad
 from ._arguments import like
 from ._transposes import is_inexact
-from ._trees import result_tree
 from .primitive import Operation
 
 _linear_operations: dict[str, LinearOperation] = {}
@@ -60,7 +60,7 @@ class LinearOperation(Operation):
         leaf = token.leaf
         results = []
         for packed, group in packed_groups([tree.arrays(self.name)], 0):
-            leaf = leaf_after(leaf, *packed)
+            leaf = depend(leaf, *packed)
             *result, leaf = self.apply(*packed, leaf, leaf, is_tangent=False, **params)
             results += [(group, x) for x in result]
         leaves = unpack_groups(results, 0, 0)

@@ -75,6 +75,4 @@ def fill_blocks(
     """The result with the padding of each array in the parts that no process sends."""
     if not parts:
         return result
-    if hasattr(result, "then"):  # a request: the result is not there yet
-        return result.then(fill_blocks, padding, parts=parts)
     return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import OPERATORS, SUM
+from ..xla.dependence import depend, zeros_after
 from ..xla.jax_compat import ad
-from ._arguments import depend, zeros_after
 from .primitive import Operation
 
 #: The functions that reduce an array along an axis, for the operators with a derivative.
@@ -41,7 +41,7 @@ def depend_on_all(value: Any, gathered: Any) -> Any:
     gathering, and that of each further derivative, so none may be a constant for JAX. The
     sine has derivatives of every order, which depend on its operand.
     """
-    return depend(value, jnp.sum(jnp.sin(zeros_after(gathered))))
+    return depend(value, jnp.sin(zeros_after(gathered)))
 
 
 class Reduction(Operation):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like
+from ._calls import Call
 from ._declaration import get_operation
 from ._shared import SharedOperation
 
@@ -41,8 +42,17 @@ class AllGather(SharedOperation):
 operation = AllGather()
 
 
-@without_tokens
-def allgather(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of allgather."""
+    communicator = handles.communicator(function, comm)
+    return Call(function, operation, communicator, x, shared=True)
+
+
+@overload
+def allgather(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+@overload
+def allgather(x: T, *, comm: Comm = None) -> T: ...
+def allgather(x: ArrayLike | T, *, comm: Comm = None, token: NotSet = NOTSET) -> Array | T:
     """Collect an array from every process, on every process.
 
     .. warning::
@@ -58,5 +68,5 @@ def allgather(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
         The arrays of all processes, stacked in rank order: shape ``(nproc, *x.shape)``.
 
     """
-    communicator = handles.communicator("allgather", comm)
-    return operation(communicator, x, shared=True)
+    raise_if_token_is_set(token, "allgather")
+    return call("allgather", x, comm=comm).run()

@@ -9,11 +9,12 @@ from jax import lax
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
+from ._calls import Call
 from ._declaration import get_operation
 from ._ragged import (
     CountsOperation,
@@ -87,22 +88,39 @@ counts_operation = AllGatherVCounts()
 rows_operation = AllGatherVRows()
 
 
+def call(
+    function: str, x: object, counts: Counts | ArrayLike, *, comm: Comm = None
+) -> Call:
+    """Prepare a call of `function`, a form of allgatherv."""
+    communicator = handles.communicator(function, comm)
+    needs_capacity(function, "counts", counts)
+    counts = row_counts(function, "counts", counts, communicator.size)
+    check_rows(function, "x", x, counts[communicator.rank])
+    return Call(function, operation, communicator, x, counts=counts, shared=True)
+
+
 @overload
-def allgatherv(x: ArrayLike | T, counts: Counts, *, comm: Comm = None) -> Array | T: ...
-
-
+def allgatherv(x: ArrayLike, counts: Counts, *, comm: Comm = None) -> Array: ...
+@overload
+def allgatherv(x: T, counts: Counts, *, comm: Comm = None) -> T: ...
 @overload
 def allgatherv(
-    x: ArrayLike | T,
+    x: ArrayLike,
     counts: ArrayLike,
     *,
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> tuple[Array | T, Array]: ...
-
-
-@without_tokens
+) -> tuple[Array, Array]: ...
+@overload
+def allgatherv(
+    x: T,
+    counts: ArrayLike,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
 def allgatherv(
     x: ArrayLike | T,
     counts: Counts | ArrayLike,
@@ -110,6 +128,7 @@ def allgatherv(
     capacity: Integer | None = None,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T | tuple[Array | T, Array]:
     """Collect arrays of unequal length from all processes, on every process.
 
@@ -133,15 +152,14 @@ def allgatherv(
         ``(capacity, ...)``, and the number of rows received from each process.
 
     """
+    raise_if_token_is_set(token, "allgatherv")
     name = "allgatherv"
+    if capacity is None:
+        return call(name, x, counts, comm=comm).run()
     communicator = handles.communicator(name, comm)
-    if capacity is not None:
-        rows, capacity, padding = check_padded(name, x, capacity, fill_value)
-        count = counts_array(name, "counts", counts, ())
-        recvcounts = counts_operation(communicator, count, rows=rows, capacity=capacity)
-        result = rows_operation(communicator, x, recvcounts, rows=rows, capacity=capacity)
-        return fill_up(result, recvcounts, padding)
-    needs_capacity(name, "counts", counts)
-    counts = row_counts(name, "counts", counts, communicator.size)
-    check_rows(name, "x", x, counts[communicator.rank])
-    return operation(communicator, x, counts=counts, shared=True)
+    rows, capacity, padding = check_padded(name, x, capacity, fill_value)
+    count = counts_array(name, "counts", counts, ())
+    sizes = {"rows": rows, "capacity": capacity}
+    recvcounts = Call(name, counts_operation, communicator, count, **sizes).run()
+    result = Call(name, rows_operation, communicator, x, recvcounts, **sizes).run()
+    return fill_up(result, recvcounts, padding)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 
 from ..arguments.dtypes import OPERATORS, SUM
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
@@ -44,8 +45,20 @@ class AllReduce(Reduction, SharedOperation):
 operation = AllReduce()
 
 
-@without_tokens
-def allreduce(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of allreduce."""
+    communicator = handles.communicator(function, comm)
+    op_number = handles.operator_number(function, op)
+    return Call(function, operation, communicator, x, op_number=op_number)
+
+
+@overload
+def allreduce(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def allreduce(x: T, op: Op, *, comm: Comm = None) -> T: ...
+def allreduce(
+    x: ArrayLike | T, op: Op, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Reduce an array over all processes, with the result on every process.
 
     .. note::
@@ -63,5 +76,5 @@ def allreduce(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
         The reduced array.
 
     """
-    communicator = handles.communicator("allreduce", comm)
-    return operation(communicator, x, op_number=handles.operator_number("allreduce", op))
+    raise_if_token_is_set(token, "allreduce")
+    return call("allreduce", x, op, comm=comm).run()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._arguments import check_first_axis
+from ._calls import Call
 from .primitive import Operation
 
 
@@ -24,8 +25,18 @@ class AllToAll(Operation):
 operation = AllToAll()
 
 
-@without_tokens
-def alltoall(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of alltoall."""
+    communicator = handles.communicator(function, comm)
+    check_first_axis(function, x, communicator)
+    return Call(function, operation, communicator, x)
+
+
+@overload
+def alltoall(x: ArrayLike, *, comm: Comm = None) -> Array: ...
+@overload
+def alltoall(x: T, *, comm: Comm = None) -> T: ...
+def alltoall(x: ArrayLike | T, *, comm: Comm = None, token: NotSet = NOTSET) -> Array | T:
     """Send a slice of an array to every process, and receive one from each.
 
     Arguments:
@@ -37,6 +48,5 @@ def alltoall(x: ArrayLike | T, *, comm: Comm = None) -> Array | T:
         The received slices, stacked in rank order.
 
     """
-    communicator = handles.communicator("alltoall", comm)
-    check_first_axis("alltoall", x, communicator)
-    return operation(communicator, x)
+    raise_if_token_is_set(token, "alltoall")
+    return call("alltoall", x, comm=comm).run()

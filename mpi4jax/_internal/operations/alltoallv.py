@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, row_counts
+from ._calls import Call
 from ._ragged import CountsOperation, RowsOperation, check_padded, counts_array, fill_up
 from .primitive import Operation
 
@@ -58,24 +59,55 @@ counts_operation = AllToAllVCounts()
 rows_operation = AllToAllVRows()
 
 
-@overload
-def alltoallv(
-    x: ArrayLike | T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
-) -> Array | T: ...
+def call(
+    function: str,
+    x: object,
+    sendcounts: Counts | Array,
+    recvcounts: Counts | None,
+    *,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of alltoallv."""
+    communicator = handles.communicator(function, comm)
+    needs_capacity(function, "sendcounts", sendcounts)
+    sendcounts = row_counts(function, "sendcounts", sendcounts, communicator.size)
+    recvcounts = row_counts(function, "recvcounts", recvcounts, communicator.size)
+    rank = communicator.rank
+    if sendcounts[rank] != recvcounts[rank]:
+        raise ValueError(
+            f"{function} got {sendcounts[rank]} rows in `sendcounts` and "
+            f"{recvcounts[rank]} in `recvcounts` for this process itself (rank {rank}), "
+            "expected the same number"
+        )
+    check_rows(function, "x", x, sum(sendcounts))
+    counts = {"sendcounts": sendcounts, "recvcounts": recvcounts}
+    return Call(function, operation, communicator, x, **counts)
 
 
 @overload
 def alltoallv(
-    x: ArrayLike | T,
+    x: ArrayLike, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None
+) -> Array: ...
+@overload
+def alltoallv(x: T, sendcounts: Counts, recvcounts: Counts, *, comm: Comm = None) -> T: ...
+@overload
+def alltoallv(
+    x: ArrayLike,
     sendcounts: Counts | Array,
     *,
     capacity: Integer,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> tuple[Array | T, Array]: ...
-
-
-@without_tokens
+) -> tuple[Array, Array]: ...
+@overload
+def alltoallv(
+    x: T,
+    sendcounts: Counts | Array,
+    *,
+    capacity: Integer,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> tuple[T, Array]: ...
 def alltoallv(
     x: ArrayLike | T,
     sendcounts: Counts | Array,
@@ -84,6 +116,7 @@ def alltoallv(
     capacity: Integer | None = None,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T | tuple[Array | T, Array]:
     """Send a part of an array to every process, and receive one from each.
 
@@ -110,31 +143,22 @@ def alltoallv(
         ``(capacity, ...)``, and the number of rows received from each process.
 
     """
+    raise_if_token_is_set(token, "alltoallv")
     name = "alltoallv"
+    if capacity is None:
+        return call(name, x, sendcounts, recvcounts, comm=comm).run()
     communicator = handles.communicator(name, comm)
-    if capacity is not None:
-        rows, capacity, padding = check_padded(name, x, capacity, fill_value)
-        if recvcounts is not None:
-            raise TypeError(
-                f"{name} got both `recvcounts` and `capacity`, expected one of them: with "
-                "a capacity, it finds out how many rows come, and returns that"
-            )
-        shape = (communicator.size,)
-        sendcounts = counts_array(name, "sendcounts", sendcounts, shape)
-        recvcounts = counts_operation(
-            communicator, sendcounts, rows=rows, capacity=capacity
+    rows, capacity, padding = check_padded(name, x, capacity, fill_value)
+    if recvcounts is not None:
+        raise TypeError(
+            f"{name} got both `recvcounts` and `capacity`, expected one of them: with "
+            "a capacity, it finds out how many rows come, and returns that"
         )
-        result = rows_operation(communicator, x, sendcounts, recvcounts, capacity=capacity)
-        return fill_up(result, recvcounts, padding)
-    needs_capacity(name, "sendcounts", sendcounts)
-    sendcounts = row_counts(name, "sendcounts", sendcounts, communicator.size)
-    recvcounts = row_counts(name, "recvcounts", recvcounts, communicator.size)
-    rank = communicator.rank
-    if sendcounts[rank] != recvcounts[rank]:
-        raise ValueError(
-            f"alltoallv got {sendcounts[rank]} rows in `sendcounts` and {recvcounts[rank]} "
-            f"in `recvcounts` for this process itself (rank {rank}), expected the same "
-            "number"
-        )
-    check_rows(name, "x", x, sum(sendcounts))
-    return operation(communicator, x, sendcounts=sendcounts, recvcounts=recvcounts)
+    counts = counts_array(name, "sendcounts", sendcounts, (communicator.size,))
+    received = Call(
+        name, counts_operation, communicator, counts, rows=rows, capacity=capacity
+    ).run()
+    result = Call(
+        name, rows_operation, communicator, x, counts, received, capacity=capacity
+    ).run()
+    return fill_up(result, received, padding)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments.types import Comm
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ._calls import Call
 from .primitive import Operation
 
 #: A barrier has the parameter `structure`, a hash of the tree that is passed next, or this.
@@ -26,8 +27,13 @@ class Barrier(Operation):
 operation = Barrier()
 
 
-@without_tokens
-def barrier(*, comm: Comm = None) -> None:
+def call(function: str, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of barrier."""
+    communicator = handles.communicator(function, comm)
+    return Call(function, operation, communicator, structure=NO_STRUCTURE)
+
+
+def barrier(*, comm: Comm = None, token: NotSet = NOTSET) -> None:
     """Wait until every process has reached the barrier.
 
     Arguments:
@@ -35,4 +41,5 @@ def barrier(*, comm: Comm = None) -> None:
             :obj:`COMM_WORLD`).
 
     """
-    return operation(handles.communicator("barrier", comm), structure=NO_STRUCTURE)
+    raise_if_token_is_set(token, "barrier")
+    return call("barrier", comm=comm).run()

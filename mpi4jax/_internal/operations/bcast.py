@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
-from ._arguments import like, root_rank, zeros_after
+from ._arguments import like, root_rank
+from ._calls import Call
 from ._declaration import get_operation
 from ._shared import SharedOperation
 
@@ -26,6 +28,9 @@ class Bcast(SharedOperation):
         self, x: ShapedArray, *, root: int, communicator: Communicator, **_: Any
     ) -> ShapedArray | None:
         return like(x) if communicator.rank != root else None
+
+    def aval_in_flight(self, x: ShapedArray, **_: Any) -> ShapedArray:
+        return like(x)  # on root, too, from which MPI still reads it
 
     def forwarded_operand(
         self, *, root: int, communicator: Communicator, **_: Any
@@ -49,8 +54,20 @@ class Bcast(SharedOperation):
 operation = Bcast()
 
 
-@without_tokens
-def bcast(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of bcast."""
+    communicator = handles.communicator(function, comm)
+    root = root_rank(function, root, communicator)
+    return Call(function, operation, communicator, x, root=root, shared=True)
+
+
+@overload
+def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def bcast(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def bcast(
+    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Send an array from one process to all others.
 
     .. warning::
@@ -68,6 +85,5 @@ def bcast(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
         The received array (``x`` itself on the root process).
 
     """
-    communicator = handles.communicator("bcast", comm)
-    root = root_rank("bcast", root, communicator)
-    return operation(communicator, x, root=root, shared=True)
+    raise_if_token_is_set(token, "bcast")
+    return call("bcast", x, root, comm=comm).run()

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import check_dtype
 from ..arguments.types import Comm, RankTree, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
+from ._calls import Call
 from ._lowering import call_in_program
 from ._messages import (
     RECEIVING,
@@ -42,6 +43,7 @@ class Exchange(Operation):
     name = "exchange"
     operands = ("sendbuf", "recvbuf")
     is_collective = False
+    takes_leaves = True
 
     def messages(
         self, *, sent: Messages, received: Messages, **_: Any
@@ -56,17 +58,15 @@ class Exchange(Operation):
         sendbuf, recvbuf = (map(jnp.asarray, leaves) for leaves in operands)
         return self.apply(*sendbuf, *recvbuf, **params)
 
-    def evaluate(
-        self, *operands: Any, communicator: Communicator, **params: Any
-    ) -> list[Any]:
+    def evaluate(self, *operands: Any, **params: Any) -> list[Any]:
         count = sum(params["sent"].leaf_counts)
-        sendbuf, recvbuf = list(operands[:count]), list(operands[count:])
+        leaves = list(operands[:count]), list(operands[count:])
         with jax.disable_jit(False):
-            return self._run(communicator, sendbuf, recvbuf, **params) or []
+            return self.eager.run(params["communicator"], leaves, params) or []
 
-    def check_avals(self, *avals: Any, **_: Any) -> None:
+    def check_avals(self, function: str, *avals: Any, **_: Any) -> None:
         for aval in avals:
-            check_dtype(self.name, "sendbuf or recvbuf", aval.dtype)
+            check_dtype(function, "sendbuf or recvbuf", aval.dtype)
 
     def result_avals(self, *avals: Any, sent: Messages, **_: Any) -> list[ShapedArray]:
         return list(map(like, avals[sum(sent.leaf_counts) :]))
@@ -135,7 +135,31 @@ class Exchange(Operation):
 operation = Exchange()
 
 
-@without_tokens
+def call(
+    function: str,
+    sendbuf: object,
+    recvbuf: object,
+    source: RankTree,
+    dest: RankTree,
+    *,
+    sendtag: RankTree = 0,
+    recvtag: RankTree = 0,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of exchange."""
+    communicator = handles.communicator(function, comm)
+    sent, received = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
+    return Call(
+        function,
+        operation,
+        communicator,
+        sent,
+        received,
+        sent=messages_of(function, SENDING, sent, dest, sendtag, communicator),
+        received=messages_of(function, RECEIVING, received, source, recvtag, communicator),
+    )
+
+
 def exchange(
     sendbuf: object,
     recvbuf: T,
@@ -145,6 +169,7 @@ def exchange(
     sendtag: RankTree = 0,
     recvtag: RankTree = 0,
     comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> T:
     """Send and receive any number of messages at once.
 
@@ -172,15 +197,7 @@ def exchange(
         :obj:`mpi4py.MPI.PROC_NULL`).
 
     """
-    communicator = handles.communicator("exchange", comm)
-    sent, received = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
-    received_tree: T = operation(
-        communicator,
-        sent,
-        received,
-        sent=messages_of("exchange", SENDING, sent, dest, sendtag, communicator),
-        received=messages_of(
-            "exchange", RECEIVING, received, source, recvtag, communicator
-        ),
-    )
-    return received_tree
+    raise_if_token_is_set(token, "exchange")
+    tags = {"sendtag": sendtag, "recvtag": recvtag}
+    received: T = call("exchange", sendbuf, recvbuf, source, dest, **tags, comm=comm).run()
+    return received

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
 
@@ -88,8 +89,26 @@ def _neutral(tree: Any, op_number: int) -> Any:
     )
 
 
-@without_tokens
-def exscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of exscan."""
+    communicator = handles.communicator(function, comm)
+    op_number = handles.operator_number(function, op)
+    initial = x
+    if communicator.rank == 0:
+        tree = Tree("x", x).checked(function) if is_tree(x) else array(function, "x", x)
+        initial = _neutral(tree, op_number)
+    return Call(
+        function, operation, communicator, x, initial, op_number=op_number, reverse=False
+    )
+
+
+@overload
+def exscan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def exscan(x: T, op: Op, *, comm: Comm = None) -> T: ...
+def exscan(
+    x: ArrayLike | T, op: Op, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Reduce an array over the processes before this one.
 
     Arguments:
@@ -105,10 +124,5 @@ def exscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
         for user-made operators.
 
     """
-    communicator = handles.communicator("exscan", comm)
-    op_number = handles.operator_number("exscan", op)
-    initial: Any = x
-    if communicator.rank == 0:
-        tree = Tree("x", x).checked("exscan") if is_tree(x) else array("exscan", "x", x)
-        initial = _neutral(tree, op_number)
-    return operation(communicator, x, initial, op_number=op_number, reverse=False)
+    raise_if_token_is_set(token, "exscan")
+    return call("exscan", x, op, comm=comm).run()

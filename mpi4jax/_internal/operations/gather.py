@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
+from ._calls import Call
 from ._declaration import get_operation
 from .primitive import Operation
 
@@ -42,8 +43,20 @@ class Gather(Operation):
 operation = Gather()
 
 
-@without_tokens
-def gather(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of gather."""
+    communicator = handles.communicator(function, comm)
+    root = root_rank(function, root, communicator)
+    return Call(function, operation, communicator, x, root=root)
+
+
+@overload
+def gather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def gather(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def gather(
+    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Collect an array from every process, on one process.
 
     .. warning::
@@ -65,5 +78,5 @@ def gather(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
         ``(nproc, *x.shape)``. Elsewhere, ``x``.
 
     """
-    communicator = handles.communicator("gather", comm)
-    return operation(communicator, x, root=root_rank("gather", root, communicator))
+    raise_if_token_is_set(token, "gather")
+    return call("gather", x, root, comm=comm).run()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
+from ._calls import Call
 from ._declaration import get_operation
 from .primitive import Operation
 
@@ -55,9 +56,33 @@ class GatherV(Operation):
 operation = GatherV()
 
 
-@without_tokens
+def call(
+    function: str,
+    x: object,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of gatherv."""
+    communicator = handles.communicator(function, comm)
+    counts = row_counts(function, "counts", counts, communicator.size)
+    check_rows(function, "x", x, counts[communicator.rank])
+    root = root_rank(function, root, communicator)
+    return Call(function, operation, communicator, x, counts=counts, root=root)
+
+
+@overload
+def gatherv(x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def gatherv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
 def gatherv(
-    x: ArrayLike | T, counts: Counts, root: Integer, *, comm: Comm = None
+    x: ArrayLike | T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Collect arrays of unequal length from all processes, on one process.
 
@@ -78,9 +103,5 @@ def gatherv(
         ``(sum(counts), ...)``. Elsewhere, ``x``.
 
     """
-    communicator = handles.communicator("gatherv", comm)
-    counts = row_counts("gatherv", "counts", counts, communicator.size)
-    check_rows("gatherv", "x", x, counts[communicator.rank])
-    return operation(
-        communicator, x, counts=counts, root=root_rank("gatherv", root, communicator)
-    )
+    raise_if_token_is_set(token, "gatherv")
+    return call("gatherv", x, counts, root, comm=comm).run()

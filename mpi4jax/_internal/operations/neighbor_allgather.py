@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 
-from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of, like, padding
+from ._calls import Call
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
@@ -49,10 +49,26 @@ class NeighborAllGather(Operation):
 operation = NeighborAllGather()
 
 
-@without_tokens
-@renamed_argument("neighbor_allgather", "edge", "fill_value")
+def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of neighbor_allgather."""
+    communicator, neighbors = neighborhood(function, comm)
+    blocks = padding(function, "fill_value", fill_value, x)
+    prepared = Call(function, operation, communicator, x)
+    return prepared.then(fill_blocks, blocks, parts=proc_null_blocks(neighbors.sources))
+
+
+@overload
 def neighbor_allgather(
-    x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_allgather(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+def neighbor_allgather(
+    x: ArrayLike | T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send an array to every neighbor, and receive those of the neighbors.
 
@@ -67,7 +83,7 @@ def neighbor_allgather(
     Arguments:
         x: Array or scalar input to send, or a tree of them.
         fill_value: The value of the blocks that no process sends, at a non-periodic
-            edge of a grid: a number, or an array like ``x``. ``edge`` is its older name.
+            edge of a grid: a number, or an array like ``x``.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -76,7 +92,5 @@ def neighbor_allgather(
         ``(indegree, *x.shape)``.
 
     """
-    communicator, neighbors = neighborhood("neighbor_allgather", comm)
-    blocks = padding("neighbor_allgather", "fill_value", fill_value, x)
-    result = operation(communicator, x)
-    return fill_blocks(result, blocks, proc_null_blocks(neighbors.sources))
+    raise_if_token_is_set(token, "neighbor_allgather")
+    return call("neighbor_allgather", x, fill_value=fill_value, comm=comm).run()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
@@ -25,6 +24,7 @@ from ._arguments import (
     padding,
     row_counts,
 )
+from ._calls import Call
 from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
@@ -72,10 +72,47 @@ class NeighborAllGatherV(Operation):
 operation = NeighborAllGatherV()
 
 
-@without_tokens
-@renamed_argument("neighbor_allgatherv", "edge", "fill_value")
+def call(
+    function: str,
+    x: object,
+    counts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of neighbor_allgatherv."""
+    communicator, neighbors = neighborhood(function, comm)
+    sources = neighbors.sources
+    counts = row_counts(function, "counts", counts, len(sources), "neighbors")
+    for source, count in zip(sources, counts, strict=True):
+        if source.rank == communicator.rank:
+            check_rows(function, "x", x, count)
+    for path, leaf in arrays_of(function, "x", x):
+        if np.ndim(leaf) == 0:
+            raise ValueError(
+                f"{function} got an array of shape () for argument `{path}`, expected one "
+                "with rows"
+            )
+    rows = padding(function, "fill_value", fill_value, x, first_axis=1)
+    prepared = Call(function, operation, communicator, x, counts=counts)
+    return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, counts))
+
+
+@overload
 def neighbor_allgatherv(
-    x: ArrayLike | T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+    x: ArrayLike, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_allgatherv(
+    x: T, counts: Counts, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> T: ...
+def neighbor_allgatherv(
+    x: ArrayLike | T,
+    counts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send an array to every neighbor, and receive theirs, which may differ in size.
 
@@ -90,7 +127,7 @@ def neighbor_allgatherv(
             this process. Where there is no process, as many rows are filled with
             ``fill_value``.
         fill_value: The value of the blocks that no process sends, at a non-periodic
-            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
+            edge of a grid: a number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -98,19 +135,5 @@ def neighbor_allgatherv(
         The rows of the neighbors, one after the other: shape ``(sum(counts), ...)``.
 
     """
-    name = "neighbor_allgatherv"
-    communicator, neighbors = neighborhood(name, comm)
-    sources = neighbors.sources
-    counts = row_counts(name, "counts", counts, len(sources), "neighbors")
-    for source, count in zip(sources, counts, strict=True):
-        if source.rank == communicator.rank:
-            check_rows(name, "x", x, count)
-    for path, leaf in arrays_of(name, "x", x):
-        if np.ndim(leaf) == 0:
-            raise ValueError(
-                f"{name} got an array of shape () for argument `{path}`, expected one with "
-                "rows"
-            )
-    rows = padding(name, "fill_value", fill_value, x, first_axis=1)
-    result = operation(communicator, x, counts=counts)
-    return fill_blocks(result, rows, proc_null_blocks(sources, counts))
+    raise_if_token_is_set(token, "neighbor_allgatherv")
+    return call("neighbor_allgatherv", x, counts, fill_value=fill_value, comm=comm).run()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, bytes_of_a_row, like, padding
+from ._calls import Call
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
 
@@ -49,10 +49,33 @@ class NeighborAllToAll(Operation):
 operation = NeighborAllToAll()
 
 
-@without_tokens
-@renamed_argument("neighbor_alltoall", "edge", "fill_value")
+def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of neighbor_alltoall."""
+    communicator, neighbors = neighborhood(function, comm)
+    count = len(neighbors.destinations)
+    for name, leaf in arrays_of(function, "x", x):
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != count:
+            raise ValueError(
+                f"{function} got an array of shape {np.shape(leaf)} for argument `{name}`, "
+                f"expected ({count}, ...), as this process sends to {count} neighbors"
+            )
+    slices = padding(function, "fill_value", fill_value, x, first_axis=1)
+    prepared = Call(function, operation, communicator, x, backwards=0)
+    return prepared.then(fill_blocks, slices, parts=proc_null_blocks(neighbors.sources))
+
+
+@overload
 def neighbor_alltoall(
-    x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+    x: ArrayLike, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Array: ...
+@overload
+def neighbor_alltoall(x: T, *, fill_value: ArrayLike = 0, comm: Comm = None) -> T: ...
+def neighbor_alltoall(
+    x: ArrayLike | T,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send a slice of an array to every neighbor, and receive one from each.
 
@@ -65,7 +88,7 @@ def neighbor_alltoall(
             process sends to, with shape ``(outdegree, ...)``. All slices have the same
             shape, on all processes.
         fill_value: The value of the blocks that no process sends, at a non-periodic
-            edge of a grid: a number, or an array like a slice. ``edge`` is its older name.
+            edge of a grid: a number, or an array like a slice.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -74,15 +97,5 @@ def neighbor_alltoall(
         ``(indegree, ...)``.
 
     """
-    communicator, neighbors = neighborhood("neighbor_alltoall", comm)
-    count = len(neighbors.destinations)
-    for name, leaf in arrays_of("neighbor_alltoall", "x", x):
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != count:
-            raise ValueError(
-                f"neighbor_alltoall got an array of shape {np.shape(leaf)} for argument "
-                f"`{name}`, expected ({count}, ...), as this process sends to {count} "
-                "neighbors"
-            )
-    slices = padding("neighbor_alltoall", "fill_value", fill_value, x, first_axis=1)
-    result = operation(communicator, x, backwards=0)
-    return fill_blocks(result, slices, proc_null_blocks(neighbors.sources))
+    raise_if_token_is_set(token, "neighbor_alltoall")
+    return call("neighbor_alltoall", x, fill_value=fill_value, comm=comm).run()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
-from ..arguments.checks import renamed_argument
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, check_rows, like, padding, row_counts
+from ._calls import Call
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
 from .primitive import Operation
 
@@ -70,8 +70,55 @@ class NeighborAllToAllV(Operation):
 operation = NeighborAllToAllV()
 
 
-@without_tokens
-@renamed_argument("neighbor_alltoallv", "edge", "fill_value")
+def call(
+    function: str,
+    x: object,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of neighbor_alltoallv."""
+    communicator, neighbors = neighborhood(function, comm)
+    sources, destinations, _ = neighbors
+    sendcounts = row_counts(
+        function, "sendcounts", sendcounts, len(destinations), "neighbors"
+    )
+    recvcounts = row_counts(function, "recvcounts", recvcounts, len(sources), "neighbors")
+    sent = dict(zip(destinations, sendcounts, strict=True))
+    for source, count in zip(sources, recvcounts, strict=True):
+        if source.rank == communicator.rank and sent.get(source, count) != count:
+            raise ValueError(
+                f"{function} got {sent[source]} rows in `sendcounts` and {count} in "
+                "`recvcounts` for an edge from this process to itself (rank "
+                f"{communicator.rank}), expected the same number"
+            )
+    check_rows(function, "x", x, sum(sendcounts))
+    rows = padding(function, "fill_value", fill_value, x, first_axis=1)
+    counts = {"sendcounts": sendcounts, "recvcounts": recvcounts}
+    prepared = Call(function, operation, communicator, x, **counts, backwards=0)
+    return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, recvcounts))
+
+
+@overload
+def neighbor_alltoallv(
+    x: ArrayLike,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> Array: ...
+@overload
+def neighbor_alltoallv(
+    x: T,
+    sendcounts: Counts,
+    recvcounts: Counts,
+    *,
+    fill_value: ArrayLike = 0,
+    comm: Comm = None,
+) -> T: ...
 def neighbor_alltoallv(
     x: ArrayLike | T,
     sendcounts: Counts,
@@ -79,6 +126,7 @@ def neighbor_alltoallv(
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send a part of an array to every neighbor, and receive one from each.
 
@@ -95,7 +143,7 @@ def neighbor_alltoallv(
             sends to this process. It must match what that neighbor sends. Where there is no
             process, as many rows are filled with ``fill_value``.
         fill_value: The value of the blocks that no process sends, at a non-periodic
-            edge of a grid: a number, or an array like a row. ``edge`` is its older name.
+            edge of a grid: a number, or an array like a row.
         comm (mpi4py.MPI.Comm): The MPI communicator to use, with a Cartesian, graph or
             distributed-graph topology.
 
@@ -103,22 +151,7 @@ def neighbor_alltoallv(
         The received parts, one after the other: shape ``(sum(recvcounts), ...)``.
 
     """
-    name = "neighbor_alltoallv"
-    communicator, neighbors = neighborhood(name, comm)
-    sources, destinations, _ = neighbors
-    sendcounts = row_counts(name, "sendcounts", sendcounts, len(destinations), "neighbors")
-    recvcounts = row_counts(name, "recvcounts", recvcounts, len(sources), "neighbors")
-    sent = dict(zip(destinations, sendcounts, strict=True))
-    for source, count in zip(sources, recvcounts, strict=True):
-        if source.rank == communicator.rank and sent.get(source, count) != count:
-            raise ValueError(
-                f"{name} got {sent[source]} rows in `sendcounts` and {count} in "
-                "`recvcounts` for an edge from this process to itself (rank "
-                f"{communicator.rank}), expected the same number"
-            )
-    check_rows(name, "x", x, sum(sendcounts))
-    rows = padding(name, "fill_value", fill_value, x, first_axis=1)
-    result = operation(
-        communicator, x, sendcounts=sendcounts, recvcounts=recvcounts, backwards=0
-    )
-    return fill_blocks(result, rows, proc_null_blocks(sources, recvcounts))
+    raise_if_token_is_set(token, "neighbor_alltoallv")
+    return call(
+        "neighbor_alltoallv", x, sendcounts, recvcounts, fill_value=fill_value, comm=comm
+    ).run()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
-from ..forms.token import LinearToken, without_tokens
+from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -20,9 +19,9 @@ from ._arguments import (
     refuse_unknown_source,
     source_rank,
 )
+from ._calls import Call, refuse_status_of_trees
 from ._linear import LinearOperation, get_linear
 from ._messages import NO_MESSAGES, Messages
-from ._trees import refuse_status_of_trees
 from .primitive import Operation
 
 
@@ -78,7 +77,45 @@ operation = Recv()
 linear_operation = LinearRecv(operation)
 
 
-@without_tokens
+def call(
+    function: str,
+    x: object,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of recv."""
+    communicator = handles.communicator(function, comm)
+    return Call(
+        function,
+        operation,
+        communicator,
+        x,
+        source=source_rank(function, "source", source, communicator),
+        tag=recv_tag(function, "tag", tag, communicator),
+        status_number=handles.NO_STATUS,
+    )
+
+
+@overload
+def recv(
+    x: ArrayLike,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array: ...
+@overload
+def recv(
+    x: T,
+    source: Integer = ANY_SOURCE,
+    *,
+    tag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
 def recv(
     x: ArrayLike | T,
     source: Integer = ANY_SOURCE,
@@ -86,6 +123,7 @@ def recv(
     tag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Receive an array from another process.
 
@@ -106,16 +144,8 @@ def recv(
         The received array (``x`` itself if ``source`` is :obj:`mpi4py.MPI.PROC_NULL`).
 
     """
-    communicator = handles.communicator("recv", comm)
-    params = _params(source, tag, communicator)
-    return operation.call_with_status(communicator, x, **params, status=status)
-
-
-def _params(source: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
-    return {
-        "source": source_rank("recv", "source", source, communicator),
-        "tag": recv_tag("recv", "tag", tag, communicator),
-    }
+    raise_if_token_is_set(token, "recv")
+    return call("recv", x, source, tag=tag, comm=comm).run_with_status(status)
 
 
 def with_linear_token(
@@ -127,15 +157,10 @@ def with_linear_token(
     comm: Any = None,
     status: Any = None,
 ) -> tuple[Any, LinearToken]:
-    if status is not None:
-        refuse_status_of_trees("recv", x)
-    communicator = handles.communicator("recv", comm)
-    result = linear_operation.call(
-        token,
-        x,
-        **_params(source, tag, communicator),
-        status_number=handles.status_number("recv", status),
-        communicator=communicator,
-    )
+    prepared = call("recv", x, source, tag=tag, comm=comm)
+    if status is None:
+        return linear_operation.call(token, x, **prepared.params)
+    refuse_status_of_trees("recv", x)
+    prepared.params["status_number"] = handles.status_number("recv", status)
     # The status is filled when the call has run.
-    return jax.block_until_ready(result) if status is not None else result
+    return jax.block_until_ready(linear_operation.call(token, x, **prepared.params))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
 
@@ -54,8 +55,21 @@ class Reduce(Reduction):
 operation = Reduce()
 
 
-@without_tokens
-def reduce(x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of reduce."""
+    communicator = handles.communicator(function, comm)
+    op_number = handles.operator_number(function, op)
+    root = root_rank(function, root, communicator)
+    return Call(function, operation, communicator, x, op_number=op_number, root=root)
+
+
+@overload
+def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def reduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> T: ...
+def reduce(
+    x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Reduce an array over all processes, with the result on one process.
 
     Arguments:
@@ -69,10 +83,5 @@ def reduce(x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None) -> Arr
         The reduced array on root, ``x`` elsewhere.
 
     """
-    communicator = handles.communicator("reduce", comm)
-    return operation(
-        communicator,
-        x,
-        op_number=handles.operator_number("reduce", op),
-        root=root_rank("reduce", root, communicator),
-    )
+    raise_if_token_is_set(token, "reduce")
+    return call("reduce", x, op, root, comm=comm).run()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
 
@@ -40,8 +41,21 @@ class ReduceScatter(Reduction):
 operation = ReduceScatter()
 
 
-@without_tokens
-def reduce_scatter(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of reduce_scatter."""
+    communicator = handles.communicator(function, comm)
+    check_first_axis(function, x, communicator)
+    op_number = handles.operator_number(function, op)
+    return Call(function, operation, communicator, x, op_number=op_number)
+
+
+@overload
+def reduce_scatter(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def reduce_scatter(x: T, op: Op, *, comm: Comm = None) -> T: ...
+def reduce_scatter(
+    x: ArrayLike | T, op: Op, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Reduce an array over all processes, with a slice of the result on each process.
 
     This is ``MPI_Reduce_scatter_block``: all slices have one shape.
@@ -56,8 +70,5 @@ def reduce_scatter(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
         The reduction of ``x[rank]`` over all processes: shape ``x.shape[1:]``.
 
     """
-    communicator = handles.communicator("reduce_scatter", comm)
-    check_first_axis("reduce_scatter", x, communicator)
-    return operation(
-        communicator, x, op_number=handles.operator_number("reduce_scatter", op)
-    )
+    raise_if_token_is_set(token, "reduce_scatter")
+    return call("reduce_scatter", x, op, comm=comm).run()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, reducer
 
@@ -56,9 +57,23 @@ class ReduceScatterV(Reduction):
 operation = ReduceScatterV()
 
 
-@without_tokens
+def call(function: str, x: object, op: Op, counts: Counts, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of reduce_scatterv."""
+    communicator = handles.communicator(function, comm)
+    counts = row_counts(function, "counts", counts, communicator.size)
+    check_rows(function, "x", x, sum(counts))
+    op_number = handles.operator_number(function, op)
+    return Call(function, operation, communicator, x, op_number=op_number, counts=counts)
+
+
+@overload
 def reduce_scatterv(
-    x: ArrayLike | T, op: Op, counts: Counts, *, comm: Comm = None
+    x: ArrayLike, op: Op, counts: Counts, *, comm: Comm = None
+) -> Array: ...
+@overload
+def reduce_scatterv(x: T, op: Op, counts: Counts, *, comm: Comm = None) -> T: ...
+def reduce_scatterv(
+    x: ArrayLike | T, op: Op, counts: Counts, *, comm: Comm = None, token: NotSet = NOTSET
 ) -> Array | T:
     """Reduce an array over all processes, with some rows of the result on each process.
 
@@ -77,8 +92,5 @@ def reduce_scatterv(
         The rows of this process, reduced over all processes: shape ``(counts[rank], ...)``.
 
     """
-    communicator = handles.communicator("reduce_scatterv", comm)
-    counts = row_counts("reduce_scatterv", "counts", counts, communicator.size)
-    check_rows("reduce_scatterv", "x", x, sum(counts))
-    op_number = handles.operator_number("reduce_scatterv", op)
-    return operation(communicator, x, op_number=op_number, counts=counts)
+    raise_if_token_is_set(token, "reduce_scatterv")
+    return call("reduce_scatterv", x, op, counts, comm=comm).run()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ._calls import Call
 from ._declaration import get_operation
 from ._reductions import Reduction, depend_on_all, reducer
 
@@ -41,8 +42,20 @@ class Scan(Reduction):
 operation = Scan()
 
 
-@without_tokens
-def scan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of scan."""
+    communicator = handles.communicator(function, comm)
+    op_number = handles.operator_number(function, op)
+    return Call(function, operation, communicator, x, op_number=op_number, reverse=False)
+
+
+@overload
+def scan(x: ArrayLike, op: Op, *, comm: Comm = None) -> Array: ...
+@overload
+def scan(x: T, op: Op, *, comm: Comm = None) -> T: ...
+def scan(
+    x: ArrayLike | T, op: Op, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Reduce an array over this process and those before it.
 
     Arguments:
@@ -55,7 +68,5 @@ def scan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Array | T:
         The reduction over the ranks from 0 to that of this process.
 
     """
-    communicator = handles.communicator("scan", comm)
-    return operation(
-        communicator, x, op_number=handles.operator_number("scan", op), reverse=False
-    )
+    raise_if_token_is_set(token, "scan")
+    return call("scan", x, op, comm=comm).run()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_first_axis, like, root_rank, zeros_after
+from ._arguments import check_first_axis, like, root_rank
+from ._calls import Call
 from ._declaration import get_operation
 from .primitive import Operation
 
@@ -40,8 +42,22 @@ class Scatter(Operation):
 operation = Scatter()
 
 
-@without_tokens
-def scatter(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
+def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
+    """Prepare a call of `function`, a form of scatter."""
+    communicator = handles.communicator(function, comm)
+    root = root_rank(function, root, communicator)
+    if communicator.rank == root:
+        check_first_axis(function, x, communicator)
+    return Call(function, operation, communicator, x, root=root)
+
+
+@overload
+def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+@overload
+def scatter(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def scatter(
+    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+) -> Array | T:
     """Send each process its slice of an array of one process.
 
     .. warning::
@@ -65,8 +81,5 @@ def scatter(x: ArrayLike | T, root: Integer, *, comm: Comm = None) -> Array | T:
         The received slice.
 
     """
-    communicator = handles.communicator("scatter", comm)
-    root = root_rank("scatter", root, communicator)
-    if communicator.rank == root:
-        check_first_axis("scatter", x, communicator)
-    return operation(communicator, x, root=root)
+    raise_if_token_is_set(token, "scatter")
+    return call("scatter", x, root, comm=comm).run()

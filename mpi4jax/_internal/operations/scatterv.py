@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, root_rank, row_counts, zeros_after
+from ._arguments import check_rows, like, root_rank, row_counts
+from ._calls import Call
 from ._declaration import get_operation
 from .primitive import Operation
 
@@ -51,9 +53,36 @@ class ScatterV(Operation):
 operation = ScatterV()
 
 
-@without_tokens
+def call(
+    function: str,
+    x: object,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of scatterv."""
+    communicator = handles.communicator(function, comm)
+    counts = row_counts(function, "counts", counts, communicator.size)
+    root = root_rank(function, root, communicator)
+    rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
+    check_rows(function, "x", x, rows)
+    return Call(function, operation, communicator, x, counts=counts, root=root)
+
+
+@overload
 def scatterv(
-    x: ArrayLike | T, counts: Counts, root: Integer, *, comm: Comm = None
+    x: ArrayLike, counts: Counts, root: Integer, *, comm: Comm = None
+) -> Array: ...
+@overload
+def scatterv(x: T, counts: Counts, root: Integer, *, comm: Comm = None) -> T: ...
+def scatterv(
+    x: ArrayLike | T,
+    counts: Counts,
+    root: Integer,
+    *,
+    comm: Comm = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send each process its part of an array of one process.
 
@@ -75,9 +104,5 @@ def scatterv(
         The received part.
 
     """
-    communicator = handles.communicator("scatterv", comm)
-    counts = row_counts("scatterv", "counts", counts, communicator.size)
-    root = root_rank("scatterv", root, communicator)
-    rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
-    check_rows("scatterv", "x", x, rows)
-    return operation(communicator, x, counts=counts, root=root)
+    raise_if_token_is_set(token, "scatterv")
+    return call("scatterv", x, counts, root, comm=comm).run()

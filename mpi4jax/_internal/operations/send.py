@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arguments.types import Comm, Integer
-from ..forms.token import LinearToken, without_tokens
+from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ._arguments import dest_rank, refuse_derivative, send_tag
+from ._calls import Call
 from ._linear import LinearOperation, get_linear
 from ._messages import NO_MESSAGES, Messages
 from .primitive import Operation
@@ -58,8 +58,30 @@ operation = Send()
 linear_operation = LinearSend(operation)
 
 
-@without_tokens
-def send(x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> None:
+def call(
+    function: str,
+    x: object,
+    dest: Integer,
+    *,
+    tag: Integer = 0,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of send."""
+    communicator = handles.communicator(function, comm)
+    try:
+        dest = dest_rank(function, "dest", dest, communicator)
+    except ValueError as error:
+        # Programs for the original, and its tests, look for the line that it prints.
+        text = MPI.Get_error_string(MPI.ERR_RANK)
+        line = f"r{communicator.rank} | MPI_Send returned error code {MPI.ERR_RANK}: {text}"
+        raise ValueError(f"{error}\nMPI would refuse it: {line}") from None
+    tag = send_tag(function, "tag", tag, communicator)
+    return Call(function, operation, communicator, x, dest=dest, tag=tag)
+
+
+def send(
+    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: NotSet = NOTSET
+) -> None:
     """Send an array to another process.
 
     Arguments:
@@ -70,24 +92,13 @@ def send(x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None) -> No
             :obj:`COMM_WORLD`).
 
     """
-    communicator = handles.communicator("send", comm)
-    return operation(communicator, x, **_params(dest, tag, communicator))
-
-
-def _params(dest: Any, tag: Any, communicator: Communicator) -> dict[str, int]:
-    try:
-        dest = dest_rank("send", "dest", dest, communicator)
-    except ValueError as error:
-        # Programs for the original, and its tests, look for the line that it prints.
-        text = MPI.Get_error_string(MPI.ERR_RANK)
-        line = f"r{communicator.rank} | MPI_Send returned error code {MPI.ERR_RANK}: {text}"
-        raise ValueError(f"{error}\nMPI would refuse it: {line}") from None
-    return {"dest": dest, "tag": send_tag("send", "tag", tag, communicator)}
+    raise_if_token_is_set(token, "send")
+    return call("send", x, dest, tag=tag, comm=comm).run()
 
 
 def with_linear_token(
     token: LinearToken, x: Any, dest: Any, *, tag: Any = 0, comm: Any = None
 ) -> LinearToken:
-    communicator = handles.communicator("send", comm)
-    params = _params(dest, tag, communicator)
-    return linear_operation.call(token, x, **params, communicator=communicator)[1]
+    prepared = call("send", x, dest, tag=tag, comm=comm)
+    _, token = linear_operation.call(token, x, **prepared.params)
+    return token

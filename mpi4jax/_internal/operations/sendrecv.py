@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
-import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
-from ..forms.token import without_tokens
+from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..xla.dependence import depend
 from ..xla.jax_compat import (
-    Primitive,
     ShapedArray,
     ad,
-    batching,
-    lower_function,
-    register_lowering,
 )
 from ._arguments import (
     ANY_SOURCE,
@@ -30,6 +26,7 @@ from ._arguments import (
     send_tag,
     source_rank,
 )
+from ._calls import Call
 from ._messages import Messages
 from .primitive import Operation
 
@@ -67,7 +64,7 @@ class SendRecv(Operation):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         results = self.primitive.bind(*primals, **params)
-        operands = *map(ad.instantiate_zeros, tangents), mark_p.bind(*primals)
+        operands = *map(ad.instantiate_zeros, tangents), mark_of(primals)
         params["status_number"] = handles.NO_STATUS
         return results, tangents_operation.primitive.bind(*operands, **params)
 
@@ -117,7 +114,57 @@ operation = SendRecv()
 tangents_operation = SendRecvTangents()
 
 
-@without_tokens
+def call(
+    function: str,
+    sendbuf: object,
+    recvbuf: object,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+) -> Call:
+    """Prepare a call of `function`, a form of sendrecv."""
+    communicator = handles.communicator(function, comm)
+    return Call(
+        function,
+        operation,
+        communicator,
+        sendbuf,
+        recvbuf,
+        source=source_rank(function, "source", source, communicator),
+        dest=dest_rank(function, "dest", dest, communicator),
+        sendtag=send_tag(function, "sendtag", sendtag, communicator),
+        recvtag=recv_tag(function, "recvtag", recvtag, communicator),
+        status_number=handles.NO_STATUS,
+    )
+
+
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: ArrayLike,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> Array: ...
+@overload
+def sendrecv(
+    sendbuf: object,
+    recvbuf: T,
+    source: Integer,
+    dest: Integer,
+    *,
+    sendtag: Integer = 0,
+    recvtag: Integer = ANY_TAG,
+    comm: Comm = None,
+    status: Status = None,
+) -> T: ...
 def sendrecv(
     sendbuf: object,
     recvbuf: ArrayLike | T,
@@ -128,6 +175,7 @@ def sendrecv(
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
     status: Status = None,
+    token: NotSet = NOTSET,
 ) -> Array | T:
     """Send an array to one process while receiving another from a process.
 
@@ -152,17 +200,10 @@ def sendrecv(
         :obj:`mpi4py.MPI.PROC_NULL`).
 
     """
-    communicator = handles.communicator("sendrecv", comm)
-    return operation.call_with_status(
-        communicator,
-        sendbuf,
-        recvbuf,
-        source=source_rank("sendrecv", "source", source, communicator),
-        dest=dest_rank("sendrecv", "dest", dest, communicator),
-        sendtag=send_tag("sendrecv", "sendtag", sendtag, communicator),
-        recvtag=recv_tag("sendrecv", "recvtag", recvtag, communicator),
-        status=status,
-    )
+    raise_if_token_is_set(token, "sendrecv")
+    tags = {"sendtag": sendtag, "recvtag": recvtag}
+    prepared = call("sendrecv", sendbuf, recvbuf, source, dest, **tags, comm=comm)
+    return prepared.run_with_status(status)
 
 
 def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
@@ -176,20 +217,6 @@ def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
         )
 
 
-# A scalar that is mapped over where one of its operands is, and takes no time.
-mark_p = Primitive("sendrecv_mark")
-mark_p.def_impl(lambda *_: jnp.zeros((), bool))
-mark_p.def_abstract_eval(lambda *_: ShapedArray((), jnp.dtype(bool)))
-register_lowering(mark_p, lower_function(lambda *_: jnp.zeros((), bool)))
-
-
-def _batch_mark(operands: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, int]:
-    pairs = zip(operands, axes, strict=True)
-    return jnp.zeros(next(x.shape[n] for x, n in pairs if n is not None), bool), 0
-
-
-batching.primitive_batchers[mark_p] = _batch_mark
-ad.primitive_jvps[mark_p] = lambda primals, _: (
-    mark_p.bind(*primals),
-    ad.Zero(ShapedArray((), jax.dtypes.float0)),
-)
+def mark_of(primals: Sequence[Any]) -> Any:
+    """A scalar that is mapped over where one of the arrays is."""
+    return depend(jnp.zeros((), bool), *primals)

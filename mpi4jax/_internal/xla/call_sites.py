@@ -17,13 +17,15 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import mpi4jax
 from mpi4jax import _core
 
 from .jax_compat import is_user_file, operation_of_module, traceback_of
 from .programs import LoweredProgram, map_call_attribute, program_text
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: The attribute with the site of a call.
 CALL_SITE = "call_site"
@@ -194,9 +196,10 @@ def _caller(callee: Frame, frames: Iterable[Frame]) -> Frame | None:
 eager_functions: set[CodeType] = set()
 
 
-def mark_eager(function: Callable[..., Any]) -> None:
+def mark_eager(function: F) -> F:
     """Mark a function under which every call is an eager one."""
     eager_functions.add(cast(FunctionType, function).__code__)
+    return function
 
 
 class Envelope(NamedTuple):

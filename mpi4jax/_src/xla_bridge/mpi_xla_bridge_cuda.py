@@ -2,7 +2,7 @@
 
 from mpi4jax import _core, has_cuda_support
 from mpi4jax._core import get_logging, set_logging
-from mpi4jax._internal.mpi.device import missing_driver
+from mpi4jax._internal.mpi.context import missing_driver
 
 __all__ = ["get_logging", "set_copy_to_host", "set_logging"]
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from mpi4jax import notoken
-from mpi4jax._internal.forms.token import is_operation
 
 from . import collectives, messages, neighbors, ragged
 from .case import Array, Case, Shape
@@ -39,7 +38,7 @@ __all__ = [
 
 
 #: The operations that have to be in the table.
-NAMES = [name for name in notoken.__all__ if is_operation(getattr(notoken, name))]
+NAMES = [name for name in notoken.__all__ if f"i{name}" in notoken.__all__]
 
 
 def _entries(module: ModuleType) -> Iterator[type[Case]]:

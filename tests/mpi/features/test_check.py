@@ -16,7 +16,7 @@ from mpi4py import MPI
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
-from mpi4jax._internal.operations import _trees
+from mpi4jax._internal.operations import _calls
 from mpi4jax._internal.xla.call_sites import relative_path
 
 X = jnp.ones(3)
@@ -315,7 +315,7 @@ def test_neighbors(ours, theirs, finding, rank, size, comm):
     ids=["names", "nothing", "shapes", "types"],
 )
 def test_trees(ours, theirs, jit, monkeypatch, rank, size):
-    monkeypatch.setattr(_trees, "settings", settings._replace(check=True))
+    monkeypatch.setattr(_calls, "settings", settings._replace(check=True))
     mine = ours if rank == 0 else theirs
     for function in (
         lambda tree: mpi.tree.allreduce(tree, MPI.SUM),
@@ -327,7 +327,7 @@ def test_trees(ours, theirs, jit, monkeypatch, rank, size):
 
 
 def test_trees_that_fit(monkeypatch, rank, size):
-    monkeypatch.setattr(_trees, "settings", settings._replace(check=True))
+    monkeypatch.setattr(_calls, "settings", settings._replace(check=True))
     tree = {"a": X, "b": [jnp.float32(2)]}
     scattered = jax.tree.map(lambda x: jnp.stack([x] * size), tree) if rank == 0 else tree
     result = mpi.tree.scatter(scattered, 0)

@@ -105,19 +105,7 @@ def test_parts_are_cut_and_put_together(periods, width):
     assert_equal(plan.strip_ghosts(parts)["layers"], whole["layers"][(slice(None), *own)])
 
 
-def test_older_names():
-    plan = Plan(grid((False, False)), shape=SHAPE)
-    whole = whole_fields((False, False))
-    parts = plan.scatter(whole, fill_value=7)
-    assert_equal(plan.scatter(whole, edge=7), parts)
-    assert_equal(plan.inner(parts), plan.strip_ghosts(parts))
-    assert (plan.start, plan.size) == (plan.offset, plan.shape)
-    with pytest.raises(
-        TypeError,
-        match="halo.Plan.scatter got both `fill_value` and `edge`, which is its older "
-        "name, expected `fill_value` alone",
-    ):
-        plan.scatter(whole, fill_value=7, edge=7)
+def test_cells_of_an_unknown_grid():
     with pytest.raises(ValueError, match=r"halo.Plan.shape has to know how many cells"):
         _ = Plan(grid((False, False))).shape
 

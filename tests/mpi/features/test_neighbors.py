@@ -4,7 +4,6 @@ The graphs have loops and several edges between two processes, and the grids per
 of one and two. There, neighbors are one process.
 """
 
-import functools
 import itertools
 from collections import Counter
 
@@ -388,22 +387,6 @@ OPERATIONS = {
         x, [1, 1], [1, 1], comm=comm
     ),
 }
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("api", [mpi, mpi4jax.experimental.tokens])
-def test_older_name_of_the_fill_value(row, name, api):
-    x = jnp.ones((2, 3)) + RANK
-    counts = {"neighbor_allgatherv": ([2, 2],), "neighbor_alltoallv": ([1, 1], [1, 1])}
-    call = functools.partial(getattr(api, name), x, *counts.get(name, ()), comm=row)
-    expected, result = call(fill_value=7), call(edge=7)
-    jax.tree.map(np.testing.assert_array_equal, result, expected)
-    with pytest.raises(
-        TypeError,
-        match=f"{name} got both `fill_value` and `edge`, which is its older name, "
-        "expected `fill_value` alone",
-    ):
-        call(fill_value=7, edge=7)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

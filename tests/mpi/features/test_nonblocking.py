@@ -587,9 +587,9 @@ def test_the_programs_arrays_may_be_overwritten():
     @jax.jit
     def in_one_program(x):
         request = _shift(x)
-        x = mpi4jax.in_order(x)
+        x = mpi4jax.ordering_barrier(x)
         y = jax.lax.fori_loop(0, 10, lambda _, y: -y, x * 2)  # may take x's memory
-        y = mpi4jax.in_order(y)
+        y = mpi4jax.ordering_barrier(y)
         return mpi4jax.wait(request), y
 
     x = jnp.arange(100_000.0) + RANK
@@ -949,14 +949,14 @@ def test_what_takes_nothing_is_computed_all_the_same():
     assert nothing is none is None
 
 
-def test_in_order_gives_what_it_gets():
+def test_ordering_barrier_gives_what_it_gets():
     tree = {"a": jnp.arange(3), "b": [jnp.ones(2, bool), jnp.complex64(2j)]}
-    for call in (mpi4jax.in_order, jax.jit(mpi4jax.in_order)):
+    for call in (mpi4jax.ordering_barrier, jax.jit(mpi4jax.ordering_barrier)):
         assert_close(call(tree), tree)
     x = jnp.arange(3.0)
-    assert_close(jax.vmap(jax.jit(mpi4jax.in_order))(x), x)
-    assert_close(jax.jacrev(jax.jit(mpi4jax.in_order))(x), jnp.eye(3))
-    assert_close(jax.jacfwd(jax.jit(mpi4jax.in_order))(x), jnp.eye(3))
+    assert_close(jax.vmap(jax.jit(mpi4jax.ordering_barrier))(x), x)
+    assert_close(jax.jacrev(jax.jit(mpi4jax.ordering_barrier))(x), jnp.eye(3))
+    assert_close(jax.jacfwd(jax.jit(mpi4jax.ordering_barrier))(x), jnp.eye(3))
 
 
 # Errors.

@@ -41,7 +41,7 @@ def test_send_and_barrier_return_the_token_alone(rank):
 def test_nonblocking_functions_return_a_token_if_they_are_given_one(transform, size):
     def with_token(x, token):
         request, first = mpi4jax.iallreduce(x, op=MPI.SUM, token=token)
-        return *mpi4jax.wait(request, token=first), mpi4jax.in_order(x, token=token)
+        return *mpi4jax.wait(request, token=first), mpi4jax.ordering_barrier(x, token=token)
 
     for token in (EmptyToken(), mpi4jax.create_token()):
         total, last, (_, same) = transform(with_token)(jnp.ones(2), token)

@@ -1,4 +1,4 @@
-"""The lines of eager calls, which the core can't know by itself.
+"""Comparing eager calls, whose lines the core can't know by itself.
 
 With MPI4JAX_CHECK, processes compare their calls before MPI is called
 (`rust/src/ops/check/`), and name the lines of those that differ.
@@ -14,8 +14,8 @@ import jax
 
 from mpi4jax import _core
 
-from ..operations._eager import wrap_eager_calls
 from ..xla.call_sites import current_line
+from ._eager import wrap_eager_calls
 
 
 def _note_line(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,163 @@
+"""Calls of operations by users, traced ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..arguments.checks import PLAIN_TYPES, array
+from ..arguments.dtypes import check_dtype, check_reduction
+from ..environment import settings
+from ..forms.token import refuse_pair
+from ..layout.packing import Tree, is_tree, result_tree
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..xla.jax_compat import trace_state_clean
+from ._declaration import get_operation
+from .primitive import Operation
+
+T = TypeVar("T")
+
+
+class Call:
+    """A call of an operation whose arguments are checked, apart from the arrays.
+
+    :meth:`run` makes it, and `nonblocking.requests.start_call` starts it.
+
+    Arguments:
+        function: The function of the user's, for errors.
+        operation: The operation.
+        communicator: The communicator that it runs on.
+        operands: The arrays, or trees of them.
+        params: The other parameters of the operation.
+
+    """
+
+    __slots__ = ("communicator", "function", "operands", "operation", "params", "step")
+
+    def __init__(
+        self,
+        function: str,
+        operation: Operation,
+        communicator: Communicator,
+        *operands: Any,
+        **params: Any,
+    ) -> None:
+        params["communicator"] = communicator
+        self.function = function
+        self.operation = operation
+        self.communicator = communicator
+        self.operands = operands
+        self.params = params
+        #: A function of the result, with its other arguments.
+        self.step: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+
+    def then(self, function: Callable[..., Any], *arrays: Any, **params: Any) -> Call:
+        """Have a function called with the result, these arrays, and the parameters."""
+        self.step = function, arrays, params
+        return self
+
+    def arrays(self) -> Sequence[Any] | None:
+        """The operands, each of which has to be an array, or None if some are trees."""
+        for operand in self.operands:
+            if type(operand) not in PLAIN_TYPES:
+                if any(map(is_tree, self.operands)):
+                    return None
+                pairs = zip(self.operation.operands, self.operands, strict=True)
+                return [array(self.function, name, x) for name, x in pairs]
+        return self.operands
+
+    def run(self) -> Any:
+        """The result."""
+        operands = self.arrays()
+        if operands is None:
+            result = self.with_leaves(self._run_leaves)
+        elif trace_state_clean():
+            result = self.operation.eager.run(self.communicator, operands, self.params)
+        else:
+            result = self.operation.apply(*operands, **self.params)
+        if self.step is None:
+            return result
+        function, arrays, params = self.step
+        return function(result, *arrays, **params)
+
+    def with_leaves(self, make: Callable[[Sequence[Tree], Sequence[Any]], T]) -> T:
+        """Make the call with the leaves of trees, and name the leaf that can't be sent.
+
+        `make` gets the trees, and the operands with a list of leaves in place of each tree.
+        Numbers of rows are those of all leaves.
+        """
+        operation, operands = self.operation, self.operands
+        first_count = len(operands) - operation.count_operands
+        for name, x in zip(operation.operands, operands, strict=True):
+            refuse_pair(self.function, name, x)
+        pairs = zip(operation.operands, operands[:first_count], strict=False)
+        trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
+        try:
+            leaves = [tree.arrays(self.function) for tree in trees]
+            if settings.check and operation.is_collective:
+                self._compare(trees[0])
+            return make(trees, [*leaves, *operands[first_count:]])
+        except TypeError as error:
+            raise (self._wrong_leaf(trees) or error) from None
+
+    def _compare(self, tree: Tree) -> None:
+        """Have all processes compare the trees that they pass (MPI4JAX_CHECK)."""
+        # Axes that belong to processes may differ between them, as on a scatter's root.
+        skipped_axes, _ = self.operation.batch_axes(**self.params)
+        get_operation("barrier").apply(
+            structure=tree.digest(skipped_axes), communicator=self.communicator
+        )
+
+    def _wrong_leaf(self, trees: Sequence[Tree]) -> TypeError | None:
+        """The error that names the path of the first leaf that can't be sent."""
+        op_number = self.params.get("op_number")
+        try:
+            for tree in trees:
+                for name, leaf in tree.named_arrays(self.function):
+                    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+                    check_dtype(self.function, name, dtype)
+                    if op_number is not None:
+                        check_reduction(self.function, op_number, dtype, name)
+        except TypeError as error:
+            return error
+        return None
+
+    def _run_leaves(self, trees: Sequence[Tree], operands: Sequence[Any]) -> Any:
+        if not any(tree.leaves for tree in trees):
+            results: Any = None
+        elif trace_state_clean():
+            results = self.operation.eager.run(self.communicator, operands, self.params)
+        else:
+            results = self.operation.apply_to_leaves(*operands, **self.params)
+        if not self.operation.has_result:
+            return None
+        return result_tree(trees[-1].structure, results or [])
+
+    def run_with_status(self, status: Any) -> Any:
+        """The result. MPI fills a status that is not None."""
+        if status is None:
+            return self.run()
+        refuse_status_of_trees(self.function, *self.operands)
+        if not trace_state_clean():
+            self.params["status_number"] = handles.status_number(self.function, status)
+            return self.run()
+        status_number = handles.borrow_status_number(self.function, status)
+        try:
+            self.params["status_number"] = status_number
+            # The status is filled when the call has run, and its number is free then.
+            return jax.block_until_ready(self.run())
+        finally:
+            handles.return_status_number(status_number)
+
+
+def refuse_status_of_trees(function: str, *operands: Any) -> None:
+    """Raise TypeError for a tree beside a status, as it may be several messages."""
+    if any(map(is_tree, operands)):
+        raise TypeError(
+            f"{function} got a tree and a status, expected an array with the status: the "
+            "leaves of a tree may be several messages, each of which has one"
+        )
