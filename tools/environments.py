@@ -93,7 +93,7 @@ ASSEMBLER = "nvidia-cuda-nvcc-cu12==12.9.86"
 UV = "uv==0.13.8"
 
 #: Tools that tests need, which are no part of an environment for tests.
-TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "libclang")
+TOOLS = ("ruff==0.17.5", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "libclang", "jedi")
 
 #: The packages that make the documentation.
 DOCS = ("sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton")
