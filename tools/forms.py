@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 
 from environments import ROOT, tools
@@ -71,10 +72,13 @@ class Signature:
         """All parameters, passed on."""
         return ", ".join(p.argument for p in self.parameters)
 
-    def returning(self, returns: str, token: Parameter | None = None) -> Signature:
-        """With another result, and perhaps a token."""
-        parameters = (*self.parameters, token) if token else self.parameters
-        return Signature(parameters, returns)
+    @property
+    def pair(self) -> str:
+        """The type of the result with a token."""
+        return f"tuple[{self.returns}, Token]"
+
+    def with_parameter(self, parameter: Parameter, returns: str) -> Signature:
+        return Signature((*self.parameters, parameter), returns)
 
 
 @dataclass(frozen=True)
@@ -162,8 +166,8 @@ def nonblocking(operation: Function) -> Function:
     overloads = []
     for signature in operation.overloads or [operation.signature]:
         parameters = tuple(p for p in signature.parameters if p.name in names)
-        others = {*signature.parameters} - {*parameters}
-        if {p.name for p in parameters} == names and all(p.default for p in others):
+        left_out = {*signature.parameters} - {*parameters}
+        if {p.name for p in parameters} == names and all(p.default for p in left_out):
             overloads.append(Signature(parameters, f"Request[{signature.returns}]"))
     parameters = tuple(
         replace(columns[0], annotation=joined(p.annotation for p in columns))
@@ -174,7 +178,6 @@ def nonblocking(operation: Function) -> Function:
         "nonblocking.functions",
         Signature(parameters, joined(x.returns for x in overloads)),
         tuple(overloads),
-        operation.name,
     )
 
 
@@ -200,9 +203,9 @@ def names_file(functions: Iterable[Function]) -> str:
     return "\n".join([head, *imports, names, tree])
 
 
-def nonblocking_file(blocking: Iterable[Function]) -> str:
-    """The text of nonblocking/functions.py."""
-    modules = ", ".join(x.name for x in blocking)
+def nonblocking_file(forms: dict[Function, Function]) -> str:
+    """The text of nonblocking/functions.py, from the blocking form of each function."""
+    modules = ", ".join(x.name for x in forms.values())
     head = (
         f"{HEAD}"
         '"""The nonblocking form of each operation (MPI-4.1 §3.7, §6.12)."""\n'
@@ -210,11 +213,10 @@ def nonblocking_file(blocking: Iterable[Function]) -> str:
         f"from ..operations import {modules}\n"
         "from .requests import Request, start_call\n"
     )
-    return "\n".join([head, *map(nonblocking_source, blocking)])
+    return "\n".join([head, *starmap(nonblocking_source, forms.items())])
 
 
-def nonblocking_source(blocking: Function) -> str:
-    form = nonblocking(blocking)
+def nonblocking_source(form: Function, blocking: Function) -> str:
     names = [p.name for p in blocking.signature.parameters]
     left_out = [f"``{name}``" for name in names if name not in blocking.started_with]
     if "``capacity``" in left_out:
@@ -224,7 +226,7 @@ def nonblocking_source(blocking: Function) -> str:
     doc = f"""\
 Start :func:`{blocking.name}`, which :func:`wait` completes.
 
-{_filled(f"The arguments are those of :func:`{blocking.name}`{but}.")}
+{filled(f"The arguments are those of :func:`{blocking.name}`{but}.")}
 
 Returns:
     A request, to be passed to :func:`wait` once.{result}
@@ -265,6 +267,8 @@ def tokens_file(functions: Iterable[Function]) -> str:
 
 
 TOKEN = Parameter("token", "Token | None", "None")
+NO_TOKEN = replace(TOKEN, annotation="None")
+GIVEN_TOKEN = Parameter("token", "Token")
 TOKEN_ARGUMENT = """\
     token (Token): Accepted and returned, for programs that pass it from call to call.
         Operations run in program order with and without it.
@@ -276,8 +280,8 @@ def with_token(operation: Function) -> str:
     """The source of an operation that takes a token and returns one."""
 
     def add_token(signature: Signature) -> Signature:
-        pair = f"tuple[{signature.returns}, Token]"
-        return signature.returning(pair if operation.has_result else "Token", TOKEN)
+        returns = signature.pair if operation.has_result else "Token"
+        return signature.with_parameter(TOKEN, returns)
 
     name, arguments = operation.name, operation.signature.arguments
     call = f"notoken.{name}({arguments})"
@@ -294,7 +298,7 @@ def with_token(operation: Function) -> str:
     head, _, result = operation.doc.partition("\n\nReturns:\n")
     if operation.has_result:
         items = [
-            textwrap.indent(_filled(text, first="- "), "    ")
+            textwrap.indent(filled(text, first="- "), "    ")
             for text in (" ".join(result.split()), TOKEN_RESULT)
         ]
         result = "\n".join(["    A tuple of two.\n", *items])
@@ -310,9 +314,8 @@ def with_optional_token(function: Function) -> str:
     """The source of a function that returns a token only if it takes one."""
 
     def add_token(signature: Signature) -> Iterator[Signature]:
-        yield signature.returning(signature.returns, replace(TOKEN, annotation="None"))
-        pair = f"tuple[{signature.returns}, Token]"
-        yield signature.returning(pair, replace(TOKEN, annotation="Token", default=None))
+        yield signature.with_parameter(NO_TOKEN, signature.returns)
+        yield signature.with_parameter(GIVEN_TOKEN, signature.pair)
 
     signature = function.signature
     overloads = [x for s in function.overloads or [signature] for x in add_token(s)]
@@ -323,11 +326,11 @@ def with_optional_token(function: Function) -> str:
         f"return and_token(notoken.{function.name}({signature.arguments}), token)"
     )
     return function.overloaded(overloads) + function.definition(
-        signature.returning(returned, TOKEN), doc, body
+        signature.with_parameter(TOKEN, returned), doc, body
     )
 
 
-def _filled(text: str, first: str = "") -> str:
+def filled(text: str, first: str = "") -> str:
     """A text in lines that fit into a docstring."""
     return textwrap.fill(
         text,
@@ -355,13 +358,13 @@ def formatted(text: str) -> str:
 
 def files() -> dict[Path, str]:
     """The texts of all files."""
-    blocking = operations()
-    others = [function_in(module, name) for name, module in OTHERS.items()]
-    functions = [*blocking, *map(nonblocking, blocking), *others]
+    forms = {nonblocking(operation): operation for operation in operations()}
+    functions = [function_in(module, name) for name, module in OTHERS.items()]
+    functions += [*forms, *forms.values()]
     functions.sort(key=lambda x: x.name)
     return {
         PACKAGE / "notoken/__init__.py": formatted(names_file(functions)),
-        INTERNAL / "nonblocking/functions.py": formatted(nonblocking_file(blocking)),
+        INTERNAL / "nonblocking/functions.py": formatted(nonblocking_file(forms)),
         PACKAGE / "experimental/tokens/__init__.py": formatted(tokens_file(functions)),
     }
 

@@ -48,7 +48,7 @@ def way(start, target, environment):
     last_line = user.count("\n")
     first = definitions_at(None, user, last_line, len(start) - 1)
     ways = collections.deque((x,) for x in first)
-    seen = set()
+    followed = set()
     while ways:
         way = ways.popleft()
         definition = way[-1]
@@ -56,9 +56,9 @@ def way(start, target, environment):
         if name.endswith(target):
             return way
         path = definition.module_path
-        if name in seen or path is None or "mpi4jax" not in path.parts:
+        if name in followed or path is None or "mpi4jax" not in path.parts:
             continue
-        seen.add(name)
+        followed.add(name)
         for line, column in names_called(definition):
             callees = definitions_at(path, source_of(path), line, column)
             ways.extend((*way, callee) for callee in callees)

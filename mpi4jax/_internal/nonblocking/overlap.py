@@ -97,9 +97,9 @@ def ordering_barrier(tree: T) -> T:
         The tree, unchanged.
 
     """
-    leaves, structure = jax.tree_util.tree_flatten(tree)
     if trace_state_clean():
         return tree  # Eager calls are made one after the other anyway.
+    leaves, structure = jax.tree_util.tree_flatten(tree)
     result: T = jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
     return result
 

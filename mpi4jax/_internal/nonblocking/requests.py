@@ -120,14 +120,11 @@ _ARRAY = jax.tree_util.tree_structure(0)
 
 def start_call(call: Call) -> Request[Any]:
     """Start an operation for a user."""
-    operation, arrays = call.operation, call.arrays()
+    arrays = call.arrays()
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))
     else:
         request = _start_arrays(call, arrays, _ARRAY)
-        if operation.count_operands:
-            counts = arrays[-operation.count_operands :]
-            request = request.then(operation.complete, *counts)
     if call.step is None:
         return request
     function, more_arrays, params = call.step

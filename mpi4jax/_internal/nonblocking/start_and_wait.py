@@ -209,9 +209,7 @@ _wait_eagerly = EagerCalls("wait", wait_p.bind)
 
 def _evaluate(eager: EagerCalls, *operands: Any, **params: Any) -> Any:
     """The results of a primitive that is bound outside of a trace."""
-    # Also under jax.disable_jit: an operation can only run compiled.
-    with jax.disable_jit(False):
-        return eager.run(params["flight"].communicator, operands, params)
+    return eager.evaluate(params["flight"].communicator, operands, params)
 
 
 start_p.def_impl(functools.partial(_evaluate, _start_eagerly))

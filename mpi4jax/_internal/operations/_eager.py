@@ -77,6 +77,14 @@ class EagerCalls:
             list(map(_as_array, operand)) if type(operand) is list else _as_array(operand)
         )
 
+    def evaluate(
+        self, communicator: Communicator, operands: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """The result of a primitive that is bound outside of a trace."""
+        # Also under jax.disable_jit: an operation can only run compiled.
+        with jax.disable_jit(False):
+            return self.run(communicator, operands, params)
+
     def _compile(self, params: dict[str, Any]) -> tuple[Callable[..., Any], int | None]:
         """A jitted function that does only this call, and its forwarded operand.
 

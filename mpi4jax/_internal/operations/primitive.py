@@ -6,8 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from ..xla.jax_compat import ad, batching
 from ._batching import batch
 from ._declaration import Declaration
@@ -40,9 +38,7 @@ class Operation(Declaration):
 
     def evaluate(self, *operands: Any, **params: Any) -> list[Any]:
         """The results of a primitive that is bound outside of a trace."""
-        # Also under jax.disable_jit: an operation can only run compiled.
-        with jax.disable_jit(False):
-            result = self.eager.run(params["communicator"], operands, params)
+        result = self.eager.evaluate(params["communicator"], operands, params)
         return [] if result is None else [result]
 
     def _apply_in_program(self, *operands: Any, **params: Any) -> Any:

@@ -149,18 +149,12 @@ def recv(
 
 
 def with_linear_token(
-    token: LinearToken,
-    x: Any,
-    source: Any = ANY_SOURCE,
-    *,
-    tag: Any = ANY_TAG,
-    comm: Any = None,
-    status: Any = None,
+    token: LinearToken, x: Any, source: Any, *, tag: Any, comm: Any, status: Any
 ) -> tuple[Any, LinearToken]:
     prepared = call("recv", x, source, tag=tag, comm=comm)
-    if status is None:
-        return linear_operation.call(token, x, **prepared.params)
-    refuse_status_of_trees("recv", x)
-    prepared.params["status_number"] = handles.status_number("recv", status)
+    if status is not None:
+        refuse_status_of_trees("recv", x)
+        prepared.params["status_number"] = handles.status_number("recv", status)
+    result = linear_operation.call(token, x, **prepared.params)
     # The status is filled when the call has run.
-    return jax.block_until_ready(linear_operation.call(token, x, **prepared.params))
+    return result if status is None else jax.block_until_ready(result)

@@ -97,7 +97,7 @@ def send(
 
 
 def with_linear_token(
-    token: LinearToken, x: Any, dest: Any, *, tag: Any = 0, comm: Any = None
+    token: LinearToken, x: Any, dest: Any, *, tag: Any, comm: Any
 ) -> LinearToken:
     prepared = call("send", x, dest, tag=tag, comm=comm)
     _, token = linear_operation.call(token, x, **prepared.params)

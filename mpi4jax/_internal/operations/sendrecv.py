@@ -11,10 +11,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import depend
-from ..xla.jax_compat import (
-    ShapedArray,
-    ad,
-)
+from ..xla.jax_compat import ShapedArray, ad
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,

@@ -12,14 +12,17 @@ pub struct Layout {
     pub(super) row: i64,
 }
 
-/// The part of an array that belongs to one rank: so many elements from one on.
+/// A part of an array: so many elements from one on.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub struct Part {
+    /// The first element.
     pub first: i64,
+    /// The number of elements.
     pub count: i64,
 }
 
 impl Part {
+    /// All of an array of so many elements.
     pub fn whole(count: i64) -> Self {
         Self { first: 0, count }
     }
@@ -66,7 +69,7 @@ impl Layout {
         Count(self.most_rows().saturating_mul(self.row))
     }
 
-    pub(super) fn span(&self, rank: c_int) -> Part {
+    pub(super) fn part(&self, rank: c_int) -> Part {
         let before = &self.rows[..rank as usize];
         Part {
             first: before.iter().sum::<i64>() * self.row,

@@ -30,9 +30,9 @@ impl<A: Abi> PerRankTypes<A> {
     fn new(
         mpi: &Mpi<A>,
         datatype: Datatype,
-        span_of: impl Fn(c_int) -> Part,
+        part_of: impl Fn(c_int) -> Part,
     ) -> Result<Self, CallError> {
-        let of_rank = |rank| match span_of(rank) {
+        let of_rank = |rank| match part_of(rank) {
             Part { count: 0, .. } => mpi.typed(0, datatype),
             Part { first, count } => {
                 TypedCount::at(mpi.functions, &mpi.counting, first, count, datatype)
@@ -142,7 +142,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let (send, recv) = (send.address::<A>(), recv.address());
         if !self.mpi.counting.takes(largest.0) {
             let sent = (send, |_| Part::whole(sent));
-            let received = (recv, |rank| layout.span(rank));
+            let received = (recv, |rank| layout.part(rank));
             return self.alltoallw(functions, datatype, sent, received);
         }
         let (sent, datatype) = (Count(sent), datatype.handle::<A>());
@@ -227,7 +227,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
         if !self.mpi.counting.takes(largest.0) {
             let sent = (send, |rank| Part::whole(count).only_if(rank == root));
-            let received = (recv, |rank| layout.span(rank).only_if(is_root));
+            let received = (recv, |rank| layout.part(rank).only_if(is_root));
             return self.alltoallw(functions, datatype, sent, received);
         }
         let (count, datatype) = (Count(count), datatype.handle::<A>());
@@ -264,7 +264,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Scatterv", "MPI_Iscatterv"];
         let (send, recv) = (send_address::<A>(send.as_ref()), recv.address());
         if !self.mpi.counting.takes(largest.0) {
-            let sent = (send, |rank| layout.span(rank).only_if(is_root));
+            let sent = (send, |rank| layout.part(rank).only_if(is_root));
             let received = (recv, |rank| Part::whole(count).only_if(rank == root));
             return self.alltoallw(functions, datatype, sent, received);
         }

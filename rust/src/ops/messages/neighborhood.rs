@@ -19,7 +19,7 @@ use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::calls::{Incoming, Mpi, Outgoing};
+use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part};
 use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
@@ -62,19 +62,13 @@ impl Edges {
     }
 }
 
-/// A part of an array: so many elements from one on.
-struct ElementRange {
-    first: i64,
-    count: i64,
-}
-
 /// Blocks of so many elements, one behind the other.
-fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = ElementRange> {
+fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Part> {
     let mut next = 0i64;
     counts.map(move |count| {
         let first = next;
         next = next.saturating_add(count);
-        ElementRange { first, count }
+        Part { first, count }
     })
 }
 
@@ -83,11 +77,11 @@ fn outgoing<'b, A: Abi, M: Memory>(
     call: &Call<A, M>,
     peers: impl Iterator<Item = Neighbor>,
     send: SendBuffer<'b>,
-    blocks: impl Iterator<Item = ElementRange>,
+    blocks: impl Iterator<Item = Part>,
 ) -> Result<Vec<Outgoing<'b, A>>> {
     let blocks = peers.zip(blocks).filter(|(peer, _)| peer.is_process());
     blocks
-        .map(|(peer, ElementRange { first, count })| call.outgoing(peer, send.part(first, count)))
+        .map(|(peer, Part { first, count })| call.outgoing(peer, send.part(first, count)))
         .collect()
 }
 
@@ -156,7 +150,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
         }
         let send = self.call.send_buffer(&self.operand)?;
         let recv = self.call.recv_buffer(&self.result)?;
-        let sent = (0..).map(|index| ElementRange {
+        let sent = (0..).map(|index| Part {
             first: index * self.stride,
             count: self.count,
         });
@@ -284,7 +278,7 @@ pub fn neighbor_allgatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let result = result_of_rows(call, &operand, row, sum(&counts))?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let (first, count) = (0, send.count());
-    let sent = iter::repeat_with(|| ElementRange { first, count });
+    let sent = iter::repeat_with(|| Part { first, count });
     let sent = outgoing(call, edges.destinations.each(), send, sent)?;
     let received = counts.iter().map(|rows| rows * row);
     let received = incoming(call, edges.sources.each(), recv, received)?;
