@@ -49,11 +49,20 @@ BROKEN = {
 LOOKUPS = ("essential", "optional", "require")
 
 
+class AtRunTime(ast.NodeTransformer):
+    """Leaves out what only type checkers read."""
+
+    def visit_If(self, node):
+        if ast.unparse(node.test) != "TYPE_CHECKING":
+            return self.generic_visit(node)
+        return list(map(self.visit, node.orelse))
+
+
 def used_names():
-    """The names that the sources use, as the table has them."""
+    """The names that the sources use at run time, as the table has them."""
     names = set()
     for file in {*PACKAGE.rglob("*.py")} - {Path(table.__file__)}:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(AtRunTime().visit(ast.parse(file.read_text()))):
             if isinstance(node, ast.ImportFrom) and re.match(
                 r"jax\.(_src|core|ffi|interpreters|extend)", node.module or ""
             ):

@@ -17,8 +17,10 @@ __all__ = [
     "ArrayLike",
     "Comm",
     "Counts",
+    "DType",
     "Integer",
     "Op",
+    "PyTree",
     "RankTree",
     "Status",
     "T",
@@ -27,6 +29,10 @@ __all__ = [
 
 #: A tree of arrays.
 T = TypeVar("T")
+#: A tree of anything, where nothing is known of it: all objects are trees for JAX.
+PyTree: TypeAlias = Any
+#: The data type of an array.
+DType: TypeAlias = np.dtype[Any]
 
 Comm: TypeAlias = MPI.Intracomm | HashableMPIType[MPI.Intracomm] | None
 Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jaxlib
@@ -48,15 +48,30 @@ from .private_names import (
 )
 
 if TYPE_CHECKING:
+    from jax._src.core import AbstractValue as Aval
+    from jax._src.core import Atom as Atom
+    from jax._src.core import ClosedJaxpr as ClosedJaxpr
+    from jax._src.core import Jaxpr as Jaxpr
+    from jax._src.core import JaxprEqn as Equation
     from jax._src.core import Literal as Literal
     from jax._src.core import Primitive as Primitive
     from jax._src.core import Token as Token
+    from jax._src.core import Var as Var
     from jax._src.effects import Effect as Effect
+    from jax.interpreters.ad import UndefinedPrimal as UndefinedPrimal
+    from jax.interpreters.ad import Zero as Zero
+    from jax.interpreters.mlir import LoweringRuleContext as LoweringContext
+
+    #: A value in a program that is lowered.
+    Value: TypeAlias = ir.Value[Any]
 else:
     Literal = essential("jax._src.core:Literal")
     Primitive = essential("jax._src.core:Primitive")
     Token = essential("jax._src.core:Token")
     Effect = essential("jax._src.effects:Effect")
+    # Only in annotations.
+    Aval = Atom = ClosedJaxpr = Equation = Jaxpr = LoweringContext = object
+    UndefinedPrimal = Value = Var = Zero = object
 
 # Versions, and their bugs.
 
