@@ -183,8 +183,7 @@ def nonblocking(operation: Function) -> Function:
 
 def operations() -> list[Function]:
     paths = sorted((INTERNAL / "operations").glob("[a-z]*.py"))
-    names = [path.stem for path in paths if path.stem != "primitive"]
-    return [function_in(f"operations.{name}", name) for name in names]
+    return [function_in(f"operations.{path.stem}", path.stem) for path in paths]
 
 
 OTHERS = {

@@ -308,9 +308,10 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
             yield Call(operation, flight.communicator.number, ())
         elif name == "ordering_barrier":
             yield Call("in_order", None, ())
-        elif "communicator" in params and name in operations:
-            parameters = ((key, params[key]) for key in TOLD_APART_BY if key in params)
-            yield Call(name, params["communicator"].number, tuple(parameters))
+        elif "operation" in params and name in operations:
+            fields = vars(params["operation"])
+            parameters = ((key, fields[key]) for key in TOLD_APART_BY if key in fields)
+            yield Call(name, fields["communicator"].number, tuple(parameters))
         if name == "while":
             # JAX puts calls of the condition in front of the loop, and behind its body.
             condition = list(_calls_in(params["cond_jaxpr"]))

@@ -1,6 +1,6 @@
 """Follows go-to-definition from a user's name down to another function, as an editor does.
 
-    python definitions.py PYTHON CACHE mpi4jax.allreduce:Declaration.apply ...
+    python definitions.py PYTHON CACHE mpi4jax.allreduce:VaryingPrimitive.bind ...
 
 PYTHON is that of the environment with mpi4jax, CACHE a folder of this process alone. For
 each pair, prints a line with the functions on the shortest way.

@@ -91,18 +91,17 @@ def check_dtype(function: str, argument: str, dtype: Any) -> None:
     raise TypeError(f"{problem}, expected one of {', '.join(_SENT.values())}")
 
 
-def check_reduction(function: str, op_number: int, dtype: Any, argument: str = "") -> None:
+def check_reduction(function: str, argument: str, op_number: int, dtype: Any) -> None:
     """Raise TypeError if an operator of MPI's is not for arrays of this type."""
     if op_number >= len(OPERATORS):
         return  # A user-made operator takes what its maker says.
     allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
-        of_argument = f' for argument "{argument}"' if argument else ""
         supported = (
             f"for {', '.join(allowed)}" if allowed else "not supported for JAX arrays"
         )
         raise TypeError(
-            f"{function} got an array of type {dtype}{of_argument} for "
+            f'{function} got an array of type {dtype} for argument "{argument}" and '
             f"op=MPI.{OPERATORS[op_number]}, which is {supported}"
         )
 

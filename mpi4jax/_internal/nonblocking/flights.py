@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from mpi4jax import _core
 
-from ..arguments.dtypes import SUM, carrier_aval, check_dtype
+from ..arguments.dtypes import carrier_aval, check_dtype
 from ..mpi.handles import NO_STATUS, Communicator
 from ..operations._arguments import (
     ANY_SOURCE,
@@ -21,8 +21,8 @@ from ..operations._arguments import (
     refuse_unknown_source,
 )
 from ..operations._batching import batch_at
-from ..operations._declaration import Declaration
-from ..operations._lowering import lower_results
+from ..operations._calls import ReceivingOperation
+from ..operations._lowering import Attributes, lower_results
 from ..operations._messages import (
     Messages,
     message_attributes,
@@ -30,10 +30,11 @@ from ..operations._messages import (
     pack_messages,
     unpack_messages,
 )
-from ..operations._transposes import inexact_tangents, is_inexact
+from ..operations._operation import Operation
+from ..operations._transposes import inexact_tangents, is_inexact, transpose
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import ShapedArray, ad, batching, convert
+from ..xla.jax_compat import ShapedArray, ad, convert
 from .start_and_wait import Avals, Flight, bind_start, merge
 
 
@@ -48,15 +49,8 @@ def _batch_as_one(
 ) -> Any:
     """Start a batch as one operation."""
     axis, _ = flight.batch_axes
-    moved = [batch_at(axis, size, x, n) for x, n in zip(operands, axes, strict=True)]
+    moved = batch_at(axis, operands, axes, size)
     return bind_start(flight.batched(size), moved, **options)
-
-
-class Params(dict[str, Any]):
-    """The parameters of an operation, which don't change from here on."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
 
 
 class _HashedOnce:
@@ -210,17 +204,14 @@ class ExchangeFlight(_HashedOnce):
 class CollectiveFlight(_HashedOnce):
     """A collective operation (MPI-4.1 §6.12): all else follows from its declaration."""
 
-    operation: Declaration
+    operation: Operation
     operands: Avals
-    #: Those of the blocking operation.
-    params: Params
 
     __hash__ = _HashedOnce.__hash__
 
     @property
     def communicator(self) -> Communicator:
-        communicator: Communicator = self.params["communicator"]
-        return communicator
+        return self.operation.communicator
 
     @property
     def handler(self) -> str:
@@ -232,11 +223,11 @@ class CollectiveFlight(_HashedOnce):
 
     @functools.cached_property
     def _forwarded(self) -> int | None:
-        return self.operation.forwarded_operand(**self.params)
+        return self.operation.forwarded_operand()
 
     @functools.cached_property
     def results(self) -> Avals:
-        return tuple(self.operation.result_avals(*self.operands, **self.params))
+        return tuple(self.operation.result_avals(*self.operands))
 
     @functools.cached_property
     def forwarded(self) -> tuple[int | None, ...]:
@@ -244,17 +235,15 @@ class CollectiveFlight(_HashedOnce):
 
     @functools.cached_property
     def batch_axes(self) -> tuple[int, int]:
-        return self.operation.batch_axes(**self.params)
+        return self.operation.batch_axes()
 
     def check(self) -> None:
-        self.operation.check_avals(self.function, *self.operands, **self.params)
+        self.operation.check_avals(self.function, *self.operands)
 
     @property
     def _read(self) -> list[ShapedArray]:
         """The operands that the handler gets."""
-        return list(
-            map(carrier_aval, self.operands[: self.operation.read_operands(**self.params)])
-        )
+        return list(map(carrier_aval, self.operands[: self.operation.read_operands()]))
 
     def lower_operands(
         self, ctx: Any, operands: Sequence[Any]
@@ -262,14 +251,14 @@ class CollectiveFlight(_HashedOnce):
         avals = self._read
         return list(map(convert, operands, avals)), avals
 
-    def attributes(self) -> dict[str, Any]:
-        return self.operation.attributes(**self.params)
+    def attributes(self) -> Attributes:
+        return self.operation.attributes()
 
     def envelopes(self) -> Envelopes | None:
-        return self.operation.envelopes(*self._read, **self.params)
+        return self.operation.envelopes(*self._read)
 
     def arrivals(self) -> list[ShapedArray]:
-        aval = self.operation.aval_in_flight(*self.operands, **self.params)
+        aval = self.operation.aval_in_flight(*self.operands)
         return [] if aval is None else [carrier_aval(aval)]
 
     def lower_results(
@@ -277,64 +266,34 @@ class CollectiveFlight(_HashedOnce):
     ) -> list[Any]:
         if self._forwarded is not None:
             return list(forwarded)
-        return lower_results(self.operation, ctx, arrived, self.results, self.params)
-
-    @property
-    def _linear_operands(self) -> int:
-        """How many of the operands have derivatives, and a batch: not so the counts."""
-        return len(self.operands) - self.operation.count_operands
+        return lower_results(self.operation, ctx, arrived, self.results)
 
     def batched(self, size: int) -> CollectiveFlight:
-        count = self._linear_operands
-        linear, constants = self.operands[:count], self.operands[count:]
-        batched = _with_batch(linear, self.batch_axes[0], size)
-        return dataclasses.replace(self, operands=batched + constants)
+        batched = _with_batch(self.operands, self.batch_axes[0], size)
+        return dataclasses.replace(self, operands=batched)
 
     def start_batch(
         self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
     ) -> Any:
-        count = self._linear_operands
-        if all(axis is None for axis in axes[count:]):
-            axis, _ = self.batch_axes
-            pairs = zip(operands[:count], axes[:count], strict=True)
-            moved = [batch_at(axis, size, x, n) for x, n in pairs]
-            batched = self.batched(size)
-            return bind_start(batched, [*moved, *operands[count:]], may_be_lost=may_be_lost)
-        # Each member has counts of its own, and so a message.
-        batchers: Any = batching.primitive_batchers
-        rule = batchers[self.operation.primitive]
-        results, result_axes = rule(operands, axes, **self.params)
-        _, axis = self.batch_axes
-        pairs = zip(results, result_axes, strict=True)
-        moved = [batch_at(axis, size, x, n) for x, n in pairs]
-        return bind_start(HeldFlight(self.batched(size)), moved, may_be_lost=may_be_lost)
-
-    @property
-    def _is_linear(self) -> bool:
-        return bool(self.params.get("op_number", SUM) == SUM)
+        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
 
     def for_tangents(self) -> Flight:
-        return self if self._is_linear else HeldFlight(self)
+        return self if self.operation.is_linear else HeldFlight(self)
 
     def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        if self._is_linear:
-            count = self._linear_operands
-            pushed = map(ad.instantiate_zeros, tangents[:count])
-            return bind_start(self, primals), bind_start(self, [*pushed, *primals[count:]])
-        rule = ad.primitive_jvps[self.operation.primitive]
-        results, pushed = rule(primals, tangents, **self.params)
+        if self.operation.is_linear:
+            pushed = list(map(ad.instantiate_zeros, tangents))
+            return bind_start(self, primals), bind_start(self, pushed)
+        results, result_tangents = self.operation.jvp(primals, tangents)
+        pushed = list(map(ad.instantiate_zeros, result_tangents))
         held = HeldFlight(self)
-        return bind_start(held, results), bind_start(
-            held, list(map(ad.instantiate_zeros, pushed))
-        )
+        return bind_start(held, results), bind_start(held, pushed)
 
     def for_cotangents(self) -> HeldFlight:
         return HeldFlight(self)
 
     def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
-        rule = ad.primitive_transposes[self.operation.primitive]
-        pulled: Sequence[Any] = rule(cotangents, *operands, **self.params)
-        return pulled
+        return transpose(cotangents, *operands, operation=self.operation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -424,29 +383,25 @@ class HeldFlight(_HashedOnce):
 
 
 def flight_of(
-    operation: Declaration,
-    avals: Sequence[ShapedArray],
-    params: dict[str, Any],
-    function: str,
+    operation: Operation, avals: Sequence[ShapedArray], function: str
 ) -> Flight | None:
     """The flight of an operation that is started, or None if it has no nonblocking form.
 
     Arguments:
         operation: The operation.
         avals: The types of its operands.
-        params: Its parameters.
         function: The function of the user's that starts it.
 
     """
-    if params.get("status_number", NO_STATUS) != NO_STATUS:
+    if isinstance(operation, ReceivingOperation) and operation.status_number != NO_STATUS:
         return None  # MPI fills a status when it completes a receive.
-    messages = operation.messages(**params)
+    messages = operation.messages()
     if messages is not None:
         sent, received = messages
-        first = sum(sent.leaf_counts)
-        last = first + sum(received.leaf_counts)
+        first = sent.count_leaves()
+        last = first + received.count_leaves()
         return ExchangeFlight(
-            params["communicator"],
+            operation.communicator,
             function,
             sent,
             received,
@@ -455,5 +410,5 @@ def flight_of(
             is_marked=len(avals) > last,
         )
     if f"i{operation.name}" in _core.NONBLOCKING:
-        return CollectiveFlight(operation, tuple(avals), Params(params))
+        return CollectiveFlight(operation, tuple(avals))
     return None

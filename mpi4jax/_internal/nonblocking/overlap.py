@@ -17,9 +17,9 @@ import jax.numpy as jnp
 
 from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
-from ..operations._declaration import operation_of
 from ..operations._eager import on_own_devices
 from ..operations._lowering import lower_everywhere
+from ..operations._operation import Operation
 from ..xla.call_sites import Frame, describe_stack
 from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
@@ -270,8 +270,8 @@ def _started(communicate: Callable[[], Any]) -> _Split:
 
 def _flight_of(equation: Any) -> Flight | None:
     """The flight of an equation's operation, or None if that can't be started."""
-    operation = operation_of(equation.primitive)
-    if operation is None:
+    operation = equation.params.get("operation")
+    if not isinstance(operation, Operation):
         return None
     avals = avals_of(x.aval for x in equation.invars)
-    return flight_of(operation, avals, equation.params, operation.name)
+    return flight_of(operation, avals, operation.name)

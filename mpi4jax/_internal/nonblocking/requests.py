@@ -26,10 +26,17 @@ from ..operations._calls import Call
 from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
-from .flights import Params, flight_of
+from .flights import flight_of
 from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
 
 T = TypeVar("T")
+
+
+class Params(dict[str, Any]):
+    """The parameters of a function, which don't change from here on."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class _Step(NamedTuple):
@@ -139,13 +146,13 @@ def _start_arrays(call: Call, arrays: Sequence[Any], structure: Any) -> Request[
 
 def _checked_flight(call: Call, arrays: Sequence[Any]) -> Flight:
     """The flight of an operation on these arrays."""
-    operation, params, programs = call.operation, call.params, call.communicator.programs
-    types = tuple((x.shape, x.dtype) for x in arrays)
+    operation = call.operation
+    programs = operation.communicator.programs
     # Calls that are alike share it, as it takes longer to make than to start.
-    key = _checked_flight, operation, types, frozenset(params.items())
+    key = _checked_flight, operation, tuple((x.shape, x.dtype) for x in arrays)
     flight: Flight | None = programs.get(key)
     if flight is None:
-        flight = flight_of(operation, avals_of(arrays), params, call.function)
+        flight = flight_of(operation, avals_of(arrays), call.function)
         assert flight is not None, f"the core can't start {operation.name}"
         flight.check()
         programs[key] = flight
@@ -159,7 +166,7 @@ def _start_leaves(
     operation, structure = call.operation, trees[-1].structure
     if operation.takes_leaves:
         return _start_arrays(call, [x for leaves in operands for x in leaves], structure)
-    axis, result_axis = operation.batch_axes(**call.params)
+    axis, result_axis = operation.batch_axes()
     flights = []
     groups = []
     for packed, group in packed_groups(operands, axis):

@@ -40,10 +40,9 @@ to nothing but zeros, as a request is waited for once.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -52,15 +51,23 @@ import numpy as np
 from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
+from ..arguments.types import Array
 from ..mpi.handles import Communicator
-from ..operations._batching import batch_at
-from ..operations._eager import EagerCalls
-from ..operations._lowering import call_in_program, lower_everywhere
+from ..operations._batching import batch_at, batch_size
+from ..operations._eager import evaluate, run_eagerly
+from ..operations._lowering import Attributes, call_in_program, lower_everywhere
 from ..operations._transposes import is_inexact, tangents_of
 from ..xla.call_sites import Envelopes
 from ..xla.dependence import zeros_after
 from ..xla.effects import ordered_effect
-from ..xla.jax_compat import ShapedArray, VaryingPrimitive, ad, batching, trace_state_clean
+from ..xla.jax_compat import (
+    LoweringContext,
+    ShapedArray,
+    VaryingPrimitive,
+    ad,
+    batching,
+    trace_state_clean,
+)
 
 #: The type of a ticket: its index in the core's table, and a mark of the process.
 TICKET = ShapedArray((2,), np.dtype(np.float32))
@@ -108,11 +115,11 @@ class Flight(Protocol):
     # In a compiled program.
 
     def lower_operands(
-        self, ctx: Any, operands: Sequence[Any]
+        self, ctx: LoweringContext, operands: Sequence[Any]
     ) -> tuple[list[Any], list[ShapedArray]]:
         """The operands of the handler that starts, and their types."""
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         """The attributes of the handler that starts."""
 
     def envelopes(self) -> Envelopes | None:
@@ -122,7 +129,7 @@ class Flight(Protocol):
         """The types of what the core has when all is done."""
 
     def lower_results(
-        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
+        self, ctx: LoweringContext, arrived: Sequence[Any], forwarded: Sequence[Any]
     ) -> list[Any]:
         """The results of wait, from what the core has and the arrays that are forwarded."""
 
@@ -149,33 +156,68 @@ class Flight(Protocol):
         """The cotangents of the operands, from what start^T has waited for."""
 
 
+class _Start(NamedTuple):
+    """An eager start, which is a program of its own."""
+
+    flight: Flight
+    may_be_lost: bool
+    name: str = "start"
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.flight.communicator
+
+    def call_in_program(self, *operands: Array) -> Array:
+        return start_p.bind(*operands, flight=self.flight, may_be_lost=self.may_be_lost)
+
+    def forwarded_operand(self) -> None:
+        return None
+
+
+class _Wait(NamedTuple):
+    """An eager wait, which is a program of its own."""
+
+    flight: Flight
+    may_be_zero: bool
+    name: str = "wait"
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.flight.communicator
+
+    def call_in_program(self, *operands: Array) -> list[Array]:
+        return wait_p.bind(*operands, flight=self.flight, may_be_zero=self.may_be_zero)
+
+    def forwarded_operand(self) -> None:
+        return None
+
+
 def bind_start(
-    flight: Flight, operands: Sequence[Any], *, may_be_lost: bool = False
-) -> Any:
+    flight: Flight, operands: Sequence[Array], *, may_be_lost: bool = False
+) -> Array:
     """The ticket of an operation with these operands.
 
     A cotangent `may_be_lost`: nobody waits for it where what has started the primal
     operation was not differentiated.
     """
-    params = {"flight": flight, "may_be_lost": may_be_lost}
+    start = _Start(flight, may_be_lost)
     # Where nothing is traced, without the detour by JAX's `bind`.
     if trace_state_clean():
-        return _start_eagerly.run(flight.communicator, operands, params)
-    return start_p.bind(*operands, **params)
+        return run_eagerly(start, operands)
+    return start.call_in_program(*operands)
 
 
 def bind_wait(
-    flight: Flight, ticket: Any, forwarded: Sequence[Any], *, may_be_zero: bool
-) -> list[Any]:
+    flight: Flight, ticket: Array, forwarded: Sequence[Array], *, may_be_zero: bool
+) -> list[Array]:
     """The results for a ticket: zeros if it `may_be_zero`, and is.
 
     A tangent or cotangent of what was not differentiated is.
     """
-    operands, params = (ticket, *forwarded), {"flight": flight, "may_be_zero": may_be_zero}
+    wait = _Wait(flight, may_be_zero)
     if trace_state_clean():
-        return _wait_eagerly.run(flight.communicator, operands, params) or []
-    results: list[Any] = wait_p.bind(*operands, **params)
-    return results
+        return run_eagerly(wait, (ticket, *forwarded)) or []
+    return wait.call_in_program(ticket, *forwarded)
 
 
 def is_forwarded(flight: Flight) -> list[bool]:
@@ -203,19 +245,18 @@ def merge(flight: Flight, forwarded: Sequence[Any], others: Sequence[Any]) -> li
 start_p = VaryingPrimitive("start_mpi")
 wait_p = VaryingPrimitive("wait_mpi")
 wait_p.multiple_results = True
-_start_eagerly = EagerCalls("start", start_p.bind)
-_wait_eagerly = EagerCalls("wait", wait_p.bind)
 
 
-def _evaluate(eager: EagerCalls, *operands: Any, **params: Any) -> Any:
-    """The results of a primitive that is bound outside of a trace."""
-    return eager.evaluate(params["flight"].communicator, operands, params)
+def _evaluate_start(*operands: Array, flight: Flight, may_be_lost: bool) -> Array:
+    return evaluate(_Start(flight, may_be_lost), operands)
 
 
-start_p.def_impl(functools.partial(_evaluate, _start_eagerly))
-wait_p.def_impl(
-    lambda *operands, **params: _evaluate(_wait_eagerly, *operands, **params) or []
-)
+def _evaluate_wait(*operands: Array, flight: Flight, may_be_zero: bool) -> list[Array]:
+    return evaluate(_Wait(flight, may_be_zero), operands) or []
+
+
+start_p.def_impl(_evaluate_start)
+wait_p.def_impl(_evaluate_wait)
 
 
 def _start_type(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
@@ -223,7 +264,9 @@ def _start_type(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
     return TICKET, {ordered_effect}
 
 
-def _lower_start(ctx: Any, *operands: Any, flight: Flight, may_be_lost: bool) -> list[Any]:
+def _lower_start(
+    ctx: LoweringContext, *operands: Any, flight: Flight, may_be_lost: bool
+) -> list[Any]:
     values, avals = flight.lower_operands(ctx, operands)
     attributes = {
         **flight.attributes(),
@@ -266,10 +309,7 @@ def _transpose_start(
 
 
 def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool) -> Any:
-    sizes = (
-        x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None
-    )
-    size = next(sizes)
+    size = batch_size(operands, axes)
     ticket = flight.start_batch(operands, axes, size, may_be_lost)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
@@ -296,7 +336,7 @@ def _wait_type(ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool) 
 
 
 def _lower_wait(
-    ctx: Any, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
+    ctx: LoweringContext, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
 ) -> list[Any]:
     attributes = {
         "comm_number": np.int64(flight.communicator.number),
@@ -381,9 +421,7 @@ def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) 
         )
     size = ticket.shape[ticket_axis]
     _, axis = flight.batch_axes
-    forwarded = [
-        batch_at(axis, size, x, n) for x, n in zip(forwarded, forwarded_axes, strict=True)
-    ]
+    forwarded = batch_at(axis, forwarded, forwarded_axes, size)
     ticket = jnp.moveaxis(ticket, ticket_axis, 0)
     results = bind_wait(flight.batched(size), ticket, forwarded, may_be_zero=may_be_zero)
     return results, [axis] * len(results)

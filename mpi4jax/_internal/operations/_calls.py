@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import PLAIN_TYPES, array
-from ..arguments.dtypes import check_dtype, check_reduction
+from ..arguments.types import Status
 from ..environment import settings
 from ..forms.token import refuse_pair
 from ..layout.packing import Tree, is_tree, result_tree
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import trace_state_clean
-from ._declaration import get_operation
-from .primitive import Operation
+from ._eager import run_eagerly
+from ._operation import Operation
 
 T = TypeVar("T")
+R = TypeVar("R", bound="ReceivingOperation")
 
 
 class Call:
@@ -30,28 +31,16 @@ class Call:
     Arguments:
         function: The function of the user's, for errors.
         operation: The operation.
-        communicator: The communicator that it runs on.
         operands: The arrays, or trees of them.
-        params: The other parameters of the operation.
 
     """
 
-    __slots__ = ("communicator", "function", "operands", "operation", "params", "step")
+    __slots__ = ("function", "operands", "operation", "step")
 
-    def __init__(
-        self,
-        function: str,
-        operation: Operation,
-        communicator: Communicator,
-        *operands: Any,
-        **params: Any,
-    ) -> None:
-        params["communicator"] = communicator
+    def __init__(self, function: str, operation: Operation, *operands: Any) -> None:
         self.function = function
         self.operation = operation
-        self.communicator = communicator
         self.operands = operands
-        self.params = params
         #: A function of the result, with its other arguments.
         self.step: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -76,9 +65,9 @@ class Call:
         if operands is None:
             result = self.with_leaves(self._run_leaves)
         elif trace_state_clean():
-            result = self.operation.eager.run(self.communicator, operands, self.params)
+            result = run_eagerly(self.operation, operands)
         else:
-            result = self.operation.apply(*operands, **self.params)
+            result = self.operation.call_in_program(*operands)
         if self.step is None:
             return result
         function, arrays, params = self.step
@@ -107,21 +96,18 @@ class Call:
     def _compare(self, tree: Tree) -> None:
         """Have all processes compare the trees that they pass (MPI4JAX_CHECK)."""
         # Axes that belong to processes may differ between them, as on a scatter's root.
-        skipped_axes, _ = self.operation.batch_axes(**self.params)
-        get_operation("barrier").apply(
-            structure=tree.digest(skipped_axes), communicator=self.communicator
-        )
+        skipped_axes, _ = self.operation.batch_axes()
+        from .barrier import Barrier
+
+        Barrier(self.operation.communicator, tree.digest(skipped_axes)).bind()
 
     def _wrong_leaf(self, trees: Sequence[Tree]) -> TypeError | None:
         """The error that names the path of the first leaf that can't be sent."""
-        op_number = self.params.get("op_number")
         try:
             for tree in trees:
                 for name, leaf in tree.named_arrays(self.function):
                     dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-                    check_dtype(self.function, name, dtype)
-                    if op_number is not None:
-                        check_reduction(self.function, op_number, dtype, name)
+                    self.operation.check_dtype(self.function, name, dtype)
         except TypeError as error:
             return error
         return None
@@ -130,28 +116,44 @@ class Call:
         if not any(tree.leaves for tree in trees):
             results: Any = None
         elif trace_state_clean():
-            results = self.operation.eager.run(self.communicator, operands, self.params)
+            results = run_eagerly(self.operation, operands)
         else:
-            results = self.operation.apply_to_leaves(*operands, **self.params)
+            results = self.operation.apply_to_leaves(*operands)
         if not self.operation.has_result:
             return None
         return result_tree(trees[-1].structure, results or [])
 
-    def run_with_status(self, status: Any) -> Any:
-        """The result. MPI fills a status that is not None."""
-        if status is None:
-            return self.run()
-        refuse_status_of_trees(self.function, *self.operands)
-        if not trace_state_clean():
-            self.params["status_number"] = handles.status_number(self.function, status)
-            return self.run()
-        status_number = handles.borrow_status_number(self.function, status)
-        try:
-            self.params["status_number"] = status_number
-            # The status is filled when the call has run, and its number is free then.
-            return jax.block_until_ready(self.run())
-        finally:
-            handles.return_status_number(status_number)
+
+@dataclass(frozen=True)
+class ReceivingOperation(Operation):
+    """An operation that receives one message."""
+
+    #: Which status MPI fills when it has received the message.
+    status_number: int = field(default=handles.NO_STATUS, kw_only=True)
+
+    def without_status(self: R) -> R:
+        """The operation on tangents and cotangents."""
+        return replace(self, status_number=handles.NO_STATUS)
+
+
+def run_with_status(call: Call, status: Status) -> Any:
+    """The result of a call that receives. MPI fills a status that is not None."""
+    if status is None:
+        return call.run()
+    function, operation = call.function, call.operation
+    assert isinstance(operation, ReceivingOperation)
+    refuse_status_of_trees(function, *call.operands)
+    if not trace_state_clean():
+        status_number = handles.status_number(function, status)
+        call.operation = replace(operation, status_number=status_number)
+        return call.run()
+    status_number = handles.borrow_status_number(function, status)
+    try:
+        call.operation = replace(operation, status_number=status_number)
+        # The status is filled when the call has run, and its number is free then.
+        return jax.block_until_ready(call.run())
+    finally:
+        handles.return_status_number(status_number)
 
 
 def refuse_status_of_trees(function: str, *operands: Any) -> None:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from ..arguments.types import Array
 from ..mpi.handles import Communicator
 from ..xla.call_sites import mark_eager
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
+def on_own_devices(function: Callable[P, T]) -> Callable[P, T]:
     """Have a function run on the devices of its arguments where it is called eagerly.
 
     A mesh that is set is for programs on several processes.
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> T:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if not (has_mesh() and trace_state_clean()):
             return function(*args, **kwargs)
         with without_mesh():
@@ -32,83 +34,82 @@ def on_own_devices(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-class EagerCalls:
-    """The calls of an operation outside of any program, each in one of its own.
+class EagerCall(Protocol):
+    """What a program of its own is made of: an operation, or one half of it.
 
-    Arguments:
-        name: The name of the programs, for profiles and compilation caches.
-        apply: Calls the operation in a program, with operands and parameters.
-        forwarded_operand: Gives, for the parameters, the position of the operand that is
-            the result, if there is one.
-
+    It compares and hashes by its parameters.
     """
 
-    def __init__(
-        self,
-        name: str,
-        apply: Callable[..., Any],
-        forwarded_operand: Callable[..., int | None] = lambda **_: None,
-    ) -> None:
-        self.name = name
-        self._apply = apply
-        self._forwarded_operand = forwarded_operand
+    @property
+    def name(self) -> str:
+        """The name of the program, for profiles and compilation caches."""
 
-    @on_own_devices
-    @mark_eager
-    def run(
-        self, communicator: Communicator, operands: Sequence[Any], params: dict[str, Any]
-    ) -> Any:
-        """The result of a call, or None without results."""
-        # Rules of JAX's give the parameters in any order.
-        key = self, frozenset(params.items())
-        compiled = communicator.programs.get(key)
-        if compiled is None:
-            compiled = communicator.programs[key] = self._compile(params)
-        program, forwarded = compiled
-        result = program(*operands)
-        if type(result) is not tuple:
-            return result
-        # No result that the caller could wait for, so the call itself waits.
-        result[0].block_until_ready()
-        if forwarded is None:
-            return None
-        operand = operands[forwarded]
-        return (
-            list(map(_as_array, operand)) if type(operand) is list else _as_array(operand)
-        )
+    @property
+    def communicator(self) -> Communicator: ...
 
-    def evaluate(
-        self, communicator: Communicator, operands: Sequence[Any], params: dict[str, Any]
-    ) -> Any:
-        """The result of a primitive that is bound outside of a trace."""
-        # Also under jax.disable_jit: an operation can only run compiled.
-        with jax.disable_jit(False):
-            return self.run(communicator, operands, params)
+    def call_in_program(self, *operands: Any) -> Any:
+        """The result, a tree of arrays."""
 
-    def _compile(self, params: dict[str, Any]) -> tuple[Callable[..., Any], int | None]:
-        """A jitted function that does only this call, and its forwarded operand.
-
-        If MPI writes nothing, the function gives a tuple of something to wait for: a
-        program without results would take JAX's token, slowly. Nor does it give the operand
-        that is the result: XLA would copy it.
-        """
-        forwarded = self._forwarded_operand(**params)
-
-        def run(*operands: Any) -> Any:
-            result = self._apply(*operands, **params)
-            has_result = forwarded is None and bool(jax.tree_util.tree_leaves(result))
-            return result if has_result else (jnp.zeros((), bool),)
-
-        mark_eager(run)
-        run.__name__ = self.name
-        return jax.jit(run), forwarded
+    def forwarded_operand(self) -> int | None:
+        """The position of the operand that is the result, if there is one."""
 
 
-def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Any]) -> None:
+def run_eagerly(call: EagerCall, operands: Sequence[Any]) -> Any:
+    """The result of a call outside of any program, or None without results."""
+    return _run(call, operands)
+
+
+@on_own_devices
+@mark_eager
+def _run(call: EagerCall, operands: Sequence[Any]) -> Any:
+    programs = call.communicator.programs
+    compiled = programs.get(call)
+    if compiled is None:
+        compiled = programs[call] = _compile(call)
+    program, forwarded = compiled
+    result = program(*operands)
+    if type(result) is not tuple:
+        return result
+    # No result that the caller could wait for, so the call itself waits.
+    result[0].block_until_ready()
+    if forwarded is None:
+        return None
+    operand = operands[forwarded]
+    return list(map(_as_array, operand)) if type(operand) is list else _as_array(operand)
+
+
+def evaluate(call: EagerCall, operands: Sequence[Any]) -> Any:
+    """The result of a primitive that is bound outside of a trace."""
+    # Also under jax.disable_jit: an operation can only run compiled.
+    with jax.disable_jit(False):
+        return run_eagerly(call, operands)
+
+
+def _compile(call: EagerCall) -> tuple[Callable[..., Any], int | None]:
+    """A jitted function that does only this call, and its forwarded operand.
+
+    If MPI writes nothing, the function gives a tuple of something to wait for: a
+    program without results would take JAX's token, slowly. Nor does it give the operand
+    that is the result: XLA would copy it.
+    """
+    forwarded = call.forwarded_operand()
+
+    def run(*operands: Any) -> Any:
+        result = call.call_in_program(*operands)
+        has_result = forwarded is None and bool(jax.tree_util.tree_leaves(result))
+        return result if has_result else (jnp.zeros((), bool),)
+
+    mark_eager(run)
+    run.__name__ = call.name
+    return jax.jit(run), forwarded
+
+
+def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Put a function around all eager calls from now on."""
-    EagerCalls.run = wrapper(EagerCalls.run)  # type: ignore[method-assign]
+    global _run
+    _run = wrapper(_run)
 
 
-def _as_array(x: Any) -> Any:
+def _as_array(x: Any) -> Array:
     # JAX takes 10 us to find that an array is one.
     return x if isinstance(x, jax.Array) else jnp.asarray(x)

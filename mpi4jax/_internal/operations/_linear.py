@@ -14,27 +14,23 @@ cotangents of the tokens lead from the last call to the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 
+from ..arguments.types import Array, PyTree
 from ..forms.token import LinearToken
 from ..layout.packing import Tree, packed_groups, result_tree, unpack_groups
-from ..mpi import handles
 from ..xla.dependence import depend
-from ..xla.jax_compat import ShapedArray, ad
+from ..xla.jax_compat import LoweringContext, ShapedArray, Value, ad
 from ._arguments import like
-from ._transposes import is_inexact
-from .primitive import Operation
-
-_linear_operations: dict[str, LinearOperation] = {}
-
-
-def get_linear(name: str) -> LinearOperation:
-    """The linear form of `send` or `recv`, each of which refers to the other one."""
-    return _linear_operations[name]
+from ._lowering import Attributes
+from ._operation import Operation
+from ._transposes import Tangent, is_inexact
 
 
+@dataclass(frozen=True)
 class LinearOperation(Operation):
     """A message with an array, and a token that is returned unchanged.
 
@@ -45,61 +41,61 @@ class LinearOperation(Operation):
     this side of the message, while the process on the other side does.
     """
 
-    operands = ("x", "token", "origin")
+    #: The operation without a token.
+    plain: Operation
+    is_tangent: bool = False
+
+    operands: ClassVar[tuple[str, ...]] = ("x", "token", "origin")
     is_collective = False
-    unlowered_params = ("is_tangent",)
 
-    def __init__(self, operation: Operation) -> None:
-        super().__init__()
-        self._operation = operation
-        _linear_operations[operation.name] = self
-
-    def call(self, token: LinearToken, x: Any, **params: Any) -> tuple[Any, LinearToken]:
+    def call(self, token: LinearToken, x: PyTree) -> tuple[PyTree, LinearToken]:
         """Call MPI for a user. Gives the result, or None, and the token that follows."""
         tree = Tree("x", x)
         leaf = token.leaf
         results = []
         for packed, group in packed_groups([tree.arrays(self.name)], 0):
             leaf = depend(leaf, *packed)
-            *result, leaf = self.apply(*packed, leaf, leaf, is_tangent=False, **params)
+            *result, leaf = self.bind(*packed, leaf, leaf)
             results += [(group, x) for x in result]
         leaves = unpack_groups(results, 0, 0)
         return result_tree(tree.structure, leaves), LinearToken(leaf)
 
-    def apply(self, *operands: Any, **params: Any) -> Any:
-        return self.primitive.bind(*operands, **params)
-
-    def apply_back(self, x: Any, token: Any, origin: Any, **params: Any) -> Any:
+    def bind_back(self, x: Array, token: Array, origin: Array) -> list[Array]:
         """Call MPI with cotangents, in the transpose of the call that gave `origin`."""
         # A batch of cotangents alone is allowed, unlike one of tangents: the process on
         # the other side transposes a map, too.
-        return self.apply(x, token + origin, origin, is_tangent=False, **params)
+        return self.bind(x, token + origin, origin)
 
-    def written_aval(self, x: ShapedArray, *_: Any, **params: Any) -> ShapedArray | None:
-        return self._operation.written_aval(x, **params)
+    def tangents_operation(self) -> LinearOperation:
+        """The operation on tangents."""
+        return replace(self, is_tangent=True)
 
-    def read_operands(self, **params: Any) -> int:
-        return self._operation.read_operands(**params)
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        return self.plain.written_aval(x)
 
-    def forwarded_operand(self, **params: Any) -> int | None:
-        return self._operation.forwarded_operand(**params)
+    def read_operands(self) -> int:
+        return self.plain.read_operands()
 
-    def result_avals(self, *avals: Any, **params: Any) -> list[ShapedArray]:
+    def forwarded_operand(self) -> int | None:
+        return self.plain.forwarded_operand()
+
+    def attributes(self) -> Attributes:
+        return self.plain.attributes()
+
+    def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         _, token, _ = avals
-        return [*super().result_avals(*avals, **params), like(token)]
+        return [*super().result_avals(*avals), like(token)]
 
-    def lower(self, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+    def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         _, token, _ = operands
-        return [*super().lower(ctx, *operands, **params), token]
+        return [*super().lower(ctx, *operands), token]
 
-    def evaluate(self, *operands: Any, is_tangent: bool, **params: Any) -> list[Any]:
+    def evaluate(self, *operands: Array) -> list[Array]:
         x, token, _ = operands
-        return [*self._operation.evaluate(x, **params), token]
+        return [*self.plain.evaluate(x), token]
 
-    def check_batch(
-        self, axes: Sequence[int | None], *, is_tangent: bool, **_: Any
-    ) -> None:
-        if is_tangent and axes[2] is None:
+    def check_batch(self, axes: Sequence[int | None]) -> None:
+        if self.is_tangent and axes[2] is None:
             raise RuntimeError(
                 f"{self.name} with a token can't be used with jax.jacfwd, nor with "
                 "jax.vmap over tangents alone: every process pushes a basis of its own, "
@@ -107,8 +103,10 @@ class LinearOperation(Operation):
                 "process. Use jax.jvp for one direction that all processes have in common."
             )
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        results = self.apply(*primals, **params)
+    def jvp(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        results = self.bind(*primals)
         x, token, origin = map(ad.instantiate_zeros, tangents)
         # Where a tangent is differentiated, the call that it belongs to is, too.
         token = token + origin
@@ -116,7 +114,4 @@ class LinearOperation(Operation):
             # Integers are constants: no message is sent for their derivative.
             zeros = [ad.Zero(ShapedArray(y.shape, jax.dtypes.float0)) for y in results[:-1]]
             return results, [*zeros, token]
-        params["is_tangent"] = True
-        if "status_number" in params:
-            params["status_number"] = handles.NO_STATUS
-        return results, self.apply(x, token, results[-1], **params)
+        return results, self.tangents_operation().bind(x, token, results[-1])

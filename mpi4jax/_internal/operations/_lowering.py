@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,17 @@ import numpy as np
 
 from mpi4jax import _core
 
-from ..arguments.dtypes import carrier_aval
+from ..arguments.dtypes import avals_of, carrier_aval
+from ..arguments.types import Array, ArrayLike
 from ..mpi import device
 from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
 from ..xla.jax_compat import (
     GPU_PLATFORMS,
+    LoweringContext,
     Primitive,
     ShapedArray,
+    Value,
     convert,
     is_undonated_argument,
     lower_with,
@@ -32,17 +35,23 @@ from ..xla.programs import (
     has_aliases,
     on_lowering,
 )
-from ._declaration import Declaration
+
+if TYPE_CHECKING:
+    from ._operation import Operation
+
+#: The attributes that a handler gets: integers, or arrays of them.
+Attributes: TypeAlias = "Mapping[str, np.int64 | np.ndarray[Any, np.dtype[np.int64]]]"
 
 
-def lower(operation: Declaration, ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
     """Lower an operation to the call of its handler.
 
     Some types have a carrier, another type of the same size that XLA can pass to a handler:
     operands are converted to it, and results from it.
     """
-    carriers = list(map(carrier_aval, ctx.avals_in[: operation.read_operands(**params)]))
-    aval = operation.written_aval(*ctx.avals_in, **params)
+    avals = avals_of(ctx.avals_in)
+    carriers = list(map(carrier_aval, avals[: operation.read_operands()]))
+    aval = operation.written_aval(*avals)
     written = [] if aval is None else [aval]
     in_place = (
         operation.in_place
@@ -50,33 +59,32 @@ def lower(operation: Declaration, ctx: Any, *operands: Any, **params: Any) -> Se
         # XLA would copy an argument of the program to have it overwritten.
         and not is_undonated_argument(operands[0])
     )
-    envelopes = operation.envelopes(*carriers, **params)
+    envelopes = operation.envelopes(*carriers)
     results = call_in_program(
         ctx,
         operation.name,
         list(map(convert, operands, carriers)),
-        operation.attributes(**params),
+        operation.attributes(),
         envelopes,
         None if operation.is_collective else envelopes,
         avals_in=carriers,
         avals_out=list(map(carrier_aval, written)),
         aliases={0: 0} if in_place else None,
     )
-    forwarded = operation.forwarded_operand(**params)
+    forwarded = operation.forwarded_operand()
     if forwarded is not None:
         return [operands[forwarded]]
-    return lower_results(operation, ctx, results, written, params)
+    return lower_results(operation, ctx, results, written)
 
 
 def lower_results(
-    operation: Declaration,
-    ctx: Any,
-    results: Sequence[Any],
+    operation: Operation,
+    ctx: LoweringContext,
+    results: Sequence[Value],
     avals: Sequence[ShapedArray],
-    params: dict[str, Any],
-) -> list[Any]:
+) -> list[Value]:
     """The results of an operation, from what its handler has written."""
-    parts = operation.unwritten_rows(**params)
+    parts = operation.unwritten_rows()
     if parts:
         clear = functools.partial(fill, value=0, parts=parts)
         carriers = list(map(carrier_aval, avals))
@@ -84,12 +92,12 @@ def lower_results(
     return list(map(convert, results, avals))
 
 
-def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
+def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Value]]) -> None:
     """Register a rule that calls a handler, on all platforms that have handlers."""
 
     def lower_on_device(
-        platform: str, ctx: Any, *operands: Any, **params: Any
-    ) -> Sequence[Any]:
+        platform: str, ctx: LoweringContext, *operands: Value, **params: Any
+    ) -> Sequence[Value]:
         device.prepare(platform)
         return rule(ctx, *operands, **params)
 
@@ -100,14 +108,14 @@ def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -
 
 
 def call_in_program(
-    ctx: Any,
+    ctx: LoweringContext,
     handler: str,
-    operands: Sequence[Any],
-    attributes: dict[str, Any],
+    operands: Sequence[Value],
+    attributes: Attributes,
     envelopes: call_sites.Envelopes | None = None,
     awaited: call_sites.Envelopes | None = None,
     **types: Any,
-) -> list[Any]:
+) -> list[Value]:
     """Call a handler, in order with all other calls, and note the call's line.
 
     `envelopes` are the messages that the call sends and receives, and `awaited` those for
@@ -120,7 +128,7 @@ def call_in_program(
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 
 
-def fill(array: Any, value: Any, parts: Sequence[tuple[int, int]]) -> Any:
+def fill(array: Array, value: ArrayLike, parts: Sequence[tuple[int, int]]) -> Array:
     """An array with a value in some parts, each a first row and a number of rows.
 
     XLA overwrites these and no more, where nothing else needs the array.

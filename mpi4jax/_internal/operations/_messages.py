@@ -35,6 +35,10 @@ class Messages(NamedTuple):
         """One message with one leaf."""
         return cls((rank,), (tag,), (1,))
 
+    def count_leaves(self) -> int:
+        """How many leaves travel in all messages."""
+        return sum(self.leaf_counts)
+
     def split(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         """The leaves of each message, from those of all."""
         ends = itertools.accumulate(self.leaf_counts)

@@ -36,7 +36,7 @@ def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
 
 
 def neighbors_in(
-    communicator: Communicator, *, backwards: int = 0
+    communicator: Communicator, backwards: bool = False
 ) -> tuple[Sequence[Neighbor], Sequence[Neighbor]]:
     """The sources and the destinations of this process's messages.
 
@@ -52,11 +52,10 @@ def envelopes(
     communicator: Communicator,
     sent: Iterable[int],
     received: Iterable[int],
-    *,
-    backwards: int = 0,
+    backwards: bool = False,
 ) -> Envelopes:
     """The messages of a call, from the bytes for each destination and source."""
-    sources, destinations = neighbors_in(communicator, backwards=backwards)
+    sources, destinations = neighbors_in(communicator, backwards)
     return Envelopes(_envelopes(destinations, sent), _envelopes(sources, received))
 
 

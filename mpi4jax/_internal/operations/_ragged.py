@@ -8,56 +8,59 @@ and only move rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import array, integer
-from ..mpi.handles import Communicator
+from ..arguments.types import Array
 from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, fill_leaves, like, padding
-from .primitive import Operation
+from ._operation import Operation
 
 #: The types of counts that the core reads.
 COUNT_TYPES = (np.int32, np.int64)
 
 
+@dataclass(frozen=True)
 class CountsOperation(Operation):
     """Gives how many rows come from each process.
 
-    The parameters are the `rows` that this process can send, and its `capacity` for those
-    that come. It is an error on all processes if some rows don't fit on one of them.
+    It is an error on all processes if some rows don't fit on one of them.
     """
+
+    #: How many rows this process can send.
+    rows: int
+    #: How many it can receive.
+    capacity: int
 
     count_operands = 1
 
-    def written_aval(
-        self, counts: ShapedArray, *, communicator: Communicator, **_: Any
-    ) -> ShapedArray:
-        return like(counts, (communicator.size,))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (self.communicator.size,))
 
 
+@dataclass(frozen=True)
 class RowsOperation(Operation):
-    """Moves rows. The last operand is the number of rows that come from each process.
+    """Moves rows. The last operand is the number of rows that come from each process."""
 
-    The result has `capacity` rows. Those behind the received ones are zeros.
-    """
+    #: How many rows the result has. Those behind the received ones are zeros.
+    capacity: int
 
-    def written_aval(
-        self, x: ShapedArray, *counts: ShapedArray, capacity: int, **_: Any
-    ) -> ShapedArray:
-        return like(x, (capacity, *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (self.capacity, *x.shape[1:]))
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def complete(self, result: Any, *counts: Any) -> Any:
+    def complete(self, result: Array, *counts: Array) -> Array:
         # MPI leaves the rows behind the received ones as they are.
         return first_rows(result, counts[-1].sum())
 
 
-def first_rows(x: Any, count: Any, fill_value: Any = None) -> Any:
+def first_rows(x: Array, count: Array, fill_value: Array | None = None) -> Array:
     """The first `count` rows of an array, with a value, or zeros, in place of the rest."""
     is_first = jnp.arange(x.shape[0]) < count
     value = jnp.zeros((), x.dtype) if fill_value is None else fill_value

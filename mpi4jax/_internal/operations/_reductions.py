@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from ..arguments.dtypes import OPERATORS, SUM
+from ..arguments.dtypes import OPERATORS, SUM, check_reduction
+from ..arguments.types import Array, DType
 from ..xla.dependence import depend, zeros_after
 from ..xla.jax_compat import ad
-from .primitive import Operation
+from ._operation import Operation
+from ._transposes import Tangent
 
 #: The functions that reduce an array along an axis, for the operators with a derivative.
-REDUCERS: dict[str, Callable[..., Any]] = {
+REDUCERS: dict[str, Callable[..., Array]] = {
     "SUM": jnp.sum,
     "PROD": jnp.prod,
     "MAX": jnp.max,
@@ -22,7 +25,7 @@ REDUCERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def reducer(op_number: int) -> Callable[..., Any]:
+def reducer(op_number: int) -> Callable[..., Array]:
     """The function that reduces an array along an axis as an operator does."""
     return REDUCERS[OPERATORS[op_number]]
 
@@ -33,7 +36,7 @@ def _operator_name(op_number: int) -> str:
     return "an operator of your own"
 
 
-def depend_on_all(value: Any, gathered: Any) -> Any:
+def depend_on_all(value: Array, gathered: Array) -> Array:
     """The value, with derivatives that depend on a gathered array on all processes.
 
     Processes compute different functions of it: the root of a reduce differentiates all of
@@ -44,48 +47,55 @@ def depend_on_all(value: Any, gathered: Any) -> Any:
     return depend(value, jnp.sin(zeros_after(gathered)))
 
 
+@dataclass(frozen=True)
 class Reduction(Operation):
-    """A reduction by the parameter `op_number`. It is linear if the operator is the sum."""
+    """A reduction by an operator. It is linear if that is the sum."""
 
-    def definition(self, op_number: int, result: Any, *operands: Any, **params: Any) -> Any:
+    op_number: int
+
+    def definition(self, result: Array, *operands: Array) -> Array:
         """The reduction, made from linear operations and from what JAX differentiates.
 
         Only the tangents of this are used. `result` is that of the reduction, a constant.
         """
         raise NotImplementedError
 
+    def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
+        super().check_dtype(function, argument, dtype)
+        check_reduction(function, argument, self.op_number, dtype)
+
+    @property
+    def is_linear(self) -> bool:
+        return self.op_number == SUM
+
     def jvp(
-        self,
-        primals: Sequence[Any],
-        tangents: Sequence[Any],
-        *,
-        op_number: int,
-        **params: Any,
-    ) -> Any:
-        if op_number == SUM:
-            return super().jvp(primals, tangents, op_number=op_number, **params)
-        if op_number >= len(OPERATORS):
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        if self.is_linear:
+            return super().jvp(primals, tangents)
+        if self.op_number >= len(OPERATORS):
             raise NotImplementedError(
                 f"{self.name} can't be differentiated with an operator of your own, of "
                 "whose derivative nothing is known: give one by jax.custom_jvp or "
                 "jax.custom_vjp"
             )
-        if OPERATORS[op_number] not in REDUCERS:
+        if OPERATORS[self.op_number] not in REDUCERS:
             raise NotImplementedError(
-                f"{self.name} can't be differentiated with op={_operator_name(op_number)}: "
-                "logical and bitwise operators have no derivative"
+                f"{self.name} can't be differentiated with "
+                f"op={_operator_name(self.op_number)}: logical and bitwise operators have "
+                "no derivative"
             )
-        result = self.apply(*primals, op_number=op_number, **params)
+        result = self.apply(*primals)
         _, tangent = jax.jvp(
-            lambda *operands: self.definition(op_number, result, *operands, **params),
+            functools.partial(self.definition, result),
             tuple(primals),
             tuple(map(ad.instantiate_zeros, tangents)),
         )
         return [result], [tangent]
 
-    def check_transpose(self, *, op_number: int, **_: Any) -> None:
-        if op_number != SUM:
+    def check_transpose(self) -> None:
+        if not self.is_linear:
             raise NotImplementedError(
-                f"{self.name} can't be transposed with op={_operator_name(op_number)}: it "
-                "is linear with op=MPI.SUM only"
+                f"{self.name} can't be transposed with "
+                f"op={_operator_name(self.op_number)}: it is linear with op=MPI.SUM only"
             )

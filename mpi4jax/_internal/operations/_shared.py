@@ -13,7 +13,7 @@ one. As y is one value, with one cotangent, the gradient is
 
 which each process has already: nothing is sent. (docs/autodiff.md says so to users.)
 
-This map from ct(y) to ct(x_q) is a primitive, :class:`SharedTranspose`, so that it can be
+This map from ct(y) to ct(x_q) is a primitive, `shared_transpose_p`, so that it can be
 transposed itself. Its results, unlike y, differ from process to process: they are gradients
 with respect to the x_q. So its transpose is the true one, from cotangents ct(ct(x_q)):
 
@@ -24,83 +24,105 @@ which is the operation again.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
+from ..arguments.types import Array
 from ..xla.jax_compat import (
     ShapedArray,
+    UndefinedPrimal,
     VaryingPrimitive,
     ad,
     batching,
     lower_function,
     register_lowering,
 )
-from ._batching import batch_one_by_one
-from .primitive import Operation
+from ._batching import batch_at, batch_one_by_one
+from ._operation import Operation
+from ._transposes import Cotangents, Tangent, TransposedOperand
 
 
+@dataclass(frozen=True)
 class SharedOperation(Operation):
-    """An operation whose result is one value that all processes share.
+    """An operation whose result is one value that all processes share."""
 
-    With the parameter `shared=False`, which derivatives of other operations pass, each
-    process has a cotangent of its own for the result.
-    """
+    #: False where each process has a cotangent of its own for the result, as in derivatives
+    #: of other operations.
+    shared: bool = field(default=True, kw_only=True)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._shared_transpose = SharedTranspose(self)
+    unlowered: ClassVar[tuple[str, ...]] = ("shared",)
 
-    def own_cotangent(self, cotangent: Any, *counts: Any, **params: Any) -> Any:
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
         """The cotangent of this process's operand, from that of the shared result."""
         raise NotImplementedError
 
-    def transpose_unshared(self, *args: Any, **params: Any) -> Any:
+    def transpose_unshared(
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> Cotangents:
         """As :meth:`transpose`, with cotangents of each process's own."""
         raise NotImplementedError
 
-    def transpose(self, cotangent: Any, *operands: Any, **params: Any) -> Any:
-        if not params.get("shared", True):
-            return self.transpose_unshared(cotangent, *operands, **params)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Cotangents:
+        if not self.shared:
+            return self.transpose_unshared(cotangent, *operands)
         counts = operands[len(operands) - self.count_operands :]
-        transposed = self._shared_transpose.primitive.bind(cotangent, *counts, **params)
+        transposed = shared_transpose_p.bind(cotangent, *counts, operation=self)
         return transposed, *(None for _ in counts)
 
 
-class SharedTranspose:
-    """The map from the cotangent of a shared result to that of a process's operand."""
+def _own_cotangent(cotangent: Array, *counts: Array, operation: SharedOperation) -> Array:
+    return operation.own_cotangent(cotangent, *counts)
 
-    def __init__(self, operation: SharedOperation) -> None:
-        self._operation = operation
-        self.primitive = VaryingPrimitive(f"{operation.name}_transpose_mpi")
-        self.primitive.def_impl(operation.own_cotangent)
-        self.primitive.def_abstract_eval(self._abstract_eval)
-        register_lowering(self.primitive, lower_function(operation.own_cotangent))
-        ad.primitive_jvps[self.primitive] = self._jvp
-        ad.primitive_transposes[self.primitive] = self._transpose
-        batching.primitive_batchers[self.primitive] = self._batch
 
-    def _abstract_eval(self, *avals: Any, **params: Any) -> ShapedArray:
-        function = functools.partial(self._operation.own_cotangent, **params)
-        return ShapedArray(jax.eval_shape(function, *avals).shape, avals[0].dtype)
+def _abstract_eval(
+    cotangent: ShapedArray, *counts: ShapedArray, operation: SharedOperation
+) -> ShapedArray:
+    shape = jax.eval_shape(operation.own_cotangent, cotangent, *counts).shape
+    return ShapedArray(shape, cotangent.dtype)
 
-    def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        bind = functools.partial(self.primitive.bind, **params)
-        return bind(*primals), bind(ad.instantiate_zeros(tangents[0]), *primals[1:])
 
-    def _transpose(self, cotangent: Any, _: Any, *counts: Any, **params: Any) -> list[Any]:
-        cotangent = ad.instantiate_zeros(cotangent)
-        result = self._operation.apply(cotangent, *counts, **params)
-        return [result, *(None for _ in counts)]
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Tangent], *, operation: SharedOperation
+) -> tuple[Array, Array]:
+    tangent, counts = ad.instantiate_zeros(tangents[0]), primals[1:]
+    return (
+        shared_transpose_p.bind(*primals, operation=operation),
+        shared_transpose_p.bind(tangent, *counts, operation=operation),
+    )
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-        bind = functools.partial(self.primitive.bind, **params)
-        if any(axis is not None for axis in axes[1:]):
-            return batch_one_by_one(bind, operands, axes)
-        # The axes of the operation, in the other direction.
-        operand_axis, result_axis = self._operation.batch_axes(**params)
-        moved = jnp.moveaxis(operands[0], axes[0], result_axis)
-        return bind(moved, *operands[1:]), operand_axis
+
+def _transpose(
+    cotangent: Tangent,
+    _: UndefinedPrimal,
+    *counts: Array,
+    operation: SharedOperation,
+) -> list[Array | None]:
+    result = operation.apply(ad.instantiate_zeros(cotangent), *counts)
+    return [result, *(None for _ in counts)]
+
+
+def _batch(
+    operands: Sequence[Array], axes: Sequence[int | None], *, operation: SharedOperation
+) -> tuple[Array, int]:
+    def bind(*operands: Array) -> Array:
+        return shared_transpose_p.bind(*operands, operation=operation)
+
+    if any(axis is not None for axis in axes[1:]):
+        return batch_one_by_one(bind, operands, axes), 0
+    # The axes of the operation, in the other direction.
+    operand_axis, result_axis = operation.batch_axes()
+    moved = batch_at(result_axis, operands[:1], axes[:1])
+    return bind(*moved, *operands[1:]), operand_axis
+
+
+#: The map from the cotangent of a shared result to that of a process's operand.
+shared_transpose_p = VaryingPrimitive("shared_transpose_mpi")
+shared_transpose_p.def_impl(_own_cotangent)
+shared_transpose_p.def_abstract_eval(_abstract_eval)
+register_lowering(shared_transpose_p, lower_function(_own_cotangent))
+ad.primitive_jvps[shared_transpose_p] = _jvp
+ad.primitive_transposes[shared_transpose_p] = _transpose
+batching.primitive_batchers[shared_transpose_p] = _batch

@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._shared import SharedOperation
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllGather(SharedOperation):
     name = "allgather"
-    unlowered_params = ("shared",)
 
-    def written_aval(
-        self, x: ShapedArray, *, communicator: Communicator, **_: Any
-    ) -> ShapedArray:
-        return like(x, (communicator.size, *x.shape))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (self.communicator.size, *x.shape))
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 0, 1
 
-    def own_cotangent(self, cotangent: Any, *, communicator: Communicator, **_: Any) -> Any:
-        return cotangent[communicator.rank]
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+        return cotangent[self.communicator.rank]
 
-    def transpose_unshared(
-        self, cotangent: Any, x: Any, *, shared: bool, communicator: Communicator
-    ) -> Any:
-        return get_operation("reduce_scatter").apply(
-            cotangent, op_number=SUM, communicator=communicator
-        )
+    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .reduce_scatter import ReduceScatter
 
-
-operation = AllGather()
+        return ReduceScatter(self.communicator, SUM).apply(cotangent)
 
 
 def call(function: str, x: object, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of allgather."""
     communicator = handles.communicator(function, comm)
-    return Call(function, operation, communicator, x, shared=True)
+    return Call(function, AllGather(communicator), x)
 
 
 @overload

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,11 +12,10 @@ from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._ragged import (
     CountsOperation,
     RowsOperation,
@@ -25,67 +25,58 @@ from ._ragged import (
     first_rows,
 )
 from ._shared import SharedOperation
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllGatherV(SharedOperation):
+    counts: tuple[int, ...]
+
     name = "allgatherv"
-    unlowered_params = ("shared",)
 
-    def written_aval(
-        self, x: ShapedArray, *, counts: tuple[int, ...], **_: Any
-    ) -> ShapedArray:
-        return like(x, (sum(counts), *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (sum(self.counts), *x.shape[1:]))
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def own_cotangent(
-        self,
-        cotangent: Any,
-        *,
-        counts: tuple[int, ...],
-        communicator: Communicator,
-        **_: Any,
-    ) -> Any:
-        return cotangent[own_rows(counts, communicator)]
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+        return cotangent[own_rows(self.counts, self.communicator)]
 
-    def transpose_unshared(
-        self, cotangent: Any, x: Any, *, shared: bool, **params: Any
-    ) -> Any:
-        return get_operation("reduce_scatterv").apply(cotangent, **params, op_number=SUM)
+    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .reduce_scatterv import ReduceScatterV
+
+        return ReduceScatterV(self.communicator, SUM, self.counts).apply(cotangent)
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllGatherVCounts(CountsOperation):
     name = "allgatherv_counts"
     operands = ("counts",)
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllGatherVRows(RowsOperation, SharedOperation):
+    #: How many rows `x` has.
+    rows: int
+
     name = "allgatherv_rows"
     operands = ("x", "counts")
     count_operands = 1
-    unlowered_params = ("rows",)
+    unlowered = ("rows", "shared")
 
-    def own_cotangent(
-        self,
-        cotangent: Any,
-        counts: Any,
-        *,
-        rows: int,
-        communicator: Communicator,
-        **_: Any,
-    ) -> Any:
-        rank = communicator.rank
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+        (recvcounts,) = counts
+        rank, rows = self.communicator.rank, self.rows
         # As many rows as `x` has can be taken from any row on.
         zeros = jnp.zeros((rows, *cotangent.shape[1:]), cotangent.dtype)
         padded = jnp.concatenate([cotangent, zeros])
-        start = counts[:rank].sum(dtype=counts.dtype)
-        return first_rows(lax.dynamic_slice_in_dim(padded, start, rows), counts[rank])
-
-
-operation = AllGatherV()
-counts_operation = AllGatherVCounts()
-rows_operation = AllGatherVRows()
+        start = recvcounts[:rank].sum(dtype=recvcounts.dtype)
+        own = lax.dynamic_slice_in_dim(padded, start, rows)
+        return first_rows(own, recvcounts[rank])
 
 
 def call(
@@ -96,7 +87,7 @@ def call(
     needs_capacity(function, "counts", counts)
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, counts[communicator.rank])
-    return Call(function, operation, communicator, x, counts=counts, shared=True)
+    return Call(function, AllGatherV(communicator, counts), x)
 
 
 @overload
@@ -159,7 +150,8 @@ def allgatherv(
     communicator = handles.communicator(name, comm)
     rows, capacity, padding = check_padded(name, x, capacity, fill_value)
     count = counts_array(name, "counts", counts, ())
-    sizes = {"rows": rows, "capacity": capacity}
-    recvcounts = Call(name, counts_operation, communicator, count, **sizes).run()
-    result = Call(name, rows_operation, communicator, x, recvcounts, **sizes).run()
+    exchange_counts = AllGatherVCounts(communicator, rows=rows, capacity=capacity)
+    recvcounts = Call(name, exchange_counts, count).run()
+    move_rows = AllGatherVRows(communicator, rows=rows, capacity=capacity)
+    result = Call(name, move_rows, x, recvcounts).run()
     return fill_up(result, recvcounts, padding)

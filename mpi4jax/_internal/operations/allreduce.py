@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 import jax.numpy as jnp
 
@@ -10,46 +11,41 @@ from ..arguments.dtypes import OPERATORS, SUM
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllReduce(Reduction, SharedOperation):
     name = "allreduce"
     in_place = True
 
-    def own_cotangent(self, cotangent: Any, **_: Any) -> Any:
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
         return cotangent
 
-    def definition(
-        self, op_number: int, result: Any, x: Any, *, communicator: Communicator
-    ) -> Any:
-        if OPERATORS[op_number] == "PROD":
-            gathered = get_operation("allgather").apply(
-                x, shared=True, communicator=communicator
-            )
-            return reducer(op_number)(gathered, axis=0)
+    def definition(self, result: Array, *operands: Array) -> Array:
+        (x,) = operands
+        if OPERATORS[self.op_number] == "PROD":
+            from .allgather import AllGather
+
+            gathered = AllGather(self.communicator).apply(x)
+            return reducer(self.op_number)(gathered, axis=0)
         # The extremum is the mean of the elements that attain it. This takes no more memory
         # than x does.
+        total = AllReduce(self.communicator, SUM)
         attains = x == result
-        count = self.apply(
-            attains.astype(jnp.int32), op_number=SUM, communicator=communicator
-        )
-        part = jnp.where(attains, x, 0) / count.astype(x.dtype)
-        return self.apply(part, op_number=SUM, communicator=communicator)
-
-
-operation = AllReduce()
+        count = total.apply(attains.astype(jnp.int32))
+        return total.apply(jnp.where(attains, x, 0) / count.astype(x.dtype))
 
 
 def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of allreduce."""
     communicator = handles.communicator(function, comm)
-    op_number = handles.operator_number(function, op)
-    return Call(function, operation, communicator, x, op_number=op_number)
+    operation = AllReduce(communicator, handles.operator_number(function, op))
+    return Call(function, operation, x)
 
 
 @overload

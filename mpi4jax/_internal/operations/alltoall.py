@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._arguments import check_first_axis
 from ._calls import Call
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllToAll(Operation):
     name = "alltoall"
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(self, cotangent: Any, x: Any, **params: Any) -> Any:
-        return self.apply(cotangent, **params)
-
-
-operation = AllToAll()
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        return self.apply(cotangent)
 
 
 def call(function: str, x: object, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of alltoall."""
     communicator = handles.communicator(function, comm)
     check_first_axis(function, x, communicator)
-    return Call(function, operation, communicator, x)
+    return Call(function, AllToAll(communicator), x)
 
 
 @overload

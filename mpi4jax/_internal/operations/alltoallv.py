@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
@@ -10,53 +11,50 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, row_counts
 from ._calls import Call
+from ._operation import Operation, as_primitive
 from ._ragged import CountsOperation, RowsOperation, check_padded, counts_array, fill_up
-from .primitive import Operation
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllToAllV(Operation):
+    sendcounts: tuple[int, ...]
+    recvcounts: tuple[int, ...]
+
     name = "alltoallv"
 
-    def written_aval(
-        self, x: ShapedArray, *, recvcounts: tuple[int, ...], **_: Any
-    ) -> ShapedArray:
-        return like(x, (sum(recvcounts), *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (sum(self.recvcounts), *x.shape[1:]))
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        sendcounts: tuple[int, ...],
-        recvcounts: tuple[int, ...],
-        **params: Any,
-    ) -> Any:
-        return self.apply(cotangent, sendcounts=recvcounts, recvcounts=sendcounts, **params)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        back = AllToAllV(self.communicator, self.recvcounts, self.sendcounts)
+        return back.apply(cotangent)
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllToAllVCounts(CountsOperation):
     name = "alltoallv_counts"
     operands = ("sendcounts",)
 
 
+@as_primitive
+@dataclass(frozen=True)
 class AllToAllVRows(RowsOperation):
     name = "alltoallv_rows"
     operands = ("x", "sendcounts", "recvcounts")
     count_operands = 2
 
     def transpose(
-        self, cotangent: Any, x: Any, sendcounts: Any, recvcounts: Any, **params: Any
-    ) -> Any:
-        params["capacity"] = x.shape[0]
-        return self.apply(cotangent, recvcounts, sendcounts, **params), None, None
-
-
-operation = AllToAllV()
-counts_operation = AllToAllVCounts()
-rows_operation = AllToAllVRows()
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> tuple[Array, None, None]:
+        x, sendcounts, recvcounts = operands
+        back = AllToAllVRows(self.communicator, capacity=x.shape[0])
+        return back.apply(cotangent, recvcounts, sendcounts), None, None
 
 
 def call(
@@ -80,8 +78,7 @@ def call(
             "expected the same number"
         )
     check_rows(function, "x", x, sum(sendcounts))
-    counts = {"sendcounts": sendcounts, "recvcounts": recvcounts}
-    return Call(function, operation, communicator, x, **counts)
+    return Call(function, AllToAllV(communicator, sendcounts, recvcounts), x)
 
 
 @overload
@@ -155,10 +152,8 @@ def alltoallv(
             "a capacity, it finds out how many rows come, and returns that"
         )
     counts = counts_array(name, "sendcounts", sendcounts, (communicator.size,))
-    received = Call(
-        name, counts_operation, communicator, counts, rows=rows, capacity=capacity
-    ).run()
-    result = Call(
-        name, rows_operation, communicator, x, counts, received, capacity=capacity
-    ).run()
+    exchange_counts = AllToAllVCounts(communicator, rows=rows, capacity=capacity)
+    received = Call(name, exchange_counts, counts).run()
+    move_rows = AllToAllVRows(communicator, capacity=capacity)
+    result = Call(name, move_rows, x, counts, received).run()
     return fill_up(result, received, padding)

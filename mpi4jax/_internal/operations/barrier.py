@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from ..arguments.types import Comm
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..xla.jax_compat import ShapedArray
 from ._calls import Call
-from .primitive import Operation
-
-#: A barrier has the parameter `structure`, a hash of the tree that is passed next, or this.
-#: With MPI4JAX_CHECK, processes compare it.
-NO_STRUCTURE = 0
+from ._operation import Operation, as_primitive
 
 
+@as_primitive
+@dataclass(frozen=True)
 class Barrier(Operation):
+    #: A hash of the tree that is passed next, which processes compare with MPI4JAX_CHECK.
+    structure: int = 0
+
     name = "barrier"
     operands = ()
     has_result = False
 
-    def written_aval(self, *_: Any, **__: Any) -> None:
+    def written_aval(self, *avals: ShapedArray) -> None:
         return None
-
-
-operation = Barrier()
 
 
 def call(function: str, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of barrier."""
     communicator = handles.communicator(function, comm)
-    return Call(function, operation, communicator, structure=NO_STRUCTURE)
+    return Call(function, Barrier(communicator))
 
 
 def barrier(*, comm: Comm = None, token: NotSet = NOTSET) -> None:

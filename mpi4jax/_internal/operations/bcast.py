@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 import jax.numpy as jnp
 
@@ -10,55 +11,47 @@ from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
+from ._rooted import RootedOperation
 from ._shared import SharedOperation
+from ._transposes import TransposedOperand
 
 
-class Bcast(SharedOperation):
+@as_primitive
+@dataclass(frozen=True)
+class Bcast(RootedOperation, SharedOperation):
     name = "bcast"
     in_place = True
-    unlowered_params = ("shared",)
 
-    def written_aval(
-        self, x: ShapedArray, *, root: int, communicator: Communicator, **_: Any
-    ) -> ShapedArray | None:
-        return like(x) if communicator.rank != root else None
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        return None if self.is_root else like(x)
 
-    def aval_in_flight(self, x: ShapedArray, **_: Any) -> ShapedArray:
+    def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray:
+        (x,) = avals
         return like(x)  # on root, too, from which MPI still reads it
 
-    def forwarded_operand(
-        self, *, root: int, communicator: Communicator, **_: Any
-    ) -> int | None:
-        return 0 if communicator.rank == root else None
+    def forwarded_operand(self) -> int | None:
+        return 0 if self.is_root else None
 
-    def own_cotangent(
-        self, cotangent: Any, *, root: int, communicator: Communicator, **_: Any
-    ) -> Any:
-        return cotangent if communicator.rank == root else jnp.zeros_like(cotangent)
+    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+        return cotangent if self.is_root else jnp.zeros_like(cotangent)
 
-    def transpose_unshared(
-        self, cotangent: Any, x: Any, *, root: int, shared: bool, communicator: Communicator
-    ) -> Any:
-        total = get_operation("reduce").apply(
-            cotangent, op_number=SUM, root=root, communicator=communicator
-        )
-        return total if communicator.rank == root else zeros_after(total)
+    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .reduce import Reduce
 
-
-operation = Bcast()
+        total = Reduce(self.communicator, SUM, self.root).apply(cotangent)
+        return total if self.is_root else zeros_after(total)
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of bcast."""
     communicator = handles.communicator(function, comm)
     root = root_rank(function, root, communicator)
-    return Call(function, operation, communicator, x, root=root, shared=True)
+    return Call(function, Bcast(communicator, root), x)
 
 
 @overload

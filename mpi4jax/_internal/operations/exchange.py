@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 
-from ..arguments.dtypes import check_dtype
-from ..arguments.types import Comm, RankTree, T
+from ..arguments.dtypes import avals_of
+from ..arguments.types import Array, Comm, RankTree, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import ShapedArray
+from ..xla.jax_compat import LoweringContext, ShapedArray, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
+from ._eager import evaluate
 from ._lowering import call_in_program
 from ._messages import (
     RECEIVING,
@@ -28,10 +29,18 @@ from ._messages import (
     pack_messages,
     unpack_messages,
 )
-from ._transposes import inexact_tangents, is_inexact, tangents_of
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import (
+    Tangent,
+    TransposedOperand,
+    inexact_tangents,
+    is_inexact,
+    tangents_of,
+)
 
 
+@as_primitive
+@dataclass(frozen=True)
 class Exchange(Operation):
     """The operands are the leaves that are sent, and then the leaves of `recvbuf`.
 
@@ -39,98 +48,88 @@ class Exchange(Operation):
     for each message.
     """
 
+    sent: Messages
+    received: Messages
+
     name = "exchange"
     operands = ("sendbuf", "recvbuf")
     is_collective = False
     takes_leaves = True
 
-    def messages(
-        self, *, sent: Messages, received: Messages, **_: Any
-    ) -> tuple[Messages, Messages]:
-        return sent, received
+    def messages(self) -> tuple[Messages, Messages]:
+        return self.sent, self.received
 
-    def apply(self, *operands: Any, **params: Any) -> list[Any]:
-        results: list[Any] = self.primitive.bind(*operands, **params)
-        return results
+    def apply_to_leaves(self, *operands: Any) -> list[Array]:
+        sendbuf, recvbuf = operands
+        return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf))
 
-    def apply_to_leaves(self, *operands: Sequence[Any], **params: Any) -> list[Any]:
-        sendbuf, recvbuf = (map(jnp.asarray, leaves) for leaves in operands)
-        return self.apply(*sendbuf, *recvbuf, **params)
-
-    def evaluate(self, *operands: Any, **params: Any) -> list[Any]:
-        count = sum(params["sent"].leaf_counts)
+    def evaluate(self, *operands: Array) -> list[Array]:
+        count = self.sent.count_leaves()
         leaves = list(operands[:count]), list(operands[count:])
-        return self.eager.evaluate(params["communicator"], leaves, params) or []
+        return evaluate(self, leaves) or []
 
-    def check_avals(self, function: str, *avals: Any, **_: Any) -> None:
+    def check_avals(self, function: str, *avals: ShapedArray) -> None:
         for aval in avals:
-            check_dtype(function, "sendbuf or recvbuf", aval.dtype)
+            self.check_dtype(function, "sendbuf or recvbuf", aval.dtype)
 
-    def result_avals(self, *avals: Any, sent: Messages, **_: Any) -> list[ShapedArray]:
-        return list(map(like, avals[sum(sent.leaf_counts) :]))
+    def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
+        return list(map(like, avals[self.sent.count_leaves() :]))
 
-    def lower(
-        self,
-        ctx: Any,
-        *operands: Any,
-        sent: Messages,
-        received: Messages,
-        communicator: Communicator,
-    ) -> Sequence[Any]:
-        count = sum(sent.leaf_counts)
-        arrays, avals = pack_messages(ctx, sent, operands[:count])
+    def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
+        count = self.sent.count_leaves()
+        arrays, avals = pack_messages(ctx, self.sent, operands[:count])
         envelopes = Envelopes(
-            sent.envelopes(ctx.avals_in[:count]), received.envelopes(ctx.avals_out)
+            self.sent.envelopes(avals_of(ctx.avals_in[:count])),
+            self.received.envelopes(avals_of(ctx.avals_out)),
         )
         results = call_in_program(
             ctx,
             self.name,
             arrays,
-            message_attributes(communicator, sent, received),
+            message_attributes(self.communicator, self.sent, self.received),
             envelopes,
             envelopes,
             avals_in=avals,
-            avals_out=message_avals(received, ctx.avals_out),
+            avals_out=message_avals(self.received, ctx.avals_out),
         )
-        return unpack_messages(ctx, received, results, operands[count:])
+        return unpack_messages(ctx, self.received, results, operands[count:])
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        results = self.apply(*primals, **params)
+    def jvp(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        results = self.bind(*primals)
         # Integers have no tangents to be sent, on either side.
         has_tangent = list(map(is_inexact, primals))
-        count = sum(params["sent"].leaf_counts)
-        params["sent"] = params["sent"].select(has_tangent[:count])
-        params["received"] = params["received"].select(has_tangent[count:])
-        inexact = self.apply(*inexact_tangents(primals, tangents), **params)
-        return results, tangents_of(results, inexact)
+        count = self.sent.count_leaves()
+        of_tangents = Exchange(
+            self.communicator,
+            self.sent.select(has_tangent[:count]),
+            self.received.select(has_tangent[count:]),
+        )
+        pushed = of_tangents.bind(*inexact_tangents(primals, tangents))
+        return results, tangents_of(results, pushed)
 
-    def check_transpose(self, *, received: Messages, **_: Any) -> None:
-        if ANY_SOURCE in received.ranks or ANY_TAG in received.tags:
+    def check_transpose(self) -> None:
+        if ANY_SOURCE in self.received.ranks or ANY_TAG in self.received.tags:
             refuse_unknown_source(
                 "exchange with MPI.ANY_SOURCE or MPI.ANY_TAG", "where the message came from"
             )
 
-    def transpose(
-        self, *args: Any, sent: Messages, received: Messages, communicator: Communicator
-    ) -> Any:
-        count = sum(received.leaf_counts)
+    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
+        count = self.received.count_leaves()
         cotangents, sendbuf = args[:count], args[count : -count or None]
         # Each cotangent goes back the way of its message, with the message's tag.
         zeros = [jnp.zeros(x.shape, x.dtype) for x in sendbuf]
-        back = self.apply(
-            *cotangents, *zeros, sent=received, received=sent, communicator=communicator
-        )
+        back = Exchange(self.communicator, sent=self.received, received=self.sent)
+        send_cotangents = back.bind(*cotangents, *zeros)
         # A result does not depend on `recvbuf`, except if that is the result.
         recv_cotangents = [
             cotangent if is_forwarded else jnp.zeros_like(cotangent)
             for cotangent, is_forwarded in zip(
-                cotangents, received.are_forwarded(), strict=True
+                cotangents, self.received.are_forwarded(), strict=True
             )
         ]
-        return *back, *recv_cotangents
-
-
-operation = Exchange()
+        return *send_cotangents, *recv_cotangents
 
 
 def call(
@@ -146,16 +145,13 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of exchange."""
     communicator = handles.communicator(function, comm)
-    sent, received = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
-    return Call(
-        function,
-        operation,
+    send_tree, recv_tree = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
+    operation = Exchange(
         communicator,
-        sent,
-        received,
-        sent=messages_of(function, SENDING, sent, dest, sendtag, communicator),
-        received=messages_of(function, RECEIVING, received, source, recvtag, communicator),
+        messages_of(function, SENDING, send_tree, dest, sendtag, communicator),
+        messages_of(function, RECEIVING, recv_tree, source, recvtag, communicator),
     )
+    return Call(function, operation, send_tree, recv_tree)
 
 
 def exchange(

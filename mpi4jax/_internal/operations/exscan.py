@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import jax
@@ -14,71 +15,52 @@ from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all, reducer
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class ExScan(Reduction):
-    """The second operand is the result of the first process, which MPI leaves undefined.
+    """The second operand is the result of the first process, which MPI leaves undefined."""
 
-    With `reverse`, ranks count from the last one down.
-    """
+    #: Whether ranks count from the last one down.
+    reverse: bool = False
 
     name = "exscan"
     operands = ("x", "initial")
     in_place = True
 
-    def read_operands(self, **_: Any) -> int:
+    @property
+    def is_first(self) -> bool:
+        first = self.communicator.size - 1 if self.reverse else 0
+        return self.communicator.rank == first
+
+    def read_operands(self) -> int:
         return 1
 
-    def forwarded_operand(
-        self, *, reverse: bool, communicator: Communicator, **_: Any
-    ) -> int | None:
-        return 1 if _is_first(reverse, communicator) else None
+    def forwarded_operand(self) -> int | None:
+        return 1 if self.is_first else None
 
     def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        initial: Any,
-        *,
-        reverse: bool,
-        communicator: Communicator,
-        **params: Any,
-    ) -> Any:
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> tuple[Array, Array]:
         zeros = jnp.zeros_like(cotangent)
-        result = self.apply(
-            cotangent, zeros, reverse=not reverse, communicator=communicator, **params
-        )
-        return result, cotangent if _is_first(reverse, communicator) else zeros
+        result = replace(self, reverse=not self.reverse).apply(cotangent, zeros)
+        return result, cotangent if self.is_first else zeros
 
-    def definition(
-        self,
-        op_number: int,
-        result: Any,
-        x: Any,
-        initial: Any,
-        *,
-        reverse: bool,
-        communicator: Communicator,
-    ) -> Any:
-        gathered = get_operation("allgather").apply(
-            x, shared=False, communicator=communicator
-        )
-        if _is_first(reverse, communicator):
+    def definition(self, result: Array, *operands: Array) -> Array:
+        from .allgather import AllGather
+
+        x, initial = operands
+        gathered = AllGather(self.communicator, shared=False).apply(x)
+        if self.is_first:
             return depend_on_all(initial, gathered)
-        rank = communicator.rank
-        lower = gathered[rank + 1 :] if reverse else gathered[:rank]
-        return depend_on_all(reducer(op_number)(lower, axis=0), gathered)
-
-
-def _is_first(reverse: bool, communicator: Communicator) -> bool:
-    return communicator.rank == (communicator.size - 1 if reverse else 0)
-
-
-operation = ExScan()
+        rank = self.communicator.rank
+        lower = gathered[rank + 1 :] if self.reverse else gathered[:rank]
+        return depend_on_all(reducer(self.op_number)(lower, axis=0), gathered)
 
 
 # Compiled, as eager calls would spend most of their time on it.
@@ -97,9 +79,7 @@ def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
     if communicator.rank == 0:
         tree = Tree("x", x).checked(function) if is_tree(x) else array(function, "x", x)
         initial = _neutral(tree, op_number)
-    return Call(
-        function, operation, communicator, x, initial, op_number=op_number, reverse=False
-    )
+    return Call(function, ExScan(communicator, op_number), x, initial)
 
 
 @overload

@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
-from ._declaration import get_operation
-from .primitive import Operation
+from ._operation import as_primitive
+from ._rooted import RootedOperation
+from ._transposes import TransposedOperand
 
 
-class Gather(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class Gather(RootedOperation):
     name = "gather"
 
-    def written_aval(
-        self, x: ShapedArray, *, root: int, communicator: Communicator
-    ) -> ShapedArray | None:
-        if communicator.rank != root:
-            return None
-        return like(x, (communicator.size, *x.shape))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        return like(x, (self.communicator.size, *x.shape)) if self.is_root else None
 
-    def forwarded_operand(self, *, root: int, communicator: Communicator) -> int | None:
-        return None if communicator.rank == root else 0
+    def forwarded_operand(self) -> int | None:
+        return None if self.is_root else 0
 
-    def batch_axes(self, *, root: int, communicator: Communicator) -> tuple[int, int]:
-        return 0, int(communicator.rank == root)
+    def batch_axes(self) -> tuple[int, int]:
+        return 0, int(self.is_root)
 
-    def transpose(
-        self, cotangent: Any, x: Any, *, root: int, communicator: Communicator
-    ) -> Any:
-        part = get_operation("scatter").apply(
-            cotangent, root=root, communicator=communicator
-        )
-        return part if communicator.rank == root else part + cotangent
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .scatter import Scatter
 
-
-operation = Gather()
+        part = Scatter(self.communicator, self.root).apply(cotangent)
+        return part if self.is_root else part + cotangent
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of gather."""
     communicator = handles.communicator(function, comm)
     root = root_rank(function, root, communicator)
-    return Call(function, operation, communicator, x, root=root)
+    return Call(function, Gather(communicator, root), x)
 
 
 @overload

@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
 from ._calls import Call
-from ._declaration import get_operation
-from .primitive import Operation
+from ._operation import as_primitive
+from ._rooted import RootedOperation
+from ._transposes import TransposedOperand
 
 
-class GatherV(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class GatherV(RootedOperation):
+    counts: tuple[int, ...]
+
     name = "gatherv"
 
-    def written_aval(
-        self,
-        x: ShapedArray,
-        *,
-        counts: tuple[int, ...],
-        root: int,
-        communicator: Communicator,
-    ) -> ShapedArray | None:
-        if communicator.rank != root:
-            return None
-        return like(x, (sum(counts), *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        return like(x, (sum(self.counts), *x.shape[1:])) if self.is_root else None
 
-    def forwarded_operand(
-        self, *, root: int, communicator: Communicator, **_: Any
-    ) -> int | None:
-        return None if communicator.rank == root else 0
+    def forwarded_operand(self) -> int | None:
+        return None if self.is_root else 0
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        root: int,
-        communicator: Communicator,
-        **counts: Any,
-    ) -> Any:
-        part = get_operation("scatterv").apply(
-            cotangent, **counts, root=root, communicator=communicator
-        )
-        return part if communicator.rank == root else part + cotangent
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .scatterv import ScatterV
 
-
-operation = GatherV()
+        part = ScatterV(self.communicator, self.root, self.counts).apply(cotangent)
+        return part if self.is_root else part + cotangent
 
 
 def call(
@@ -69,7 +52,7 @@ def call(
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, counts[communicator.rank])
     root = root_rank(function, root, communicator)
-    return Call(function, operation, communicator, x, counts=counts, root=root)
+    return Call(function, GatherV(communicator, root, counts), x)
 
 
 @overload

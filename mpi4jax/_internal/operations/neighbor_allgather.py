@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, overload
+from typing import overload
 
 import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of, like, padding
 from ._calls import Call
-from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class NeighborAllGather(Operation):
     name = "neighbor_allgather"
 
-    def written_aval(self, x: ShapedArray, *, communicator: Communicator) -> ShapedArray:
-        sources, _ = neighbors_in(communicator)
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        sources, _ = neighbors_in(self.communicator)
         return like(x, (len(sources), *x.shape))
 
-    def unwritten_rows(self, *, communicator: Communicator) -> Sequence[tuple[int, int]]:
-        sources, _ = neighbors_in(communicator)
+    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(self.communicator)
         return proc_null_blocks(sources)
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 0, 1
 
-    def envelopes(self, x: ShapedArray, *, communicator: Communicator) -> Envelopes:
-        return envelopes(communicator, repeat(bytes_of(x)), repeat(bytes_of(x)))
+    def envelopes(self, *avals: ShapedArray) -> Envelopes:
+        size = bytes_of(*avals)
+        return envelopes(self.communicator, repeat(size), repeat(size))
 
-    def transpose(self, cotangent: Any, x: Any, *, communicator: Communicator) -> Any:
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .neighbor_alltoall import NeighborAllToAll
+
         # Each neighbor has a cotangent of its own for the array that it was sent.
-        cotangents = get_operation("neighbor_alltoall").apply(
-            cotangent, backwards=1, communicator=communicator
-        )
+        cotangents = NeighborAllToAll(self.communicator, backwards=True).apply(cotangent)
         return jnp.sum(cotangents, axis=0, dtype=cotangent.dtype)
-
-
-operation = NeighborAllGather()
 
 
 def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of neighbor_allgather."""
     communicator, neighbors = neighborhood(function, comm)
     blocks = padding(function, "fill_value", fill_value, x)
-    prepared = Call(function, operation, communicator, x)
+    prepared = Call(function, NeighborAllGather(communicator), x)
     return prepared.then(fill_blocks, blocks, parts=proc_null_blocks(neighbors.sources))
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, overload
+from typing import overload
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
@@ -25,51 +25,43 @@ from ._arguments import (
     row_counts,
 )
 from ._calls import Call
-from ._declaration import get_operation
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class NeighborAllGatherV(Operation):
+    counts: tuple[int, ...]
+
     name = "neighbor_allgatherv"
 
-    def written_aval(
-        self, x: ShapedArray, *, counts: tuple[int, ...], **_: Any
-    ) -> ShapedArray:
-        return like(x, (sum(counts), *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (sum(self.counts), *x.shape[1:]))
 
-    def unwritten_rows(
-        self, *, counts: tuple[int, ...], communicator: Communicator
-    ) -> Sequence[tuple[int, int]]:
-        sources, _ = neighbors_in(communicator)
-        return proc_null_blocks(sources, counts)
+    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(self.communicator)
+        return proc_null_blocks(sources, self.counts)
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def envelopes(
-        self, x: ShapedArray, *, counts: tuple[int, ...], communicator: Communicator
-    ) -> Envelopes:
-        received = [rows * bytes_of_a_row(x) for rows in counts]
-        return envelopes(communicator, repeat(bytes_of(x)), received)
+    def envelopes(self, *avals: ShapedArray) -> Envelopes:
+        row = bytes_of_a_row(*avals)
+        received = [rows * row for rows in self.counts]
+        return envelopes(self.communicator, repeat(bytes_of(*avals)), received)
 
-    def transpose(
-        self, cotangent: Any, x: Any, *, counts: tuple[int, ...], communicator: Communicator
-    ) -> Any:
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .neighbor_alltoallv import NeighborAllToAllV
+
         # Each neighbor has cotangents of its own for the rows that it was sent.
-        _, destinations = neighbors_in(communicator)
-        cotangents = get_operation("neighbor_alltoallv").apply(
-            cotangent,
-            sendcounts=counts,
-            recvcounts=(x.shape[0],) * len(destinations),
-            backwards=1,
-            communicator=communicator,
-        )
-        blocks = cotangents.reshape(len(destinations), *x.shape)
+        (x,) = operands
+        _, destinations = neighbors_in(self.communicator)
+        recvcounts = (x.shape[0],) * len(destinations)
+        back = NeighborAllToAllV(self.communicator, self.counts, recvcounts, backwards=True)
+        blocks = back.apply(cotangent).reshape(len(destinations), *x.shape)
         return jnp.sum(blocks, axis=0, dtype=cotangent.dtype)
-
-
-operation = NeighborAllGatherV()
 
 
 def call(
@@ -94,7 +86,7 @@ def call(
                 "with rows"
             )
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
-    prepared = Call(function, operation, communicator, x, counts=counts)
+    prepared = Call(function, NeighborAllGatherV(communicator, counts), x)
     return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, counts))
 
 

@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, bytes_of_a_row, like, padding
 from ._calls import Call
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class NeighborAllToAll(Operation):
-    """With `backwards`, blocks go from destinations to sources, as their cotangents do."""
+    #: Whether blocks go from destinations to sources, as their cotangents do.
+    backwards: bool = False
 
     name = "neighbor_alltoall"
 
-    def written_aval(self, x: ShapedArray, **params: Any) -> ShapedArray:
-        sources, _ = neighbors_in(**params)
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        sources, _ = neighbors_in(self.communicator, self.backwards)
         return like(x, (len(sources), *x.shape[1:]))
 
-    def unwritten_rows(self, **params: Any) -> Sequence[tuple[int, int]]:
-        sources, _ = neighbors_in(**params)
+    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(self.communicator, self.backwards)
         return proc_null_blocks(sources)
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def envelopes(self, x: ShapedArray, **params: Any) -> Envelopes:
-        block = bytes_of_a_row(x)
-        return envelopes(sent=repeat(block), received=repeat(block), **params)
+    def envelopes(self, *avals: ShapedArray) -> Envelopes:
+        block = bytes_of_a_row(*avals)
+        return envelopes(self.communicator, repeat(block), repeat(block), self.backwards)
 
-    def transpose(
-        self, cotangent: Any, x: Any, *, backwards: int, communicator: Communicator
-    ) -> Any:
-        return self.apply(cotangent, backwards=1 - backwards, communicator=communicator)
-
-
-operation = NeighborAllToAll()
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        return replace(self, backwards=not self.backwards).apply(cotangent)
 
 
 def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
@@ -60,7 +59,7 @@ def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = No
                 f"expected ({count}, ...), as this process sends to {count} neighbors"
             )
     slices = padding(function, "fill_value", fill_value, x, first_axis=1)
-    prepared = Call(function, operation, communicator, x, backwards=0)
+    prepared = Call(function, NeighborAllToAll(communicator), x)
     return prepared.then(fill_blocks, slices, parts=proc_null_blocks(neighbors.sources))
 
 

@@ -3,71 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.handles import Communicator
 from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, check_rows, like, padding, row_counts
 from ._calls import Call
 from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class NeighborAllToAllV(Operation):
-    """With `backwards`, rows go from destinations to sources, as their cotangents do."""
+    sendcounts: tuple[int, ...]
+    recvcounts: tuple[int, ...]
+    #: Whether rows go from destinations to sources, as their cotangents do.
+    backwards: bool = False
 
     name = "neighbor_alltoallv"
 
-    def written_aval(
-        self, x: ShapedArray, *, recvcounts: tuple[int, ...], **_: Any
-    ) -> ShapedArray:
-        return like(x, (sum(recvcounts), *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (sum(self.recvcounts), *x.shape[1:]))
 
-    def unwritten_rows(
-        self, *, sendcounts: tuple[int, ...], recvcounts: tuple[int, ...], **params: Any
-    ) -> Sequence[tuple[int, int]]:
-        sources, _ = neighbors_in(**params)
-        return proc_null_blocks(sources, recvcounts)
+    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+        sources, _ = neighbors_in(self.communicator, self.backwards)
+        return proc_null_blocks(sources, self.recvcounts)
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def envelopes(
-        self,
-        x: ShapedArray,
-        *,
-        sendcounts: tuple[int, ...],
-        recvcounts: tuple[int, ...],
-        **params: Any,
-    ) -> Envelopes:
-        row = bytes_of_a_row(x)
-        sent, received = ([rows * row for rows in n] for n in (sendcounts, recvcounts))
-        return envelopes(sent=sent, received=received, **params)
-
-    def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        sendcounts: tuple[int, ...],
-        recvcounts: tuple[int, ...],
-        backwards: int,
-        communicator: Communicator,
-    ) -> Any:
-        return self.apply(
-            cotangent,
-            sendcounts=recvcounts,
-            recvcounts=sendcounts,
-            backwards=1 - backwards,
-            communicator=communicator,
+    def envelopes(self, *avals: ShapedArray) -> Envelopes:
+        row = bytes_of_a_row(*avals)
+        sent, received = (
+            [rows * row for rows in counts] for counts in (self.sendcounts, self.recvcounts)
         )
+        return envelopes(self.communicator, sent, received, self.backwards)
 
-
-operation = NeighborAllToAllV()
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        back = NeighborAllToAllV(
+            self.communicator, self.recvcounts, self.sendcounts, not self.backwards
+        )
+        return back.apply(cotangent)
 
 
 def call(
@@ -96,8 +78,8 @@ def call(
             )
     check_rows(function, "x", x, sum(sendcounts))
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
-    counts = {"sendcounts": sendcounts, "recvcounts": recvcounts}
-    prepared = Call(function, operation, communicator, x, **counts, backwards=0)
+    operation = NeighborAllToAllV(communicator, sendcounts, recvcounts)
+    prepared = Call(function, operation, x)
     return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, recvcounts))
 
 

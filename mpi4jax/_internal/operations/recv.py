@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn, overload
 
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
+from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Status, T
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._arguments import (
@@ -19,62 +21,64 @@ from ._arguments import (
     refuse_unknown_source,
     source_rank,
 )
-from ._calls import Call, refuse_status_of_trees
-from ._linear import LinearOperation, get_linear
+from ._calls import Call, ReceivingOperation, refuse_status_of_trees, run_with_status
+from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
-from .primitive import Operation
+from ._operation import as_primitive
+from ._transposes import Tangent, TransposedOperand
 
 
-class Recv(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class Recv(ReceivingOperation):
+    source: int
+    tag: int
+
     name = "recv"
     is_collective = False
 
-    def messages(self, *, source: int, tag: int, **_: Any) -> tuple[Messages, Messages]:
-        return NO_MESSAGES, Messages.single(source, tag)
+    def messages(self) -> tuple[Messages, Messages]:
+        return NO_MESSAGES, Messages.single(self.source, self.tag)
 
-    def read_operands(self, **_: Any) -> int:
+    def read_operands(self) -> int:
         return 0
 
-    def forwarded_operand(self, *, source: int, **_: Any) -> int | None:
+    def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
-        return 0 if source == PROC_NULL else None
+        return 0 if self.source == PROC_NULL else None
 
-    def jvp(self, *_: Any, **__: Any) -> Any:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> NoReturn:
         refuse_derivative("recv")
 
 
+@as_primitive
+@dataclass(frozen=True)
 class LinearRecv(LinearOperation):
+    plain: Recv
+
     name = "recv"
 
-    def check_transpose(self, *, source: int, **_: Any) -> None:
-        if source == ANY_SOURCE:
+    def tangents_operation(self) -> LinearRecv:
+        return LinearRecv(self.communicator, self.plain.without_status(), is_tangent=True)
+
+    def check_transpose(self) -> None:
+        if self.plain.source == ANY_SOURCE:
             refuse_unknown_source("recv with source=MPI.ANY_SOURCE")
 
     def transpose(
-        self,
-        cotangent: Any,
-        token_cotangent: Any,
-        x: Any,
-        token: Any,
-        origin: Any,
-        *,
-        source: int,
-        tag: int,
-        status_number: int,
-        is_tangent: bool,
-        **params: Any,
-    ) -> Any:
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> tuple[Array, Array, None]:
+        from .send import LinearSend, Send
+
+        token_cotangent, x, _, origin = operands
+        source, tag = self.plain.source, self.plain.tag
         # The tag with which the message came is not known: that of `send` by default.
-        params.update(dest=source, tag=0 if tag == ANY_TAG else tag)
-        send = get_linear("send")
-        (token,) = send.apply_back(cotangent, token_cotangent, origin, **params)
+        plain = Send(self.communicator, source, 0 if tag == ANY_TAG else tag)
+        back = LinearSend(self.communicator, plain)
+        (token,) = back.bind_back(cotangent, token_cotangent, origin)
         # The result does not depend on `x`, except if that is the result.
-        back = cotangent if source == PROC_NULL else jnp.zeros(x.shape, x.dtype)
-        return back, token, None
-
-
-operation = Recv()
-linear_operation = LinearRecv(operation)
+        x_cotangent = cotangent if source == PROC_NULL else jnp.zeros(x.shape, x.dtype)
+        return x_cotangent, token, None
 
 
 def call(
@@ -87,15 +91,9 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of recv."""
     communicator = handles.communicator(function, comm)
-    return Call(
-        function,
-        operation,
-        communicator,
-        x,
-        source=source_rank(function, "source", source, communicator),
-        tag=recv_tag(function, "tag", tag, communicator),
-        status_number=handles.NO_STATUS,
-    )
+    source = source_rank(function, "source", source, communicator)
+    tag = recv_tag(function, "tag", tag, communicator)
+    return Call(function, Recv(communicator, source, tag), x)
 
 
 @overload
@@ -145,16 +143,23 @@ def recv(
 
     """
     raise_if_token_is_set(token, "recv")
-    return call("recv", x, source, tag=tag, comm=comm).run_with_status(status)
+    return run_with_status(call("recv", x, source, tag=tag, comm=comm), status)
 
 
 def with_linear_token(
-    token: LinearToken, x: Any, source: Any, *, tag: Any, comm: Any, status: Any
-) -> tuple[Any, LinearToken]:
-    prepared = call("recv", x, source, tag=tag, comm=comm)
+    token: LinearToken,
+    x: PyTree,
+    source: Integer,
+    *,
+    tag: Integer,
+    comm: Comm,
+    status: Status,
+) -> tuple[PyTree, LinearToken]:
+    plain = call("recv", x, source, tag=tag, comm=comm).operation
+    assert isinstance(plain, Recv)
     if status is not None:
         refuse_status_of_trees("recv", x)
-        prepared.params["status_number"] = handles.status_number("recv", status)
-    result = linear_operation.call(token, x, **prepared.params)
+        plain = replace(plain, status_number=handles.status_number("recv", status))
+    result = LinearRecv(plain.communicator, plain).call(token, x)
     # The status is filled when the call has run.
     return result if status is None else jax.block_until_ready(result)

@@ -2,57 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all, reducer
+from ._rooted import RootedOperation
+from ._transposes import TransposedOperand
 
 
-class Reduce(Reduction):
+@as_primitive
+@dataclass(frozen=True)
+class Reduce(RootedOperation, Reduction):
     name = "reduce"
     in_place = True
 
-    def written_aval(
-        self, x: ShapedArray, *, root: int, communicator: Communicator, **_: Any
-    ) -> ShapedArray | None:
-        return like(x) if communicator.rank == root else None
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        return like(x) if self.is_root else None
 
-    def forwarded_operand(
-        self, *, root: int, communicator: Communicator, **_: Any
-    ) -> int | None:
-        return None if communicator.rank == root else 0
+    def forwarded_operand(self) -> int | None:
+        return None if self.is_root else 0
 
-    def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        op_number: int,
-        root: int,
-        communicator: Communicator,
-    ) -> Any:
-        total = get_operation("bcast").apply(
-            cotangent, root=root, shared=False, communicator=communicator
-        )
-        return total if communicator.rank == root else total + cotangent
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .bcast import Bcast
 
-    def definition(
-        self, op_number: int, result: Any, x: Any, *, root: int, communicator: Communicator
-    ) -> Any:
-        gathered = get_operation("gather").apply(x, root=root, communicator=communicator)
-        is_root = communicator.rank == root
-        value = reducer(op_number)(gathered, axis=0) if is_root else gathered
+        total = Bcast(self.communicator, self.root, shared=False).apply(cotangent)
+        return total if self.is_root else total + cotangent
+
+    def definition(self, result: Array, *operands: Array) -> Array:
+        from .gather import Gather
+
+        gathered = Gather(self.communicator, self.root).apply(*operands)
+        value = reducer(self.op_number)(gathered, axis=0) if self.is_root else gathered
         return depend_on_all(value, gathered)
-
-
-operation = Reduce()
 
 
 def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) -> Call:
@@ -60,7 +48,7 @@ def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) 
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)
     root = root_rank(function, root, communicator)
-    return Call(function, operation, communicator, x, op_number=op_number, root=root)
+    return Call(function, Reduce(communicator, op_number, root), x)
 
 
 @overload

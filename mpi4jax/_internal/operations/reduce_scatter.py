@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, reducer
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class ReduceScatter(Reduction):
     name = "reduce_scatter"
 
-    def written_aval(self, x: ShapedArray, **_: Any) -> ShapedArray:
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, x.shape[1:])
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 0
 
-    def transpose(
-        self, cotangent: Any, x: Any, *, op_number: int, communicator: Communicator
-    ) -> Any:
-        return get_operation("allgather").apply(
-            cotangent, shared=False, communicator=communicator
-        )
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .allgather import AllGather
 
-    def definition(
-        self, op_number: int, result: Any, x: Any, *, communicator: Communicator
-    ) -> Any:
-        slices = get_operation("alltoall").apply(x, communicator=communicator)
-        return reducer(op_number)(slices, axis=0)
+        return AllGather(self.communicator, shared=False).apply(cotangent)
 
+    def definition(self, result: Array, *operands: Array) -> Array:
+        from .alltoall import AllToAll
 
-operation = ReduceScatter()
+        slices = AllToAll(self.communicator).apply(*operands)
+        return reducer(self.op_number)(slices, axis=0)
 
 
 def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
@@ -46,7 +44,7 @@ def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
     communicator = handles.communicator(function, comm)
     check_first_axis(function, x, communicator)
     op_number = handles.operator_number(function, op)
-    return Call(function, operation, communicator, x, op_number=op_number)
+    return Call(function, ReduceScatter(communicator, op_number), x)
 
 
 @overload

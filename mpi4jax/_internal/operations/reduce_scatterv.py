@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, row_counts
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, reducer
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class ReduceScatterV(Reduction):
+    counts: tuple[int, ...]
+
     name = "reduce_scatterv"
 
-    def written_aval(
-        self,
-        x: ShapedArray,
-        *,
-        counts: tuple[int, ...],
-        communicator: Communicator,
-        **_: Any,
-    ) -> ShapedArray:
-        return like(x, (counts[communicator.rank], *x.shape[1:]))
+    @property
+    def own_rows(self) -> int:
+        return self.counts[self.communicator.rank]
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (self.own_rows, *x.shape[1:]))
+
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(self, cotangent: Any, x: Any, *, op_number: int, **params: Any) -> Any:
-        return get_operation("allgatherv").apply(cotangent, **params, shared=False)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .allgatherv import AllGatherV
 
-    def definition(
-        self,
-        op_number: int,
-        result: Any,
-        x: Any,
-        *,
-        counts: tuple[int, ...],
-        communicator: Communicator,
-    ) -> Any:
-        rows = counts[communicator.rank]
-        received = get_operation("alltoallv").apply(
-            x,
-            sendcounts=counts,
-            recvcounts=(rows,) * communicator.size,
-            communicator=communicator,
+        gather = AllGatherV(self.communicator, self.counts, shared=False)
+        return gather.apply(cotangent)
+
+    def definition(self, result: Array, *operands: Array) -> Array:
+        from .alltoallv import AllToAllV
+
+        size, rows = self.communicator.size, self.own_rows
+        received = AllToAllV(self.communicator, self.counts, (rows,) * size).apply(
+            *operands
         )
-        blocks = received.reshape(communicator.size, rows, *received.shape[1:])
-        return reducer(op_number)(blocks, axis=0)
-
-
-operation = ReduceScatterV()
+        blocks = received.reshape(size, rows, *received.shape[1:])
+        return reducer(self.op_number)(blocks, axis=0)
 
 
 def call(function: str, x: object, op: Op, counts: Counts, *, comm: Comm = None) -> Call:
@@ -63,7 +56,7 @@ def call(function: str, x: object, op: Op, counts: Counts, *, comm: Comm = None)
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, sum(counts))
     op_number = handles.operator_number(function, op)
-    return Call(function, operation, communicator, x, op_number=op_number, counts=counts)
+    return Call(function, ReduceScatterV(communicator, op_number, counts), x)
 
 
 @overload

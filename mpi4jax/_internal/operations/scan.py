@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ._calls import Call
-from ._declaration import get_operation
+from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all, reducer
+from ._transposes import TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class Scan(Reduction):
-    """With `reverse`, ranks count from the last one down."""
+    #: Whether ranks count from the last one down.
+    reverse: bool = False
 
     name = "scan"
     in_place = True
 
-    def transpose(self, cotangent: Any, x: Any, *, reverse: bool, **params: Any) -> Any:
-        return self.apply(cotangent, reverse=not reverse, **params)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        return replace(self, reverse=not self.reverse).apply(cotangent)
 
-    def definition(
-        self,
-        op_number: int,
-        result: Any,
-        x: Any,
-        *,
-        reverse: bool,
-        communicator: Communicator,
-    ) -> Any:
-        gathered = get_operation("allgather").apply(
-            x, shared=False, communicator=communicator
-        )
-        rank = communicator.rank
-        arrays = gathered[rank:] if reverse else gathered[: rank + 1]
-        return depend_on_all(reducer(op_number)(arrays, axis=0), gathered)
+    def definition(self, result: Array, *operands: Array) -> Array:
+        from .allgather import AllGather
 
-
-operation = Scan()
+        gathered = AllGather(self.communicator, shared=False).apply(*operands)
+        rank = self.communicator.rank
+        arrays = gathered[rank:] if self.reverse else gathered[: rank + 1]
+        return depend_on_all(reducer(self.op_number)(arrays, axis=0), gathered)
 
 
 def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of scan."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)
-    return Call(function, operation, communicator, x, op_number=op_number, reverse=False)
+    return Call(function, Scan(communicator, op_number), x)
 
 
 @overload

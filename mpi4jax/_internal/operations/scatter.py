@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like, root_rank
 from ._calls import Call
-from ._declaration import get_operation
-from .primitive import Operation
+from ._operation import as_primitive
+from ._rooted import RootedOperation
+from ._transposes import TransposedOperand
 
 
-class Scatter(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class Scatter(RootedOperation):
     name = "scatter"
 
-    def written_aval(
-        self, x: ShapedArray, *, root: int, communicator: Communicator
-    ) -> ShapedArray:
-        return like(x, x.shape[communicator.rank == root :])
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, x.shape[1:] if self.is_root else x.shape)
 
-    def read_operands(self, *, root: int, communicator: Communicator) -> int:
-        return int(communicator.rank == root)
+    def read_operands(self) -> int:
+        return int(self.is_root)
 
-    def batch_axes(self, *, root: int, communicator: Communicator) -> tuple[int, int]:
-        return int(communicator.rank == root), 0
+    def batch_axes(self) -> tuple[int, int]:
+        return int(self.is_root), 0
 
-    def transpose(
-        self, cotangent: Any, x: Any, *, root: int, communicator: Communicator
-    ) -> Any:
-        gathered = get_operation("gather").apply(
-            cotangent, root=root, communicator=communicator
-        )
-        return gathered if communicator.rank == root else zeros_after(gathered)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .gather import Gather
 
-
-operation = Scatter()
+        gathered = Gather(self.communicator, self.root).apply(cotangent)
+        return gathered if self.is_root else zeros_after(gathered)
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
@@ -48,7 +44,7 @@ def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     root = root_rank(function, root, communicator)
     if communicator.rank == root:
         check_first_axis(function, x, communicator)
-    return Call(function, operation, communicator, x, root=root)
+    return Call(function, Scatter(communicator, root), x)
 
 
 @overload

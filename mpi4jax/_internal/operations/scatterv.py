@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, root_rank, row_counts
 from ._calls import Call
-from ._declaration import get_operation
-from .primitive import Operation
+from ._operation import as_primitive
+from ._rooted import RootedOperation
+from ._transposes import TransposedOperand
 
 
-class ScatterV(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class ScatterV(RootedOperation):
+    counts: tuple[int, ...]
+
     name = "scatterv"
 
-    def written_aval(
-        self,
-        x: ShapedArray,
-        *,
-        counts: tuple[int, ...],
-        root: int,
-        communicator: Communicator,
-    ) -> ShapedArray:
-        return like(x, (counts[communicator.rank], *x.shape[1:]))
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        return like(x, (self.counts[self.communicator.rank], *x.shape[1:]))
 
-    def read_operands(self, *, root: int, communicator: Communicator, **_: Any) -> int:
-        return int(communicator.rank == root)
+    def read_operands(self) -> int:
+        return int(self.is_root)
 
-    def batch_axes(self, **_: Any) -> tuple[int, int]:
+    def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        *,
-        root: int,
-        communicator: Communicator,
-        **counts: Any,
-    ) -> Any:
-        gathered = get_operation("gatherv").apply(
-            cotangent, **counts, root=root, communicator=communicator
-        )
-        return gathered if communicator.rank == root else zeros_after(gathered)
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .gatherv import GatherV
 
-
-operation = ScatterV()
+        gathered = GatherV(self.communicator, self.root, self.counts).apply(cotangent)
+        return gathered if self.is_root else zeros_after(gathered)
 
 
 def call(
@@ -67,7 +54,7 @@ def call(
     root = root_rank(function, root, communicator)
     rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
     check_rows(function, "x", x, rows)
-    return Call(function, operation, communicator, x, counts=counts, root=root)
+    return Call(function, ScatterV(communicator, root, counts), x)
 
 
 @overload

@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
 import jax.numpy as jnp
 from mpi4py import MPI
 
-from ..arguments.types import Comm, Integer
+from ..arguments.types import Array, Comm, Integer
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..xla.jax_compat import ShapedArray
 from ._arguments import dest_rank, refuse_derivative, send_tag
 from ._calls import Call
-from ._linear import LinearOperation, get_linear
+from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
-from .primitive import Operation
+from ._operation import Operation, as_primitive
+from ._transposes import Tangent, TransposedOperand
 
 
+@as_primitive
+@dataclass(frozen=True)
 class Send(Operation):
+    dest: int
+    tag: int
+
     name = "send"
     has_result = False
     is_collective = False
 
-    def messages(self, *, dest: int, tag: int, **_: Any) -> tuple[Messages, Messages]:
-        return Messages.single(dest, tag), NO_MESSAGES
+    def messages(self) -> tuple[Messages, Messages]:
+        return Messages.single(self.dest, self.tag), NO_MESSAGES
 
-    def written_aval(self, *_: Any, **__: Any) -> None:
+    def written_aval(self, *avals: ShapedArray) -> None:
         return None
 
-    def read_operands(self, **_: Any) -> int:
+    def read_operands(self) -> int:
         return 1
 
-    def jvp(self, *_: Any, **__: Any) -> Any:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> NoReturn:
         refuse_derivative("send")
 
 
+@as_primitive
+@dataclass(frozen=True)
 class LinearSend(LinearOperation):
+    plain: Send
+
     name = "send"
 
     def transpose(
-        self,
-        cotangent: Any,
-        x: Any,
-        token: Any,
-        origin: Any,
-        *,
-        dest: int,
-        is_tangent: bool,
-        **params: Any,
-    ) -> Any:
-        zeros = jnp.zeros(x.shape, x.dtype)
-        params.update(source=dest, status_number=handles.NO_STATUS)
-        return *get_linear("recv").apply_back(zeros, cotangent, origin, **params), None
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> tuple[Array, Array, None]:
+        from .recv import LinearRecv, Recv
 
-
-operation = Send()
-linear_operation = LinearSend(operation)
+        x, _, origin = operands
+        plain = Recv(self.communicator, self.plain.dest, self.plain.tag)
+        back = LinearRecv(self.communicator, plain)
+        x_cotangent, token = back.bind_back(jnp.zeros(x.shape, x.dtype), cotangent, origin)
+        return x_cotangent, token, None
 
 
 def call(
@@ -76,7 +81,7 @@ def call(
         line = f"r{communicator.rank} | MPI_Send returned error code {MPI.ERR_RANK}: {text}"
         raise ValueError(f"{error}\nMPI would refuse it: {line}") from None
     tag = send_tag(function, "tag", tag, communicator)
-    return Call(function, operation, communicator, x, dest=dest, tag=tag)
+    return Call(function, Send(communicator, dest, tag), x)
 
 
 def send(
@@ -97,8 +102,9 @@ def send(
 
 
 def with_linear_token(
-    token: LinearToken, x: Any, dest: Any, *, tag: Any, comm: Any
+    token: LinearToken, x: object, dest: Integer, *, tag: Integer, comm: Comm
 ) -> LinearToken:
-    prepared = call("send", x, dest, tag=tag, comm=comm)
-    _, token = linear_operation.call(token, x, **prepared.params)
+    plain = call("send", x, dest, tag=tag, comm=comm).operation
+    assert isinstance(plain, Send)
+    _, token = LinearSend(plain.communicator, plain).call(token, x)
     return token

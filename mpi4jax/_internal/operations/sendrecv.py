@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, overload
+from dataclasses import dataclass, replace
+from typing import ClassVar, overload
 
 import jax.numpy as jnp
 
@@ -23,71 +24,84 @@ from ._arguments import (
     send_tag,
     source_rank,
 )
-from ._calls import Call
+from ._calls import Call, ReceivingOperation, run_with_status
 from ._messages import Messages
-from .primitive import Operation
+from ._operation import as_primitive
+from ._transposes import Tangent, TransposedOperand
 
 
-class SendRecv(Operation):
+@as_primitive
+@dataclass(frozen=True)
+class SendRecv(ReceivingOperation):
+    source: int
+    dest: int
+    sendtag: int
+    recvtag: int
+
     name = "sendrecv"
     operands: ClassVar[tuple[str, ...]] = ("sendbuf", "recvbuf")
     is_collective = False
 
-    def messages(
-        self, *, source: int, dest: int, sendtag: int, recvtag: int, **_: Any
-    ) -> tuple[Messages, Messages]:
-        return Messages.single(dest, sendtag), Messages.single(source, recvtag)
+    def messages(self) -> tuple[Messages, Messages]:
+        return (
+            Messages.single(self.dest, self.sendtag),
+            Messages.single(self.source, self.recvtag),
+        )
 
-    def written_aval(
-        self, sendbuf: ShapedArray, recvbuf: ShapedArray, *_: Any, **__: Any
-    ) -> ShapedArray:
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
+        recvbuf, *_ = others
         return like(recvbuf)
 
-    def read_operands(self, **_: Any) -> int:
+    def read_operands(self) -> int:
         return 1
 
-    def forwarded_operand(self, *, source: int, **_: Any) -> int | None:
+    def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
-        return 1 if source == PROC_NULL else None
+        return 1 if self.source == PROC_NULL else None
 
-    def apply_packed(self, *operands: Any, **params: Any) -> Any:
+    def apply_packed(self, *operands: Array | None) -> Array:
         # A tree that has fewer groups than the other one sends none, or receives none.
         sendbuf, recvbuf = operands
+        operation = self
         if sendbuf is None:
-            sendbuf, params["dest"] = jnp.zeros(0, recvbuf.dtype), PROC_NULL
-        elif recvbuf is None:
-            recvbuf, params["source"] = jnp.zeros(0, sendbuf.dtype), PROC_NULL
-        return self.apply(sendbuf, recvbuf, **params)
+            sendbuf, operation = jnp.zeros(0), replace(self, dest=PROC_NULL)
+        if recvbuf is None:
+            recvbuf, operation = jnp.zeros(0), replace(self, source=PROC_NULL)
+        return operation.apply(sendbuf, recvbuf)
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        results = self.primitive.bind(*primals, **params)
-        operands = *map(ad.instantiate_zeros, tangents), mark_of(primals)
-        params["status_number"] = handles.NO_STATUS
-        return results, tangents_operation.primitive.bind(*operands, **params)
+    def jvp(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        pushed = *map(ad.instantiate_zeros, tangents), mark_of(primals)
+        ranks_and_tags = self.source, self.dest, self.sendtag, self.recvtag
+        on_tangents = SendRecvTangents(self.communicator, *ranks_and_tags)
+        return self.bind(*primals), on_tangents.bind(*pushed)
 
-    def check_transpose(self, *, source: int, **_: Any) -> None:
-        if source == ANY_SOURCE:
+    def check_transpose(self) -> None:
+        if self.source == ANY_SOURCE:
             refuse_unknown_source("sendrecv with source=MPI.ANY_SOURCE")
 
     def transpose(
-        self,
-        cotangent: Any,
-        sendbuf: Any,
-        recvbuf: Any,
-        *mark: Any,
-        source: int,
-        dest: int,
-        **params: Any,
-    ) -> Any:
+        self, cotangent: Array, *operands: TransposedOperand
+    ) -> tuple[Array | None, ...]:
+        sendbuf, _, *mark = operands
         # The cotangent goes back with a tag that only its sender knows.
-        params.update(recvtag=ANY_TAG, status_number=handles.NO_STATUS)
-        zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
-        back = operation.apply(cotangent, zeros, source=dest, dest=source, **params)
+        back = SendRecv(
+            self.communicator,
+            source=self.dest,
+            dest=self.source,
+            sendtag=self.sendtag,
+            recvtag=ANY_TAG,
+        )
+        send_cotangent = back.apply(cotangent, jnp.zeros(sendbuf.shape, sendbuf.dtype))
         # The result does not depend on `recvbuf`, except if that is the result.
-        recv_cotangent = cotangent if source == PROC_NULL else jnp.zeros_like(cotangent)
-        return back, recv_cotangent, *mark
+        is_forwarded = self.source == PROC_NULL
+        recv_cotangent = cotangent if is_forwarded else jnp.zeros_like(cotangent)
+        return send_cotangent, recv_cotangent, *mark
 
 
+@as_primitive
+@dataclass(frozen=True)
 class SendRecvTangents(SendRecv):
     """A sendrecv of tangents, which have one direction in common on all processes.
 
@@ -98,17 +112,14 @@ class SendRecvTangents(SendRecv):
 
     operands = ("sendbuf", "recvbuf", "mark")
 
-    def check_batch(self, axes: Sequence[int | None], **_: Any) -> None:
+    def check_batch(self, axes: Sequence[int | None]) -> None:
         check_batch_of_tangents(self.name, axes[-1])
 
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-        results = self.primitive.bind(*primals, **params)
-        operands = *map(ad.instantiate_zeros, tangents[:-1]), primals[-1]
-        return results, self.primitive.bind(*operands, **params)
-
-
-operation = SendRecv()
-tangents_operation = SendRecvTangents()
+    def jvp(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        pushed = *map(ad.instantiate_zeros, tangents[:-1]), primals[-1]
+        return self.bind(*primals), self.bind(*pushed)
 
 
 def call(
@@ -124,18 +135,14 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of sendrecv."""
     communicator = handles.communicator(function, comm)
-    return Call(
-        function,
-        operation,
+    operation = SendRecv(
         communicator,
-        sendbuf,
-        recvbuf,
         source=source_rank(function, "source", source, communicator),
         dest=dest_rank(function, "dest", dest, communicator),
         sendtag=send_tag(function, "sendtag", sendtag, communicator),
         recvtag=recv_tag(function, "recvtag", recvtag, communicator),
-        status_number=handles.NO_STATUS,
     )
+    return Call(function, operation, sendbuf, recvbuf)
 
 
 @overload
@@ -200,7 +207,7 @@ def sendrecv(
     raise_if_token_is_set(token, "sendrecv")
     tags = {"sendtag": sendtag, "recvtag": recvtag}
     prepared = call("sendrecv", sendbuf, recvbuf, source, dest, **tags, comm=comm)
-    return prepared.run_with_status(status)
+    return run_with_status(prepared, status)
 
 
 def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
@@ -214,6 +221,6 @@ def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
         )
 
 
-def mark_of(primals: Sequence[Any]) -> Any:
+def mark_of(primals: Sequence[Array]) -> Array:
     """A scalar that is mapped over where one of the arrays is."""
     return depend(jnp.zeros((), bool), *primals)

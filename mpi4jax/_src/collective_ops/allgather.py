@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.allgather import operation
+from mpi4jax._internal.operations.allgather import AllGather
 
 from .. import allgather as allgather
 
-mpi_allgather_p = operation.primitive
+mpi_allgather_p = AllGather.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.allreduce import operation
+from mpi4jax._internal.operations.allreduce import AllReduce
 
 from .. import allreduce as allreduce
 
-mpi_allreduce_p = operation.primitive
+mpi_allreduce_p = AllReduce.primitive

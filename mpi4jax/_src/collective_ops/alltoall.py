@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.alltoall import operation
+from mpi4jax._internal.operations.alltoall import AllToAll
 
 from .. import alltoall as alltoall
 
-mpi_alltoall_p = operation.primitive
+mpi_alltoall_p = AllToAll.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.barrier import operation
+from mpi4jax._internal.operations.barrier import Barrier
 
 from .. import barrier as barrier
 
-mpi_barrier_p = operation.primitive
+mpi_barrier_p = Barrier.primitive

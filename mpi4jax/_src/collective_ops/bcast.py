@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.bcast import operation
+from mpi4jax._internal.operations.bcast import Bcast
 
 from .. import bcast as bcast
 
-mpi_bcast_p = operation.primitive
+mpi_bcast_p = Bcast.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.gather import operation
+from mpi4jax._internal.operations.gather import Gather
 
 from .. import gather as gather
 
-mpi_gather_p = operation.primitive
+mpi_gather_p = Gather.primitive

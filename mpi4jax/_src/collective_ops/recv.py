@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.recv import operation
+from mpi4jax._internal.operations.recv import Recv
 
 from .. import recv as recv
 
-mpi_recv_p = operation.primitive
+mpi_recv_p = Recv.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.reduce import operation
+from mpi4jax._internal.operations.reduce import Reduce
 
 from .. import reduce as reduce
 
-mpi_reduce_p = operation.primitive
+mpi_reduce_p = Reduce.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.scan import operation
+from mpi4jax._internal.operations.scan import Scan
 
 from .. import scan as scan
 
-mpi_scan_p = operation.primitive
+mpi_scan_p = Scan.primitive

@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.scatter import operation
+from mpi4jax._internal.operations.scatter import Scatter
 
 from .. import scatter as scatter
 
-mpi_scatter_p = operation.primitive
+mpi_scatter_p = Scatter.primitive

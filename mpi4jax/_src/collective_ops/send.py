@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.send import operation
+from mpi4jax._internal.operations.send import Send
 
 from .. import send as send
 
-mpi_send_p = operation.primitive
+mpi_send_p = Send.primitive

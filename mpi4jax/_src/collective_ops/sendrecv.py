@@ -1,5 +1,5 @@
-from mpi4jax._internal.operations.sendrecv import operation
+from mpi4jax._internal.operations.sendrecv import SendRecv
 
 from .. import sendrecv as sendrecv
 
-mpi_sendrecv_p = operation.primitive
+mpi_sendrecv_p = SendRecv.primitive

@@ -1,0 +1,271 @@
+"""MPI operations on arrays, as primitives of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from ..arguments import dtypes
+from ..arguments.types import Array, DType
+from ..layout.packing import packed_groups, unpack_groups
+from ..mpi.handles import Communicator
+from ..xla.call_sites import Envelopes
+from ..xla.effects import ordered_effect
+from ..xla.jax_compat import (
+    Effect,
+    LoweringContext,
+    ShapedArray,
+    Value,
+    VaryingPrimitive,
+    ad,
+    batching,
+)
+from ._arguments import like
+from ._batching import batch
+from ._eager import evaluate
+from ._lowering import Attributes, lower, lower_everywhere
+from ._transposes import Cotangents, Tangent, TransposedOperand, transpose
+
+if TYPE_CHECKING:
+    from ._messages import Messages
+
+O = TypeVar("O", bound="Operation")  # noqa: E741
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An MPI operation on arrays, with the parameters of a call.
+
+    A subclass is the declaration of an operation, in the file of its name. Its fields are
+    the parameters: integers, or tuples of them, which `_number` at the end tells to stand
+    for an MPI object. An instance is the one parameter of the primitive that
+    :func:`as_primitive` makes, and the rules of that are methods.
+
+    A subclass sets the attributes, and overrides the first group of methods, where it
+    differs from a linear operation on all processes that reads one array and gives another
+    one like it (as MPI_Allreduce with MPI_SUM does).
+    """
+
+    communicator: Communicator
+
+    #: The name of the operation, of its handler, and of its primitive.
+    name: ClassVar[str]
+    #: The names of the array arguments.
+    operands: ClassVar[tuple[str, ...]] = ("x",)
+    #: How many of the operands, the last ones, are numbers of rows. These have no
+    #: derivative, and if they differ within a batch, no message has room for all members.
+    count_operands: ClassVar[int] = 0
+    #: Whether the result takes the memory of the first operand, if XLA has no further use
+    #: for that.
+    in_place: ClassVar[bool] = False
+    #: Whether the function returns anything.
+    has_result: ClassVar[bool] = True
+    #: Whether each leaf of a tree is an operand of the primitive. Else leaves are packed
+    #: into groups, with a call for each.
+    takes_leaves: ClassVar[bool] = False
+    #: Whether all processes of the communicator take part. Else two do: the sender of a
+    #: message and its receiver.
+    is_collective: ClassVar[bool] = True
+    #: The fields that only JAX's rules look at, so that programs which differ only in these
+    #: are compiled once.
+    unlowered: ClassVar[tuple[str, ...]] = ()
+
+    primitive: ClassVar[VaryingPrimitive]
+
+    # The methods to override.
+
+    def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
+        """The type of what MPI writes on this process, or None if it writes nothing."""
+        return like(x)
+
+    def read_operands(self) -> int:
+        """How many operands, the first ones, the handler gets.
+
+        The others only lend their shape and type.
+        """
+        return len(self.operands)
+
+    def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray | None:
+        """The type of what the core has of the nonblocking form until it is waited for."""
+        return self.written_aval(*avals)
+
+    def forwarded_operand(self) -> int | None:
+        """The position of the operand that is the result on this process.
+
+        None where the result is what MPI writes.
+        """
+        return None
+
+    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+        """The rows of the result that MPI leaves as they are. They become zeros.
+
+        Each part is a first row and a number of rows.
+        """
+        return ()
+
+    def batch_axes(self) -> tuple[int, int]:
+        """The axes of operands and result at which a message has a batch.
+
+        They are 1 where the first axis belongs to processes: a batch must not separate the
+        rows of different processes, which MPI takes from contiguous parts of the buffer.
+        """
+        return 0, 0
+
+    def envelopes(self, *avals: ShapedArray) -> Envelopes | None:
+        """The messages of a call, where its attributes do not say which these are."""
+        return None
+
+    def messages(self) -> tuple[Messages, Messages] | None:
+        """The messages that are sent and received, if the operation is no other thing.
+
+        The operands are the arrays that are sent, then those for what is received, in the
+        order of the messages.
+        """
+        return None
+
+    def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
+        """Raise TypeError if an argument of this data type can't be sent, or be reduced.
+
+        The error names the function of the user's.
+        """
+        dtypes.check_dtype(function, argument, dtype)
+
+    def check_batch(self, axes: Sequence[int | None]) -> None:
+        """Raise RuntimeError if a batch at these axes of the operands has no meaning."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether tangents go through the operation itself."""
+        return True
+
+    def jvp(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+        """The results, and their tangents: by default those of a linear operation."""
+        first_count = len(primals) - self.count_operands
+        pushed = map(ad.instantiate_zeros, tangents[:first_count])
+        return self.bind(*primals), self.bind(*pushed, *primals[first_count:])
+
+    def check_transpose(self) -> None:
+        """Raise NotImplementedError if the operation has no transpose."""
+
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Cotangents:
+        """The cotangent of the operand, or those of all, from that of the result."""
+        raise NotImplementedError(f"{self.name} can't be transposed")
+
+    # What follows from these.
+
+    def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
+        """The types of the results on this process: one, or none."""
+        forwarded = self.forwarded_operand()
+        if forwarded is not None:
+            return [like(avals[forwarded])]
+        written = self.written_aval(*avals)
+        return [] if written is None else [written]
+
+    def check_avals(self, function: str, *avals: ShapedArray) -> None:
+        """Raise TypeError if operands of these types can't be sent, or be reduced."""
+        for name, aval in zip(self.operands, avals, strict=True):
+            self.check_dtype(function, name, aval.dtype)
+
+    def attributes(self) -> Attributes:
+        """The parameters in the form in which the handler gets them."""
+        names = (field.name for field in fields(self) if field.name not in self.unlowered)
+        values = {name: getattr(self, name) for name in names}
+        values["comm_number"] = values.pop("communicator").number
+        # A scalar of what is none.
+        return {name: np.array(value, np.int64)[()] for name, value in values.items()}
+
+    def bind(self, *operands: Array) -> list[Array]:
+        """Call MPI, in whatever is being traced or differentiated."""
+        return self.primitive.bind(*operands, operation=self)
+
+    def apply(self, *operands: Array) -> Array:
+        """The result of :meth:`bind`, of an operation that has one."""
+        (result,) = self.bind(*operands)
+        return self.complete(result, *operands[len(operands) - self.count_operands :])
+
+    def complete(self, result: Array, *counts: Array) -> Array:
+        """The result of a call, from what its primitive gives and from numbers of rows."""
+        return result
+
+    def apply_packed(self, *operands: Array | None) -> Array | None:
+        """Call MPI for a packed group of leaves for each operand.
+
+        A group is None where the tree of another operand has more groups.
+        """
+        return self.call_in_program(*operands)
+
+    def apply_to_leaves(self, *operands: Any) -> list[Array]:
+        """Call MPI for a list of leaves in place of each operand that is an array.
+
+        Returns:
+            The results for the leaves of the last one, or an empty list without results.
+
+        """
+        first_count = len(operands) - self.count_operands
+        axis, result_axis = self.batch_axes()
+        results = []
+        for packed, group in packed_groups(operands[:first_count], axis):
+            result = self.apply_packed(*packed, *operands[first_count:])
+            if result is not None and group.indices:
+                results.append((group, result))
+        return unpack_groups(results, axis, result_axis)
+
+    def call_in_program(self, *operands: Any) -> Any:
+        """The result of a user's call. The operands are arrays, or lists of leaves."""
+        if operands and type(operands[0]) is list:
+            return self.apply_to_leaves(*operands)
+        if self.has_result:
+            return self.apply(*operands)
+        self.bind(*operands)
+        return None
+
+    # The rules of JAX's that some operations override.
+
+    def evaluate(self, *operands: Array) -> list[Array]:
+        """The results of a primitive that is bound outside of a trace."""
+        result = evaluate(self, operands)
+        return [] if result is None else [result]
+
+    def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
+        """The results of the handler's call in a program that is being lowered."""
+        return lower(self, ctx, *operands)
+
+
+def as_primitive(operation_type: type[O]) -> type[O]:
+    """Give a class of operations its primitive, with all of JAX's rules for that."""
+    primitive = VaryingPrimitive(f"{operation_type.name}_mpi")
+    primitive.multiple_results = True
+    primitive.def_impl(_evaluate)
+    primitive.def_effectful_abstract_eval(_abstract_eval)
+    lower_everywhere(primitive, _lower)
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = _jvp
+    ad.primitive_transposes[primitive] = transpose
+    operation_type.primitive = primitive
+    return operation_type
+
+
+def _evaluate(*operands: Array, operation: Operation) -> list[Array]:
+    return operation.evaluate(*operands)
+
+
+def _abstract_eval(
+    *avals: ShapedArray, operation: Operation
+) -> tuple[list[ShapedArray], set[Effect]]:
+    operation.check_avals(operation.name, *avals)
+    return operation.result_avals(*avals), {ordered_effect}
+
+
+def _lower(ctx: LoweringContext, *operands: Value, operation: Operation) -> Sequence[Value]:
+    return operation.lower(ctx, *operands)
+
+
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Tangent], *, operation: Operation
+) -> tuple[Sequence[Array], Sequence[Tangent]]:
+    return operation.jvp(primals, tangents)
