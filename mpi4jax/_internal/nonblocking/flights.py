@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 
 from mpi4jax import _core
 
 from ..arguments.dtypes import carrier_aval, check_dtype
+from ..arguments.types import Array
 from ..mpi.handles import NO_STATUS, Communicator
 from ..operations._arguments import (
     ANY_SOURCE,
@@ -31,10 +31,18 @@ from ..operations._messages import (
     unpack_messages,
 )
 from ..operations._operation import Operation
-from ..operations._transposes import inexact_tangents, is_inexact, transpose
+from ..operations._transposes import (
+    Operand,
+    Tangent,
+    array_or_aval,
+    inexact_tangents,
+    instantiated,
+    is_inexact,
+    transpose,
+)
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import ShapedArray, ad, convert
+from ..xla.jax_compat import LoweringContext, ShapedArray, Value, convert
 from .start_and_wait import Avals, Flight, bind_start, merge
 
 
@@ -45,21 +53,25 @@ def _with_batch(avals: Avals, axis: int, size: int) -> Avals:
 
 
 def _batch_as_one(
-    flight: Flight, operands: Sequence[Any], axes: Sequence[Any], size: int, **options: bool
-) -> Any:
+    flight: Flight,
+    operands: Sequence[Array],
+    axes: Sequence[int | None],
+    size: int,
+    may_be_lost: bool,
+) -> Array:
     """Start a batch as one operation."""
     axis, _ = flight.batch_axes
     moved = batch_at(axis, operands, axes, size)
-    return bind_start(flight.batched(size), moved, **options)
+    return bind_start(flight.batched(size), moved, may_be_lost=may_be_lost)
 
 
+@dataclasses.dataclass(frozen=True)
 class _HashedOnce:
     """Hashes a frozen dataclass by its fields, once: each eager call looks it up."""
 
     @functools.cached_property
     def _hash(self) -> int:
-        instance: Any = self
-        return hash(tuple(getattr(self, x.name) for x in dataclasses.fields(instance)))
+        return hash(tuple(getattr(self, x.name) for x in dataclasses.fields(self)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -116,11 +128,11 @@ class ExchangeFlight(_HashedOnce):
             dest_rank(self.function, "dest", rank, self.communicator)
 
     def lower_operands(
-        self, ctx: Any, operands: Sequence[Any]
-    ) -> tuple[list[Any], list[ShapedArray]]:
+        self, ctx: LoweringContext, operands: Sequence[Value]
+    ) -> tuple[list[Value], list[ShapedArray]]:
         return pack_messages(ctx, self.sent, operands[: len(self.send_avals)])
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         return message_attributes(self.communicator, self.sent, self.received)
 
     def envelopes(self) -> Envelopes:
@@ -132,8 +144,8 @@ class ExchangeFlight(_HashedOnce):
         return message_avals(self.received, self.recv_avals)
 
     def lower_results(
-        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
-    ) -> list[Any]:
+        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+    ) -> list[Value]:
         merged = merge(self, forwarded, [None] * len(self.recv_avals))
         return unpack_messages(ctx, self.received, arrived, merged)
 
@@ -145,11 +157,15 @@ class ExchangeFlight(_HashedOnce):
         )
 
     def start_batch(
-        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
-    ) -> Any:
+        self,
+        operands: Sequence[Array],
+        axes: Sequence[int | None],
+        size: int,
+        may_be_lost: bool,
+    ) -> Array:
         if self.is_marked:
             check_batch_of_tangents(self.function, axes[-1])
-        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
+        return _batch_as_one(self, operands, axes, size, may_be_lost)
 
     def for_tangents(self) -> ExchangeFlight:
         return dataclasses.replace(
@@ -161,7 +177,9 @@ class ExchangeFlight(_HashedOnce):
             is_marked=self.function in _PAIRED,
         )
 
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def push(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Array, Array]:
         if self.function in _ONE_SIDED:
             refuse_derivative(self.function)
         pushed = inexact_tangents(primals, tangents)
@@ -193,10 +211,11 @@ class ExchangeFlight(_HashedOnce):
             is_marked=False,
         )
 
-    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def pull(
+        self, cotangents: Sequence[Array], operands: Sequence[Operand]
+    ) -> Sequence[Array | None]:
         # What stands for what is received has no part in it: wait takes what is forwarded.
-        recv_operands = operands[len(cotangents) :]
-        avals = [x.aval if ad.is_undefined_primal(x) else x for x in recv_operands]
+        avals = map(array_or_aval, operands[len(cotangents) :])
         return [*cotangents, *(jnp.zeros(x.shape, x.dtype) for x in avals)]
 
 
@@ -246,8 +265,8 @@ class CollectiveFlight(_HashedOnce):
         return list(map(carrier_aval, self.operands[: self.operation.read_operands()]))
 
     def lower_operands(
-        self, ctx: Any, operands: Sequence[Any]
-    ) -> tuple[list[Any], list[ShapedArray]]:
+        self, ctx: LoweringContext, operands: Sequence[Value]
+    ) -> tuple[list[Value], list[ShapedArray]]:
         avals = self._read
         return list(map(convert, operands, avals)), avals
 
@@ -262,8 +281,8 @@ class CollectiveFlight(_HashedOnce):
         return [] if aval is None else [carrier_aval(aval)]
 
     def lower_results(
-        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
-    ) -> list[Any]:
+        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+    ) -> list[Value]:
         if self._forwarded is not None:
             return list(forwarded)
         return lower_results(self.operation, ctx, arrived, self.results)
@@ -273,26 +292,34 @@ class CollectiveFlight(_HashedOnce):
         return dataclasses.replace(self, operands=batched)
 
     def start_batch(
-        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
-    ) -> Any:
-        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
+        self,
+        operands: Sequence[Array],
+        axes: Sequence[int | None],
+        size: int,
+        may_be_lost: bool,
+    ) -> Array:
+        return _batch_as_one(self, operands, axes, size, may_be_lost)
 
     def for_tangents(self) -> Flight:
         return self if self.operation.is_linear else HeldFlight(self)
 
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def push(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Array, Array]:
         if self.operation.is_linear:
-            pushed = list(map(ad.instantiate_zeros, tangents))
+            pushed = instantiated(tangents)
             return bind_start(self, primals), bind_start(self, pushed)
         results, result_tangents = self.operation.jvp(primals, tangents)
-        pushed = list(map(ad.instantiate_zeros, result_tangents))
+        pushed = instantiated(result_tangents)
         held = HeldFlight(self)
         return bind_start(held, results), bind_start(held, pushed)
 
     def for_cotangents(self) -> HeldFlight:
         return HeldFlight(self)
 
-    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def pull(
+        self, cotangents: Sequence[Array], operands: Sequence[Operand]
+    ) -> Sequence[Array | None]:
         return transpose(cotangents, *operands, operation=self.operation)
 
 
@@ -340,12 +367,12 @@ class HeldFlight(_HashedOnce):
         """Nothing to check: MPI has given them."""
 
     def lower_operands(
-        self, ctx: Any, operands: Sequence[Any]
-    ) -> tuple[list[Any], list[ShapedArray]]:
+        self, ctx: LoweringContext, operands: Sequence[Value]
+    ) -> tuple[list[Value], list[ShapedArray]]:
         avals = self.arrivals()
         return list(map(convert, operands if avals else [], avals)), avals
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         return {}
 
     def envelopes(self) -> None:
@@ -356,29 +383,37 @@ class HeldFlight(_HashedOnce):
         return self.of.arrivals()
 
     def lower_results(
-        self, ctx: Any, arrived: Sequence[Any], forwarded: Sequence[Any]
-    ) -> list[Any]:
+        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+    ) -> list[Value]:
         return list(forwarded) or list(map(convert, arrived, self.results))
 
     def batched(self, size: int) -> HeldFlight:
         return HeldFlight(self.of.batched(size))
 
     def start_batch(
-        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
-    ) -> Any:
-        return _batch_as_one(self, operands, axes, size, may_be_lost=may_be_lost)
+        self,
+        operands: Sequence[Array],
+        axes: Sequence[int | None],
+        size: int,
+        may_be_lost: bool,
+    ) -> Array:
+        return _batch_as_one(self, operands, axes, size, may_be_lost)
 
     def for_tangents(self) -> HeldFlight:
         return self
 
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        pushed = list(map(ad.instantiate_zeros, tangents))
+    def push(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Array, Array]:
+        pushed = instantiated(tangents)
         return bind_start(self, primals), bind_start(self, pushed)
 
     def for_cotangents(self) -> HeldFlight:
         return self
 
-    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def pull(
+        self, cotangents: Sequence[Array], operands: Sequence[Operand]
+    ) -> Sequence[Array | None]:
         return cotangents
 
 

@@ -13,16 +13,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
 from mpi4jax import _core
 
 from ..arguments.checks import reject
 from ..arguments.dtypes import avals_of
+from ..arguments.types import Array, ArrayLike, PyTree
 from ..environment import settings
 from ..forks import at_exit
 from ..layout.packing import PackedGroup, Tree, packed_groups, result_tree, unpack_groups
 from ..operations._calls import Call
+from ..operations._eager import ArrayOrLeaves
 from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
@@ -56,7 +59,7 @@ class Request(Generic[T]):
 
     def __init__(
         self,
-        arrays: tuple[Sequence[Any], ...],
+        arrays: tuple[Sequence[Array], ...],
         flights: tuple[Flight, ...],
         steps: tuple[_Step, ...],
     ) -> None:
@@ -89,7 +92,7 @@ class Request(Generic[T]):
 
     def _wait(self) -> T:
         count = len(self._flights)
-        value: Any = [
+        value: PyTree = [
             bind_wait(flight, ticket, forwarded, may_be_zero=False)
             for flight, (ticket, *forwarded) in zip(
                 self._flights, self._arrays[:count], strict=True
@@ -103,7 +106,7 @@ class Request(Generic[T]):
         return result
 
 
-def start(flights: Sequence[tuple[Flight, Sequence[Any]]], *steps: _Step) -> Request[Any]:
+def start(flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step) -> Request[Any]:
     """Start operations for a user, each with its operands.
 
     The result of the request is a list with the results of each, to which the steps are
@@ -138,13 +141,15 @@ def start_call(call: Call) -> Request[Any]:
     return request.then(function, *more_arrays, **params)
 
 
-def _start_arrays(call: Call, arrays: Sequence[Any], structure: Any) -> Request[Any]:
+def _start_arrays(
+    call: Call, operands: Sequence[ArrayLike], structure: PyTreeDef
+) -> Request[Any]:
     """Start an operation whose results are the leaves of a tree with this structure."""
-    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in arrays]
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands]
     return start([(_checked_flight(call, arrays), arrays)], _unflattened(structure))
 
 
-def _checked_flight(call: Call, arrays: Sequence[Any]) -> Flight:
+def _checked_flight(call: Call, arrays: Sequence[Array]) -> Flight:
     """The flight of an operation on these arrays."""
     operation = call.operation
     programs = operation.communicator.programs
@@ -160,7 +165,7 @@ def _checked_flight(call: Call, arrays: Sequence[Any]) -> Flight:
 
 
 def _start_leaves(
-    call: Call, trees: Sequence[Tree], operands: Sequence[Any]
+    call: Call, trees: Sequence[Tree], operands: Sequence[ArrayOrLeaves]
 ) -> Request[Any]:
     """Start an operation for the leaves of a tree for each operand, packed in groups."""
     operation, structure = call.operation, trees[-1].structure
@@ -181,13 +186,13 @@ def _start_leaves(
 
 
 def _unpack(
-    results: Sequence[Sequence[Any]],
+    results: Sequence[Sequence[Array]],
     *,
-    structure: Any,
+    structure: PyTreeDef,
     groups: Sequence[PackedGroup],
     axis: int,
     result_axis: int,
-) -> Any:
+) -> PyTree:
     """The tree of the results for packed groups of leaves."""
     pairs = zip(groups, results, strict=True)
     flat = ((group, x) for group, group_results in pairs for x in group_results)
@@ -195,17 +200,17 @@ def _unpack(
 
 
 @functools.cache
-def _unflattened(structure: Any) -> _Step:
+def _unflattened(structure: PyTreeDef) -> _Step:
     """Makes a tree of the results of one operation, or None where it has none."""
     return _Step(_unflatten, Params(structure=structure))
 
 
-def _unflatten(results: Sequence[Sequence[Any]], *, structure: Any) -> Any:
+def _unflatten(results: Sequence[Sequence[Array]], *, structure: PyTreeDef) -> PyTree:
     (leaves,) = results
     return result_tree(structure, leaves)
 
 
-def set_line(ticket: Any, line: str) -> None:
+def set_line(ticket: Array, line: str) -> None:
     """Say from which line an eager call has given a ticket."""
     # Without a program of JAX's that takes the first element.
     _core.set_flight_line(int(np.asarray(ticket)[0]), line)

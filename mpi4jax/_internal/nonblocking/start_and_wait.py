@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,13 +56,23 @@ from ..mpi.handles import Communicator
 from ..operations._batching import batch_at, batch_size
 from ..operations._eager import evaluate, run_eagerly
 from ..operations._lowering import Attributes, call_in_program, lower_everywhere
-from ..operations._transposes import is_inexact, tangents_of
+from ..operations._transposes import (
+    Jvp,
+    Operand,
+    Tangent,
+    cotangents_of,
+    instantiated,
+    is_inexact,
+    tangents_of,
+)
 from ..xla.call_sites import Envelopes
 from ..xla.dependence import zeros_after
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
+    Effect,
     LoweringContext,
     ShapedArray,
+    Value,
     VaryingPrimitive,
     ad,
     batching,
@@ -73,6 +83,9 @@ from ..xla.jax_compat import (
 TICKET = ShapedArray((2,), np.dtype(np.float32))
 
 Avals = tuple[ShapedArray, ...]
+
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 class Flight(Protocol):
@@ -115,8 +128,8 @@ class Flight(Protocol):
     # In a compiled program.
 
     def lower_operands(
-        self, ctx: LoweringContext, operands: Sequence[Any]
-    ) -> tuple[list[Any], list[ShapedArray]]:
+        self, ctx: LoweringContext, operands: Sequence[Value]
+    ) -> tuple[list[Value], list[ShapedArray]]:
         """The operands of the handler that starts, and their types."""
 
     def attributes(self) -> Attributes:
@@ -129,8 +142,8 @@ class Flight(Protocol):
         """The types of what the core has when all is done."""
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Any], forwarded: Sequence[Any]
-    ) -> list[Any]:
+        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+    ) -> list[Value]:
         """The results of wait, from what the core has and the arrays that are forwarded."""
 
     # In JAX's transformations.
@@ -139,20 +152,28 @@ class Flight(Protocol):
         """A batch of so many, as one operation."""
 
     def start_batch(
-        self, operands: Sequence[Any], axes: Sequence[Any], size: int, may_be_lost: bool
-    ) -> Any:
+        self,
+        operands: Sequence[Array],
+        axes: Sequence[int | None],
+        size: int,
+        may_be_lost: bool,
+    ) -> Array:
         """Start it for a batch, such that what `batched` describes is in flight."""
 
     def for_tangents(self) -> Flight:
         """The flight of the tangents. Integers have none."""
 
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def push(
+        self, primals: Sequence[Array], tangents: Sequence[Tangent]
+    ) -> tuple[Array, Array]:
         """Start it for arrays and for their tangents: two tickets."""
 
     def for_cotangents(self) -> Flight:
         """The flight of the cotangents, from wait^T to start^T."""
 
-    def pull(self, cotangents: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def pull(
+        self, cotangents: Sequence[Array], operands: Sequence[Operand]
+    ) -> Sequence[Array | None]:
         """The cotangents of the operands, from what start^T has waited for."""
 
 
@@ -225,17 +246,17 @@ def is_forwarded(flight: Flight) -> list[bool]:
     return [operand is not None for operand in flight.forwarded]
 
 
-def forwarded_operands(flight: Flight, operands: Sequence[Any]) -> list[Any]:
+def forwarded_operands(flight: Flight, operands: Sequence[X]) -> list[X]:
     """Those of start's operands that wait takes."""
     return [operands[index] for index in flight.forwarded if index is not None]
 
 
-def forwarded_results(flight: Flight, results: Sequence[Any]) -> list[Any]:
+def forwarded_results(flight: Flight, results: Sequence[X]) -> list[X]:
     """Those of wait's results that it was given."""
     return list(itertools.compress(results, is_forwarded(flight)))
 
 
-def merge(flight: Flight, forwarded: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X | Y]:
     """For each result the next of `forwarded` if it is forwarded, else that of `others`."""
     remaining = iter(forwarded)
     pairs = zip(others, is_forwarded(flight), strict=True)
@@ -259,14 +280,16 @@ start_p.def_impl(_evaluate_start)
 wait_p.def_impl(_evaluate_wait)
 
 
-def _start_type(*avals: Any, flight: Flight, may_be_lost: bool) -> Any:
+def _start_type(
+    *avals: ShapedArray, flight: Flight, may_be_lost: bool
+) -> tuple[ShapedArray, set[Effect]]:
     flight.check()
     return TICKET, {ordered_effect}
 
 
 def _lower_start(
-    ctx: LoweringContext, *operands: Any, flight: Flight, may_be_lost: bool
-) -> list[Any]:
+    ctx: LoweringContext, *operands: Value, flight: Flight, may_be_lost: bool
+) -> list[Value]:
     values, avals = flight.lower_operands(ctx, operands)
     attributes = {
         **flight.attributes(),
@@ -288,15 +311,21 @@ def _type_and_size(aval: ShapedArray) -> tuple[int, int]:
     return code, aval.size
 
 
-def _push_start(primals: Any, tangents: Any, *, flight: Flight, may_be_lost: bool) -> Any:
+def _push_start(
+    primals: Sequence[Array],
+    tangents: Sequence[Tangent],
+    *,
+    flight: Flight,
+    may_be_lost: bool,
+) -> tuple[Array, Tangent]:
     if not any(map(is_inexact, flight.operands + flight.results)):
         return bind_start(flight, primals), ad.Zero(TICKET)
     return flight.push(primals, tangents)
 
 
 def _transpose_start(
-    cotangent: Any, *operands: Any, flight: Flight, may_be_lost: bool
-) -> list[Any]:
+    cotangent: Tangent, *operands: Operand, flight: Flight, may_be_lost: bool
+) -> list[Array | None]:
     returning = flight.for_cotangents()
     forwarded = [
         jnp.zeros(x.shape, x.dtype) for x in forwarded_results(returning, returning.results)
@@ -304,11 +333,16 @@ def _transpose_start(
     arrived = bind_wait(
         returning, ad.instantiate_zeros(cotangent), forwarded, may_be_zero=True
     )
-    pairs = zip(operands, flight.pull(arrived, operands), strict=True)
-    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
+    return cotangents_of(operands, flight.pull(arrived, operands))
 
 
-def _batch_start(operands: Any, axes: Any, *, flight: Flight, may_be_lost: bool) -> Any:
+def _batch_start(
+    operands: Sequence[Array],
+    axes: Sequence[int | None],
+    *,
+    flight: Flight,
+    may_be_lost: bool,
+) -> tuple[Array, int]:
     size = batch_size(operands, axes)
     ticket = flight.start_batch(operands, axes, size, may_be_lost)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
@@ -321,7 +355,9 @@ batching.primitive_batchers[start_p] = _batch_start
 lower_everywhere(start_p, _lower_start)
 
 
-def _wait_type(ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool) -> Any:
+def _wait_type(
+    ticket: ShapedArray, *forwarded: ShapedArray, flight: Flight, may_be_zero: bool
+) -> tuple[list[ShapedArray], set[Effect]]:
     expected = [TICKET, *forwarded_results(flight, flight.results)]
     # The ticket of a batch has more axes.
     shapes = [ticket.shape[-1:], *(x.shape for x in forwarded)]
@@ -336,8 +372,12 @@ def _wait_type(ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool) 
 
 
 def _lower_wait(
-    ctx: LoweringContext, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
-) -> list[Any]:
+    ctx: LoweringContext,
+    ticket: Value,
+    *forwarded: Value,
+    flight: Flight,
+    may_be_zero: bool,
+) -> list[Value]:
     attributes = {
         "comm_number": np.int64(flight.communicator.number),
         "may_be_zero": np.int64(may_be_zero),
@@ -361,8 +401,12 @@ def _lower_wait(
 
 
 def _push_wait(
-    primals: Any, tangents: Any, *, flight: Flight, may_be_zero: bool
-) -> tuple[Any, Any]:
+    primals: Sequence[Array],
+    tangents: Sequence[Tangent],
+    *,
+    flight: Flight,
+    may_be_zero: bool,
+) -> Jvp:
     ticket, *forwarded = primals
     results = bind_wait(flight, ticket, forwarded, may_be_zero=may_be_zero)
     if not any(map(is_inexact, results)):
@@ -371,31 +415,35 @@ def _push_wait(
     pushed = flight.for_tangents()
     pairs = zip(forwarded_tangents, forwarded, strict=True)
     forwarded_tangents = [tangent for tangent, x in pairs if is_inexact(x)]
-    if type(ticket_tangent) is ad.Zero:
-        arrived = merge(pushed, forwarded_tangents, list(map(ad.Zero, pushed.results)))
-    else:
-        forwarded_tangents = list(map(ad.instantiate_zeros, forwarded_tangents))
-        arrived = bind_wait(pushed, ticket_tangent, forwarded_tangents, may_be_zero=True)
+    if isinstance(ticket_tangent, ad.Zero):
+        zeros = list(map(ad.Zero, pushed.results))
+        return results, tangents_of(results, merge(pushed, forwarded_tangents, zeros))
+    arrived = bind_wait(
+        pushed, ticket_tangent, instantiated(forwarded_tangents), may_be_zero=True
+    )
     return results, tangents_of(results, arrived)
 
 
 def _transpose_wait(
-    cotangents: Any, ticket: Any, *forwarded: Any, flight: Flight, may_be_zero: bool
-) -> list[Any]:
-    cotangents = list(map(ad.instantiate_zeros, cotangents))
+    cotangents: Sequence[Tangent],
+    ticket: Operand,
+    *forwarded: Operand,
+    flight: Flight,
+    may_be_zero: bool,
+) -> list[Array | None]:
+    cotangents = instantiated(cotangents)
     ticket_cotangent = None
-    if ad.is_undefined_primal(ticket):
+    if isinstance(ticket, ad.UndefinedPrimal):
         pairs = zip(cotangents, is_forwarded(flight), strict=True)
         # These zeros depend on the cotangents: JAX has to transpose this start, too.
         parts = [zeros_after(ct) if is_there else ct for ct, is_there in pairs]
         started = bind_start(flight.for_cotangents(), parts, may_be_lost=True)
         ticket_cotangent = _with_zeros(started, ticket.aval.shape)
-    pairs = zip(forwarded, forwarded_results(flight, cotangents), strict=True)
-    forwarded_cotangents = (ct if ad.is_undefined_primal(x) else None for x, ct in pairs)
-    return [ticket_cotangent, *forwarded_cotangents]
+    forwarded_cotangents = forwarded_results(flight, cotangents)
+    return [ticket_cotangent, *cotangents_of(forwarded, forwarded_cotangents)]
 
 
-def _with_zeros(ticket: Any, shape: tuple[int, ...]) -> Any:
+def _with_zeros(ticket: Array, shape: tuple[int, ...]) -> Array:
     """The cotangent of a ticket that all members of a batch have.
 
     JAX adds up the cotangents of the members: one has the ticket, and all others zeros.
@@ -406,7 +454,13 @@ def _with_zeros(ticket: Any, shape: tuple[int, ...]) -> Any:
     return jax.lax.pad(ticket, np.float32(0), [*config, (0, 0, 0)])
 
 
-def _batch_wait(operands: Any, axes: Any, *, flight: Flight, may_be_zero: bool) -> Any:
+def _batch_wait(
+    operands: Sequence[Array],
+    axes: Sequence[int | None],
+    *,
+    flight: Flight,
+    may_be_zero: bool,
+) -> tuple[list[Array], list[int | None]]:
     ticket, *forwarded = operands
     ticket_axis, *forwarded_axes = axes
     if ticket_axis is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.checks import array, integer, reject
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..layout.packing import Tree, is_tree
 from ..mpi.handles import Communicator
 from ..xla.jax_compat import ShapedArray
@@ -40,30 +40,34 @@ def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
 
 
-def root_rank(function: str, root: Any, communicator: Communicator) -> int:
+def root_rank(function: str, root: object, communicator: Communicator) -> int:
     """The rank of the root of a collective operation."""
     last = communicator.size - 1
     return _up_to(function, "root", root, last, _RANK, {})
 
 
-def dest_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
+def dest_rank(
+    function: str, argument: str, rank: object, communicator: Communicator
+) -> int:
     """The rank of the process that a message is sent to."""
     last = communicator.size - 1
     return _up_to(function, argument, rank, last, _RANK, _PROC_NULL)
 
 
-def source_rank(function: str, argument: str, rank: Any, communicator: Communicator) -> int:
+def source_rank(
+    function: str, argument: str, rank: object, communicator: Communicator
+) -> int:
     """The rank of the process that sends a message."""
     last = communicator.size - 1
     return _up_to(function, argument, rank, last, _RANK, _PROC_NULL_OR_ANY)
 
 
-def send_tag(function: str, argument: str, tag: Any, communicator: Communicator) -> int:
+def send_tag(function: str, argument: str, tag: object, communicator: Communicator) -> int:
     """The tag of a message that is sent."""
     return _up_to(function, argument, tag, communicator.last_tag, _TAG, {})
 
 
-def recv_tag(function: str, argument: str, tag: Any, communicator: Communicator) -> int:
+def recv_tag(function: str, argument: str, tag: object, communicator: Communicator) -> int:
     """The tag of a message that is received."""
     return _up_to(function, argument, tag, communicator.last_tag, _TAG, _ANY)
 
@@ -78,7 +82,7 @@ _ANY = {ANY_TAG: "MPI.ANY_TAG"}
 def _up_to(
     function: str,
     argument: str,
-    value: Any,
+    value: object,
     last: int,
     meaning: str,
     special: dict[int, str],
@@ -97,12 +101,12 @@ def _up_to(
     return value
 
 
-def arrays_of(function: str, argument: str, x: Any) -> Iterator[tuple[str, Any]]:
+def arrays_of(function: str, argument: str, x: PyTree) -> Iterator[tuple[str, ArrayLike]]:
     """The array or arrays of an operand, each with its name: the path in a tree."""
     return Tree(argument, x).named_arrays(function) if is_tree(x) else iter([(argument, x)])
 
 
-def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
+def check_first_axis(function: str, x: PyTree, communicator: Communicator) -> None:
     """Check that `x`, or each leaf if it is a tree, has a slice for every process."""
     for name, leaf in arrays_of(function, "x", x):
         shape = np.shape(leaf)
@@ -115,7 +119,7 @@ def check_first_axis(function: str, x: Any, communicator: Communicator) -> None:
 
 
 def row_counts(
-    function: str, argument: str, counts: Any, size: int, members: str = "processes"
+    function: str, argument: str, counts: object, size: int, members: str = "processes"
 ) -> tuple[int, ...]:
     """The number of rows that each of so many members sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
@@ -129,7 +133,7 @@ def row_counts(
     return counts
 
 
-def needs_capacity(function: str, argument: str, counts: Any) -> None:
+def needs_capacity(function: str, argument: str, counts: object) -> None:
     """Raise TypeError for counts of which only the running program knows the values."""
     if isinstance(counts, jax.Array):
         raise TypeError(
@@ -139,7 +143,7 @@ def needs_capacity(function: str, argument: str, counts: Any) -> None:
         )
 
 
-def check_rows(function: str, argument: str, x: Any, rows: int) -> None:
+def check_rows(function: str, argument: str, x: PyTree, rows: int) -> None:
     """Check that an operand has as many rows as the counts say."""
     for name, leaf in arrays_of(function, argument, x):
         if np.ndim(leaf) == 0 or np.shape(leaf)[0] != rows:
@@ -156,8 +160,8 @@ def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
 
 
 def padding(
-    function: str, argument: str, value: Any, x: Any, first_axis: int = 0
-) -> list[Any]:
+    function: str, argument: str, value: ArrayLike, x: PyTree, first_axis: int = 0
+) -> list[Array | None]:
     """The value of blocks that no process sends, for each array of an operand.
 
     Arguments:
@@ -182,7 +186,7 @@ def padding(
 
 
 def _padding(
-    function: str, argument: str, value: Any, x: Any, block: tuple[int, ...]
+    function: str, argument: str, value: ArrayLike, x: ArrayLike, block: tuple[int, ...]
 ) -> Array:
     dtype, value_dtype = jnp.result_type(x), jnp.result_type(value)
     if _kind(value_dtype) > _kind(dtype):
@@ -203,14 +207,14 @@ def _padding(
     return jnp.asarray(value, dtype)
 
 
-def _kind(dtype: Any) -> int:
+def _kind(dtype: DType) -> int:
     kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
     return next(kinds, len(KINDS))
 
 
 def fill_leaves(
-    fill: Callable[[Any, Any], Any], result: Any, padding: Sequence[Any]
-) -> Any:
+    fill: Callable[[Array, Array], Array], result: PyTree, padding: Sequence[Array | None]
+) -> PyTree:
     """A result, filled by a function of an array and its padding where this is not None."""
     if all(value is None for value in padding):
         return result

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import PLAIN_TYPES, array
-from ..arguments.types import Status
+from ..arguments.types import ArrayLike, PyTree, Status
 from ..environment import settings
 from ..forms.token import refuse_pair
 from ..layout.packing import Tree, is_tree, result_tree
 from ..mpi import handles
 from ..xla.jax_compat import trace_state_clean
-from ._eager import run_eagerly
+from ._eager import ArrayOrLeaves, run_eagerly
 from ._operation import Operation
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Call:
 
     __slots__ = ("function", "operands", "operation", "step")
 
-    def __init__(self, function: str, operation: Operation, *operands: Any) -> None:
+    def __init__(self, function: str, operation: Operation, *operands: PyTree) -> None:
         self.function = function
         self.operation = operation
         self.operands = operands
@@ -49,7 +49,7 @@ class Call:
         self.step = function, arrays, params
         return self
 
-    def arrays(self) -> Sequence[Any] | None:
+    def arrays(self) -> Sequence[ArrayLike] | None:
         """The operands, each of which has to be an array, or None if some are trees."""
         for operand in self.operands:
             if type(operand) not in PLAIN_TYPES:
@@ -59,7 +59,7 @@ class Call:
                 return [array(self.function, name, x) for name, x in pairs]
         return self.operands
 
-    def run(self) -> Any:
+    def run(self) -> PyTree:
         """The result."""
         operands = self.arrays()
         if operands is None:
@@ -73,7 +73,9 @@ class Call:
         function, arrays, params = self.step
         return function(result, *arrays, **params)
 
-    def with_leaves(self, make: Callable[[Sequence[Tree], Sequence[Any]], T]) -> T:
+    def with_leaves(
+        self, make: Callable[[Sequence[Tree], Sequence[ArrayOrLeaves]], T]
+    ) -> T:
         """Make the call with the leaves of trees, and name the leaf that can't be sent.
 
         `make` gets the trees, and the operands with a list of leaves in place of each tree.
@@ -112,9 +114,11 @@ class Call:
             return error
         return None
 
-    def _run_leaves(self, trees: Sequence[Tree], operands: Sequence[Any]) -> Any:
+    def _run_leaves(
+        self, trees: Sequence[Tree], operands: Sequence[ArrayOrLeaves]
+    ) -> PyTree:
         if not any(tree.leaves for tree in trees):
-            results: Any = None
+            results = None
         elif trace_state_clean():
             results = run_eagerly(self.operation, operands)
         else:
@@ -136,7 +140,7 @@ class ReceivingOperation(Operation):
         return replace(self, status_number=handles.NO_STATUS)
 
 
-def run_with_status(call: Call, status: Status) -> Any:
+def run_with_status(call: Call, status: Status) -> PyTree:
     """The result of a call that receives. MPI fills a status that is not None."""
     if status is None:
         return call.run()
@@ -156,7 +160,7 @@ def run_with_status(call: Call, status: Status) -> Any:
         handles.return_status_number(status_number)
 
 
-def refuse_status_of_trees(function: str, *operands: Any) -> None:
+def refuse_status_of_trees(function: str, *operands: PyTree) -> None:
     """Raise TypeError for a tree beside a status, as it may be several messages."""
     if any(map(is_tree, operands)):
         raise TypeError(

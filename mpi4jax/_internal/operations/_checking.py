@@ -7,32 +7,32 @@ With MPI4JAX_CHECK, processes compare their calls before MPI is called
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 
 from mpi4jax import _core
 
+from ..arguments.types import PyTree
 from ..xla.call_sites import current_line
-from ._eager import wrap_eager_calls
+from ._eager import ArrayOrLeaves, EagerCall, EagerRun, wrap_eager_calls
 
 
-def _note_line(run: Callable[..., Any]) -> Callable[..., Any]:
+def _note_line(run: EagerRun) -> EagerRun:
     @functools.wraps(run)
-    def noting(*args: Any, **params: Any) -> Any:
+    def noting(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
         # A call that XLA is still to make then has the line of the one after it, which is
         # close, and not worth waiting for.
         _core.set_eager_line(current_line())
-        return run(*args, **params)
+        return run(call, operands)
 
     return noting
 
 
-def _await_result(run: Callable[..., Any]) -> Callable[..., Any]:
+def _await_result(run: EagerRun) -> EagerRun:
     @functools.wraps(run)
-    def awaiting(*args: Any, **params: Any) -> Any:
-        return jax.block_until_ready(run(*args, **params))
+    def awaiting(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
+        return jax.block_until_ready(run(call, operands))
 
     return awaiting
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike, PyTree
 from ..mpi.handles import Communicator
 from ..xla.call_sites import mark_eager
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
+
+#: An operand of a user's call: an array, or a list of the leaves of a tree.
+ArrayOrLeaves: TypeAlias = Any
+#: The function that all eager calls run.
+EagerRun: TypeAlias = "Callable[[EagerCall, Sequence[ArrayOrLeaves]], PyTree]"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,21 +52,21 @@ class EagerCall(Protocol):
     @property
     def communicator(self) -> Communicator: ...
 
-    def call_in_program(self, *operands: Any) -> Any:
+    def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
         """The result, a tree of arrays."""
 
     def forwarded_operand(self) -> int | None:
         """The position of the operand that is the result, if there is one."""
 
 
-def run_eagerly(call: EagerCall, operands: Sequence[Any]) -> Any:
+def run_eagerly(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
     """The result of a call outside of any program, or None without results."""
     return _run(call, operands)
 
 
 @on_own_devices
 @mark_eager
-def _run(call: EagerCall, operands: Sequence[Any]) -> Any:
+def _run(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
     programs = call.communicator.programs
     compiled = programs.get(call)
     if compiled is None:
@@ -78,14 +83,14 @@ def _run(call: EagerCall, operands: Sequence[Any]) -> Any:
     return list(map(_as_array, operand)) if type(operand) is list else _as_array(operand)
 
 
-def evaluate(call: EagerCall, operands: Sequence[Any]) -> Any:
+def evaluate(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
     """The result of a primitive that is bound outside of a trace."""
     # Also under jax.disable_jit: an operation can only run compiled.
     with jax.disable_jit(False):
         return run_eagerly(call, operands)
 
 
-def _compile(call: EagerCall) -> tuple[Callable[..., Any], int | None]:
+def _compile(call: EagerCall) -> tuple[Callable[..., PyTree], int | None]:
     """A jitted function that does only this call, and its forwarded operand.
 
     If MPI writes nothing, the function gives a tuple of something to wait for: a
@@ -94,7 +99,7 @@ def _compile(call: EagerCall) -> tuple[Callable[..., Any], int | None]:
     """
     forwarded = call.forwarded_operand()
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: ArrayOrLeaves) -> PyTree:
         result = call.call_in_program(*operands)
         has_result = forwarded is None and bool(jax.tree_util.tree_leaves(result))
         return result if has_result else (jnp.zeros((), bool),)
@@ -104,12 +109,12 @@ def _compile(call: EagerCall) -> tuple[Callable[..., Any], int | None]:
     return jax.jit(run), forwarded
 
 
-def wrap_eager_calls(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def wrap_eager_calls(wrapper: Callable[[EagerRun], EagerRun]) -> None:
     """Put a function around all eager calls from now on."""
     global _run
-    _run = wrapper(_run)
+    _run = wrapper(_run)  # type: ignore[assignment]
 
 
-def _as_array(x: Any) -> Array:
+def _as_array(x: ArrayLike) -> Array:
     # JAX takes 10 us to find that an array is one.
     return x if isinstance(x, jax.Array) else jnp.asarray(x)

@@ -27,7 +27,7 @@ from ..xla.jax_compat import LoweringContext, ShapedArray, Value, ad
 from ._arguments import like
 from ._lowering import Attributes
 from ._operation import Operation
-from ._transposes import Tangent, is_inexact
+from ._transposes import Jvp, Tangent, instantiated, is_inexact
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,9 @@ class LinearOperation(Operation):
                 "process. Use jax.jvp for one direction that all processes have in common."
             )
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
-        x, token, origin = map(ad.instantiate_zeros, tangents)
+        x, token, origin = instantiated(tangents)
         # Where a tangent is differentiated, the call that it belongs to is, too.
         token = token + origin
         if not is_inexact(primals[0]):

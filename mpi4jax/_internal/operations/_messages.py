@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.dtypes import carrier_aval
+from ..arguments.dtypes import avals_of, carrier_aval
+from ..arguments.types import Array, RankTree
 from ..layout.packing import Tree, as_words, from_words, word_of
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelope
-from ..xla.jax_compat import ShapedArray, convert, lower_with
+from ..xla.jax_compat import LoweringContext, ShapedArray, Value, convert, lower_with
 from ._arguments import PROC_NULL, bytes_of, dest_rank, recv_tag, send_tag, source_rank
+from ._lowering import Attributes
+
+X = TypeVar("X")
 
 
 class Messages(NamedTuple):
@@ -39,7 +43,7 @@ class Messages(NamedTuple):
         """How many leaves travel in all messages."""
         return sum(self.leaf_counts)
 
-    def split(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+    def split(self, leaves: Sequence[X]) -> list[Sequence[X]]:
         """The leaves of each message, from those of all."""
         ends = itertools.accumulate(self.leaf_counts)
         pairs = zip(self.leaf_counts, ends, strict=True)
@@ -74,7 +78,7 @@ NO_MESSAGES = Messages((), (), ())
 
 def message_attributes(
     communicator: Communicator, sent: Messages, received: Messages
-) -> dict[str, Any]:
+) -> Attributes:
     """The envelopes of all messages in the form in which the handler gets them."""
 
     def transferred(values: Sequence[int], messages: Messages) -> Any:
@@ -97,27 +101,30 @@ def message_avals(messages: Messages, avals: Sequence[ShapedArray]) -> list[Shap
 
 
 def pack_messages(
-    ctx: Any, messages: Messages, leaves: Sequence[Any]
-) -> tuple[list[Any], list[ShapedArray]]:
+    ctx: LoweringContext, messages: Messages, leaves: Sequence[Value]
+) -> tuple[list[Value], list[ShapedArray]]:
     """The messages' arrays, from the first operands of a lowered call, and their types."""
-    avals = list(map(carrier_aval, ctx.avals_in[: len(leaves)]))
+    avals = list(map(carrier_aval, avals_of(ctx.avals_in[: len(leaves)])))
     values = list(map(convert, leaves, avals))
-    arrays: list[Any] = []
+    arrays: list[Value] = []
     parts = zip(messages.split(avals), messages.split(values), strict=True)
     for types, operands in itertools.compress(parts, messages.are_transferred()):
         arrays += lower_with(ctx, _pack, operands, types) if len(types) > 1 else operands
-    return arrays, message_avals(messages, ctx.avals_in[: len(leaves)])
+    return arrays, message_avals(messages, avals_of(ctx.avals_in[: len(leaves)]))
 
 
 def unpack_messages(
-    ctx: Any, messages: Messages, received: Sequence[Any], recvbuf: Sequence[Any]
-) -> list[Any]:
+    ctx: LoweringContext,
+    messages: Messages,
+    received: Sequence[Value],
+    recvbuf: Sequence[Any],
+) -> list[Value]:
     """The results of a lowered call, from the arrays of the messages.
 
     A message from PROC_NULL leaves its leaves of `recvbuf` as they are (MPI-4.1 §3.10).
     """
     avals = list(map(carrier_aval, ctx.avals_out))
-    results: list[Any] = []
+    results: list[Value] = []
     arrays = zip(received, message_avals(messages, ctx.avals_out), strict=True)
     for is_transferred, types, buffers in zip(
         messages.are_transferred(),
@@ -145,15 +152,15 @@ def _packed_aval(avals: Sequence[ShapedArray]) -> ShapedArray:
     return ShapedArray((size // word.itemsize,), word)
 
 
-def _pack(*arrays: Any) -> list[Any]:
+def _pack(*arrays: Array) -> list[Array]:
     word = word_of([x.dtype for x in arrays])
     return [jnp.concatenate([as_words(x, word) for x in arrays])]
 
 
-def _unpack_as(avals: Sequence[ShapedArray]) -> Callable[[Any], list[Any]]:
+def _unpack_as(avals: Sequence[ShapedArray]) -> Callable[[Array], list[Array]]:
     word = word_of([aval.dtype for aval in avals])
 
-    def unpack(array: Any) -> list[Any]:
+    def unpack(array: Array) -> list[Array]:
         results, end = [], 0
         for aval in avals:
             start, end = end, end + bytes_of(aval) // word.itemsize
@@ -169,8 +176,8 @@ class Side(NamedTuple):
 
     ranks: str
     tags: str
-    check_rank: Callable[[str, str, Any, Communicator], int]
-    check_tag: Callable[[str, str, Any, Communicator], int]
+    check_rank: Callable[[str, str, object, Communicator], int]
+    check_tag: Callable[[str, str, object, Communicator], int]
 
 
 SENDING = Side("dest", "sendtag", dest_rank, send_tag)
@@ -181,8 +188,8 @@ def messages_of(
     function: str,
     side: Side,
     arrays: Tree,
-    ranks: Any,
-    tags: Any,
+    ranks: RankTree,
+    tags: RankTree,
     communicator: Communicator,
 ) -> Messages:
     """The messages with the leaves of a tree, from the arguments for ranks and tags."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import jax
 
-from ..arguments.types import Comm
+from ..arguments.types import Array, Comm, PyTree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.topology import Neighbor, Neighbors
@@ -69,8 +68,8 @@ _fill = functools.partial(jax.jit, static_argnums=2)(fill)
 
 
 def fill_blocks(
-    result: Any, padding: Sequence[Any], parts: tuple[tuple[int, int], ...]
-) -> Any:
+    result: PyTree, padding: Sequence[Array | None], parts: tuple[tuple[int, int], ...]
+) -> PyTree:
     """The result with the padding of each array in the parts that no process sends."""
     if not parts:
         return result

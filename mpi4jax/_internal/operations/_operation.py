@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from ..arguments import dtypes
-from ..arguments.types import Array, DType
+from ..arguments.types import Array, DType, PyTree
 from ..layout.packing import packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
@@ -25,9 +25,16 @@ from ..xla.jax_compat import (
 )
 from ._arguments import like
 from ._batching import batch
-from ._eager import evaluate
+from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import Attributes, lower, lower_everywhere
-from ._transposes import Cotangents, Tangent, TransposedOperand, transpose
+from ._transposes import (
+    Cotangents,
+    Jvp,
+    Tangent,
+    TransposedOperand,
+    instantiated,
+    transpose,
+)
 
 if TYPE_CHECKING:
     from ._messages import Messages
@@ -141,12 +148,10 @@ class Operation:
         """Whether tangents go through the operation itself."""
         return True
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         """The results, and their tangents: by default those of a linear operation."""
         first_count = len(primals) - self.count_operands
-        pushed = map(ad.instantiate_zeros, tangents[:first_count])
+        pushed = instantiated(tangents[:first_count])
         return self.bind(*primals), self.bind(*pushed, *primals[first_count:])
 
     def check_transpose(self) -> None:
@@ -199,7 +204,7 @@ class Operation:
         """
         return self.call_in_program(*operands)
 
-    def apply_to_leaves(self, *operands: Any) -> list[Array]:
+    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
         """Call MPI for a list of leaves in place of each operand that is an array.
 
         Returns:
@@ -215,7 +220,7 @@ class Operation:
                 results.append((group, result))
         return unpack_groups(results, axis, result_axis)
 
-    def call_in_program(self, *operands: Any) -> Any:
+    def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
         """The result of a user's call. The operands are arrays, or lists of leaves."""
         if operands and type(operands[0]) is list:
             return self.apply_to_leaves(*operands)
@@ -267,5 +272,5 @@ def _lower(ctx: LoweringContext, *operands: Value, operation: Operation) -> Sequ
 
 def _jvp(
     primals: Sequence[Array], tangents: Sequence[Tangent], *, operation: Operation
-) -> tuple[Sequence[Array], Sequence[Tangent]]:
+) -> Jvp:
     return operation.jvp(primals, tangents)

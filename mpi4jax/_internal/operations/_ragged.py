@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import array, integer
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike, PyTree
 from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, fill_leaves, like, padding
 from ._operation import Operation
@@ -67,7 +66,9 @@ def first_rows(x: Array, count: Array, fill_value: Array | None = None) -> Array
     return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), x, value)
 
 
-def counts_array(function: str, argument: str, counts: Any, shape: tuple[int, ...]) -> Any:
+def counts_array(
+    function: str, argument: str, counts: PyTree, shape: tuple[int, ...]
+) -> Array:
     """Numbers of rows that a program has computed, as an array of this shape."""
     if isinstance(counts, (list, tuple)):
         counts = np.asarray(counts)
@@ -88,8 +89,8 @@ def counts_array(function: str, argument: str, counts: Any, shape: tuple[int, ..
 
 
 def check_padded(
-    function: str, x: Any, capacity: Any, fill_value: Any
-) -> tuple[int, int, list[Any]]:
+    function: str, x: PyTree, capacity: object, fill_value: ArrayLike
+) -> tuple[int, int, list[Array | None]]:
     """The number of rows to send from, the capacity of the result, and its padding."""
     rows: set[int] = set()
     for name, leaf in arrays_of(function, "x", x):
@@ -114,10 +115,12 @@ def check_padded(
     return max(rows, default=0), capacity, padding(function, "fill_value", fill_value, x, 1)
 
 
-def fill_up(result: Any, counts: Any, padding: Sequence[Any]) -> tuple[Any, Any]:
+def fill_up(
+    result: PyTree, counts: Array, padding: Sequence[Array | None]
+) -> tuple[PyTree, Array]:
     """The result with its padding in the rows behind the received ones, and the counts."""
 
-    def fill(x: Any, value: Any) -> Any:
+    def fill(x: Array, value: Array) -> Array:
         return first_rows(x, counts.sum(), value)
 
     return fill_leaves(fill, result, padding), counts

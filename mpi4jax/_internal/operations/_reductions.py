@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from ..arguments.dtypes import OPERATORS, SUM, check_reduction
 from ..arguments.types import Array, DType
 from ..xla.dependence import depend, zeros_after
-from ..xla.jax_compat import ad
 from ._operation import Operation
-from ._transposes import Tangent
+from ._transposes import Jvp, Tangent, instantiated
 
 #: The functions that reduce an array along an axis, for the operators with a derivative.
 REDUCERS: dict[str, Callable[..., Array]] = {
@@ -68,9 +67,7 @@ class Reduction(Operation):
     def is_linear(self) -> bool:
         return self.op_number == SUM
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         if self.is_linear:
             return super().jvp(primals, tangents)
         if self.op_number >= len(OPERATORS):
@@ -89,7 +86,7 @@ class Reduction(Operation):
         _, tangent = jax.jvp(
             functools.partial(self.definition, result),
             tuple(primals),
-            tuple(map(ad.instantiate_zeros, tangents)),
+            tuple(instantiated(tangents)),
         )
         return [result], [tangent]
 

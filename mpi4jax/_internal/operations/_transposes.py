@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -17,26 +17,47 @@ if TYPE_CHECKING:
 
 #: The tangent of an array, or JAX's word that it is zero.
 Tangent: TypeAlias = "Array | Zero"
-#: An operand of a call that is transposed: the type of one by which it is, or an array.
+#: The results of a call, and their tangents.
+Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
+#: An operand of a call that is transposed: JAX's word that it is by this one, or an array.
+Operand: TypeAlias = "Array | UndefinedPrimal"
+#: The same, but with the type of what the call is transposed by.
 TransposedOperand: TypeAlias = Any
 #: The cotangent of the operand, or of each one. What is an array there has none.
 Cotangents: TypeAlias = "Array | tuple[Array | None, ...]"
 
 
 def transpose(
-    cotangents: Sequence[Tangent], *operands: Array | UndefinedPrimal, operation: Operation
+    cotangents: Sequence[Tangent], *operands: Operand, operation: Operation
 ) -> list[Array | None]:
     """JAX's rule: a cotangent for each operand that the operation is transposed by.
 
     A process whose cotangent is zero has to call MPI nevertheless: others wait for it.
     """
     operation.check_transpose()
-    is_linear = list(map(ad.is_undefined_primal, operands))
-    args = (x.aval if n else x for x, n in zip(operands, is_linear, strict=True))
-    transposed = operation.transpose(*map(ad.instantiate_zeros, cotangents), *args)
+    args = instantiated(cotangents)
+    transposed = operation.transpose(*args, *map(array_or_aval, operands))
     if not isinstance(transposed, tuple):
         transposed = (transposed,)
-    return [ct if n else None for ct, n in zip(transposed, is_linear, strict=True)]
+    return cotangents_of(operands, transposed)
+
+
+def instantiated(tangents: Iterable[Tangent]) -> list[Array]:
+    """Tangents, or cotangents, with arrays of zeros where JAX says that they are zero."""
+    return list(map(ad.instantiate_zeros, tangents))
+
+
+def array_or_aval(operand: Operand) -> Any:
+    """An operand that is an array, or the type of one that a call is transposed by."""
+    return operand.aval if isinstance(operand, ad.UndefinedPrimal) else operand
+
+
+def cotangents_of(
+    operands: Sequence[Operand], cotangents: Iterable[Array | None]
+) -> list[Array | None]:
+    """The cotangents of those operands that a call is transposed by."""
+    pairs = zip(operands, cotangents, strict=True)
+    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
 
 
 def tangents_of(results: Sequence[Array], inexact: Sequence[Tangent]) -> list[Tangent]:
@@ -51,7 +72,7 @@ def tangents_of(results: Sequence[Array], inexact: Sequence[Tangent]) -> list[Ta
 def inexact_tangents(primals: Sequence[Array], tangents: Sequence[Tangent]) -> list[Array]:
     """The tangents of those arrays that have any, with zeros where JAX knows of none."""
     pairs = zip(primals, tangents, strict=True)
-    return [ad.instantiate_zeros(tangent) for x, tangent in pairs if is_inexact(x)]
+    return instantiated(tangent for x, tangent in pairs if is_inexact(x))
 
 
 def is_inexact(x: Array | ShapedArray) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -17,7 +16,7 @@ from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import LoweringContext, ShapedArray, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
-from ._eager import evaluate
+from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import call_in_program
 from ._messages import (
     RECEIVING,
@@ -31,6 +30,7 @@ from ._messages import (
 )
 from ._operation import Operation, as_primitive
 from ._transposes import (
+    Jvp,
     Tangent,
     TransposedOperand,
     inexact_tangents,
@@ -59,7 +59,7 @@ class Exchange(Operation):
     def messages(self) -> tuple[Messages, Messages]:
         return self.sent, self.received
 
-    def apply_to_leaves(self, *operands: Any) -> list[Array]:
+    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
         sendbuf, recvbuf = operands
         return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf))
 
@@ -94,9 +94,7 @@ class Exchange(Operation):
         )
         return unpack_messages(ctx, self.received, results, operands[count:])
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
         # Integers have no tangents to be sent, on either side.
         has_tangent = list(map(is_inexact, primals))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import overload
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
-from ..arguments.types import Array, ArrayLike, Comm, Op, T
+from ..arguments.types import Array, ArrayLike, Comm, Op, PyTree, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
@@ -65,7 +65,7 @@ class ExScan(Reduction):
 
 # Compiled, as eager calls would spend most of their time on it.
 @functools.partial(jax.jit, static_argnums=1)
-def _neutral(tree: Any, op_number: int) -> Any:
+def _neutral(tree: PyTree, op_number: int) -> PyTree:
     return jax.tree_util.tree_map(
         lambda x: jnp.full_like(x, identity(op_number, x.dtype)), tree
     )

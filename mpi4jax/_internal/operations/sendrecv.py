@@ -12,7 +12,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import depend
-from ..xla.jax_compat import ShapedArray, ad
+from ..xla.jax_compat import ShapedArray
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -27,7 +27,7 @@ from ._arguments import (
 from ._calls import Call, ReceivingOperation, run_with_status
 from ._messages import Messages
 from ._operation import as_primitive
-from ._transposes import Tangent, TransposedOperand
+from ._transposes import Jvp, Tangent, TransposedOperand, instantiated
 
 
 @as_primitive
@@ -69,10 +69,8 @@ class SendRecv(ReceivingOperation):
             recvbuf, operation = jnp.zeros(0), replace(self, source=PROC_NULL)
         return operation.apply(sendbuf, recvbuf)
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
-        pushed = *map(ad.instantiate_zeros, tangents), mark_of(primals)
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
+        pushed = *instantiated(tangents), mark_of(primals)
         ranks_and_tags = self.source, self.dest, self.sendtag, self.recvtag
         on_tangents = SendRecvTangents(self.communicator, *ranks_and_tags)
         return self.bind(*primals), on_tangents.bind(*pushed)
@@ -115,10 +113,8 @@ class SendRecvTangents(SendRecv):
     def check_batch(self, axes: Sequence[int | None]) -> None:
         check_batch_of_tangents(self.name, axes[-1])
 
-    def jvp(
-        self, primals: Sequence[Array], tangents: Sequence[Tangent]
-    ) -> tuple[Sequence[Array], Sequence[Tangent]]:
-        pushed = *map(ad.instantiate_zeros, tangents[:-1]), primals[-1]
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
+        pushed = *instantiated(tangents[:-1]), primals[-1]
         return self.bind(*primals), self.bind(*pushed)
 
 
