@@ -22,15 +22,19 @@ __all__ = [
     "Op",
     "PyTree",
     "RankTree",
+    "Shaped",
     "Status",
     "T",
     "Token",
+    "Unchecked",
 ]
 
 #: A tree of arrays.
 T = TypeVar("T")
 #: A tree of anything, where nothing is known of it: all objects are trees for JAX.
 PyTree: TypeAlias = Any
+#: An argument that may be anything until it is checked.
+Unchecked: TypeAlias = Any
 #: The data type of an array.
 DType: TypeAlias = np.dtype[Any]
 
@@ -47,7 +51,16 @@ RankTree: TypeAlias = Union[  # noqa: UP007
 ]
 
 
+class Shaped(Protocol):
+    """An array of JAX's or NumPy's, or the type of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
 class Token(Protocol):
     """A token of mpi4jax, or one that JAX has made."""
 
-    def block_until_ready(self) -> Any: ...
+    def block_until_ready(self) -> object: ...
