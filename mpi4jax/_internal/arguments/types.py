@@ -22,6 +22,7 @@ __all__ = [
     "Op",
     "PyTree",
     "RankTree",
+    "Scalar",
     "Shaped",
     "Status",
     "T",
@@ -43,6 +44,8 @@ Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]
 Status: TypeAlias = MPI.Status | HashableMPIType[MPI.Status] | None
 #: A rank or a tag.
 Integer: TypeAlias = int | np.integer[Any]
+#: A number that is no array.
+Scalar: TypeAlias = np.bool_ | np.number[Any] | bool | int | float | complex
 #: A number for each process.
 Counts: TypeAlias = Sequence[Integer] | np.ndarray[Any, np.dtype[np.integer[Any]]]
 #: A rank or a tag for each message of an `exchange`: a prefix of the tree of arrays.

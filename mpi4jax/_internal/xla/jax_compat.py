@@ -60,7 +60,13 @@ if TYPE_CHECKING:
     from jax._src.effects import Effect as Effect
     from jax.interpreters.ad import UndefinedPrimal as UndefinedPrimal
     from jax.interpreters.ad import Zero as Zero
-    from jax.interpreters.mlir import LoweringRuleContext as LoweringContext
+    from jax.interpreters.mlir import LoweringRuleContext
+
+    class LoweringContext(LoweringRuleContext):
+        """What JAX hands to a lowering rule, where operands and results are arrays."""
+
+        avals_in: Sequence[ShapedArray]
+        avals_out: Sequence[ShapedArray]
 
     #: A value in a program that is lowered.
     Value: TypeAlias = ir.Value[Any]
