@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -30,9 +30,12 @@ from mpi4jax import _core
 from .. import versions
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..mpi import binding, handles
-from ..operations._eager import wrap_eager_calls
+from ..operations._eager import EagerCalls, wrap_eager_calls
 from ..watch.late_ranks import collective_section
 from ..xla import call_sites
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: How many calls may wait to be written before they keep the next one waiting.
 CAPACITY = 1 << 14
@@ -60,7 +63,7 @@ class Lines:
         # Until the process ends. Python would keep what it can't write, and try again.
         self._file: FileIO | None = open(path, "wb", buffering=0)  # noqa: SIM115
 
-    def add(self, facts: dict[str, Any]) -> None:
+    def add(self, facts: dict[str, object]) -> None:
         """Add a line, in JSON."""
         with self._lock:
             self._lines.append(json.dumps(facts).encode() + b"\n")
@@ -129,7 +132,7 @@ class Trace:
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         wrap_eager_calls(self._time_calls)
 
-    def _write(self, **facts: Any) -> None:
+    def _write(self, **facts: object) -> None:
         self._lines.add(facts)
 
     def _write_tables(self) -> None:
@@ -162,8 +165,10 @@ class Trace:
             self._span("compile", f"{_WORK[event]} {name}".strip(), begin, now)
             self._write_tables()
 
-    def _time_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(operation: Any, *args: Any, **params: Any) -> Any:
+    def _time_calls(
+        self, run: Callable[Concatenate[EagerCalls, P], R]
+    ) -> Callable[Concatenate[EagerCalls, P], R]:
+        def timed(operation: EagerCalls, /, *args: P.args, **params: P.kwargs) -> R:
             begin = time.monotonic_ns()
             try:
                 return run(operation, *args, **params)
