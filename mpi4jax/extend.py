@@ -13,10 +13,11 @@ from ._internal.arguments.types import Comm, Op
 from ._internal.mpi import binding, handles
 from ._internal.xla import effects, jax_compat
 from ._internal.xla.effects import ordered_effect as ordered_effect
-from ._internal.xla.jax_compat import LoweringContext, Value
 
 if TYPE_CHECKING:
     from jax.export import DisabledSafetyCheck
+
+    from ._internal.xla.jax_compat import LoweringContext, Value
 
 __all__ = [
     "call_in_order",
