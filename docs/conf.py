@@ -50,6 +50,7 @@ TYPES = {
     "Integer": "int",
     "Op": "mpi4py.MPI.Op",
     "RankTree": "int",
+    "Scalar": "int",
     "Status": "mpi4py.MPI.Status",
 }
 autodoc_type_aliases = {name: name for name in TYPES}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core, _terminal
 
 from ._internal.traces.profile import Recording
-from ._internal.traces.report import Result, Row, draw, text_of
+from ._internal.traces.report import Bytes, Result, Row, Seconds, draw, text_of
 from ._internal.watch.startup import connect
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Call", "Profile", "Row", "profile", "recent", "watch"]
 
@@ -82,17 +84,17 @@ class Profile:
         return self._finished.rows
 
     @property
-    def seconds(self) -> np.ndarray[Any, Any]:
+    def seconds(self) -> Seconds:
         """The seconds that each process spent in MPI."""
         return self._finished.seconds
 
     @property
-    def waiting(self) -> np.ndarray[Any, Any]:
+    def waiting(self) -> Seconds:
         """The part of these in which each process waited for another to begin its call."""
         return self._finished.waiting
 
     @property
-    def traffic(self) -> np.ndarray[Any, Any]:
+    def traffic(self) -> Bytes:
         """The bytes of messages from each process (first index) to each other one.
 
         It includes `send`, `sendrecv`, `exchange` and the neighborhood operations. How the
@@ -103,7 +105,7 @@ class Profile:
     def __str__(self) -> str:
         return text_of(self._finished)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the time of each process, and who sends how much to whom.
 
         Arguments:

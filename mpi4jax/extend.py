@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import _core
 from ._internal.arguments.hashable import handle, unpack_hashable
@@ -13,6 +13,11 @@ from ._internal.arguments.types import Comm, Op
 from ._internal.mpi import binding, handles
 from ._internal.xla import effects, jax_compat
 from ._internal.xla.effects import ordered_effect as ordered_effect
+
+if TYPE_CHECKING:
+    from jax.export import DisabledSafetyCheck
+
+    from ._internal.xla.jax_compat import LoweringContext, Value
 
 __all__ = [
     "call_in_order",
@@ -28,7 +33,7 @@ __all__ = [
 
 
 def call_in_order(
-    primitive: Any,
+    primitive: jax_compat.Primitive,
     target: str,
     *,
     platform: str = "cpu",
@@ -51,7 +56,7 @@ def call_in_order(
 
     """
 
-    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+    def lower(ctx: LoweringContext, *operands: Value, **params: object) -> list[Value]:
         return effects.lower_in_order(
             ctx,
             target,
@@ -66,7 +71,7 @@ def call_in_order(
     jax_compat.register_lowering(primitive, lower, platform)
 
 
-def get_token(ctx: Any) -> Any:
+def get_token(ctx: LoweringContext) -> Value:
     """The XLA token for a lowering rule: the last operand of its custom call.
 
     Arguments:
@@ -76,7 +81,7 @@ def get_token(ctx: Any) -> Any:
     return effects.get_ordered_token(ctx)
 
 
-def set_token(ctx: Any, token: Any) -> None:
+def set_token(ctx: LoweringContext, token: Value) -> None:
     """Set the XLA token after a lowering rule: the last result of its custom call.
 
     Arguments:
@@ -101,7 +106,7 @@ def communicator_number(comm: Comm = None) -> int:
     return handles.communicator("communicator_number", comm).number
 
 
-def export_checks() -> list[Any]:
+def export_checks() -> list[DisabledSafetyCheck]:
     """List mpi4jax's custom calls, as ``disabled_checks`` of :func:`jax.export.export`.
 
     JAX exports its own custom calls, and those of which it is told by name. The list has
@@ -123,7 +128,7 @@ def operator_number(op: Op) -> int:
     return handles.operator_number("operator_number", op)
 
 
-def mpi_handle(obj: Any) -> int:
+def mpi_handle(obj: object) -> int:
     """The C handle of an MPI object, as a signed integer of 64 bits.
 
     It differs from run to run and from process to process, and so does a program that

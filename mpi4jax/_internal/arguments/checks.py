@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 import jax
 import numpy as np
 
 from ..xla.jax_compat import Tracer
 from .dtypes import check_dtype
-
-F = TypeVar("F", bound=Callable[..., Any])
+from .types import ArrayLike, Unchecked
 
 #: What JAX takes as an array.
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -27,7 +25,7 @@ TRACER_HINT = (
 )
 
 
-def array(function: str, argument: str, value: Any) -> Any:
+def array(function: str, argument: str, value: object) -> ArrayLike:
     """An argument that has to be an array, as JAX takes it.
 
     Compiled programs that have been called before take NumPy's arrays by their memory,
@@ -49,7 +47,7 @@ def array(function: str, argument: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         check_dtype(function, argument, value.dtype)
         PLAIN_TYPES.add(type(value))
-        return value
+        return value  # type: ignore[return-value]  # a number
     if isinstance(value, (bool, int, float, complex)):
         return value
     if hasattr(value, "__jax_array__"):
@@ -57,14 +55,14 @@ def array(function: str, argument: str, value: Any) -> Any:
     reject(function, argument, "an array or a number", value)
 
 
-def accepts(value: Any, expected: type) -> bool:
+def accepts(value: object, expected: type) -> bool:
     """Whether a value is of a type. NumPy's abstract types stand for Python's, too."""
     if issubclass(expected, np.generic):
         return bool(np.issubdtype(type(value), expected))  # np.integer is not for bool
     return isinstance(value, expected)
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """A value in a text: simple ones as they are written, others by what they are."""
     if isinstance(value, (jax.Array, np.ndarray)):
         kind = "a traced array" if isinstance(value, Tracer) else "an array"
@@ -79,7 +77,7 @@ def in_words(value: Any) -> str:
 
 
 def reject(
-    function: str, argument: str, expected: str, value: Any, hint: str = ""
+    function: str, argument: str, expected: str, value: object, hint: str = ""
 ) -> NoReturn:
     """Raise the TypeError for an argument of the wrong type.
 
@@ -94,14 +92,14 @@ def reject(
     )
 
 
-def check_callable(function: str, argument: str, value: Any, parameters: str) -> None:
+def check_callable(function: str, argument: str, value: object, parameters: str) -> None:
     """Raise TypeError if an argument is not one that can be called."""
     if not callable(value):
         reject(function, argument, f"a function of {parameters}", value)
 
 
 def check(
-    function: str, argument: str, types: tuple[type, ...], expected: str, value: Any
+    function: str, argument: str, types: tuple[type, ...], expected: str, value: object
 ) -> None:
     """Raise TypeError if an argument of `function` is not of one of these types.
 
@@ -111,7 +109,7 @@ def check(
         reject(function, argument, expected, value)
 
 
-def integer(function: str, argument: str, value: Any) -> int:
+def integer(function: str, argument: str, value: Unchecked) -> int:
     """An argument that has to be an integer, of Python's or NumPy's, but no bool."""
     if type(value) is not int:
         check(function, argument, (np.integer,), "an integer", value)

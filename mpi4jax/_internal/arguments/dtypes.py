@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from mpi4jax import _core
 
 from ..xla.jax_compat import ShapedArray
+from .types import ArrayLike, DType, Shaped
 
 #: The MPI data type for each data type of XLA's (the codes are those of c_api.h). MPI has
 #: none for short floats: they travel as integers of their size.
@@ -72,7 +72,7 @@ _REDUCED = {
 _SENT = {np.dtype(name): name for name in (*DATATYPES, *CARRIERS)}
 
 
-def check_dtype(function: str, argument: str, dtype: Any) -> None:
+def check_dtype(function: str, argument: str, dtype: DType) -> None:
     """Raise TypeError if arrays of this type can't be sent."""
     if dtype in _SENT:
         return
@@ -91,7 +91,7 @@ def check_dtype(function: str, argument: str, dtype: Any) -> None:
     raise TypeError(f"{problem}, expected one of {', '.join(_SENT.values())}")
 
 
-def check_reduction(function: str, argument: str, op_number: int, dtype: Any) -> None:
+def check_reduction(function: str, argument: str, op_number: int, dtype: DType) -> None:
     """Raise TypeError if an operator of MPI's is not for arrays of this type."""
     if op_number >= len(OPERATORS):
         return  # A user-made operator takes what its maker says.
@@ -106,13 +106,13 @@ def check_reduction(function: str, argument: str, op_number: int, dtype: Any) ->
         )
 
 
-def avals_of(arrays: Iterable[Any]) -> list[ShapedArray]:
-    """The abstract values of arrays, or of objects that have a shape and a dtype."""
+def avals_of(arrays: Iterable[Shaped]) -> list[ShapedArray]:
+    """The abstract values of arrays."""
     return [ShapedArray(x.shape, x.dtype) for x in arrays]
 
 
-def has_carrier(x: Any) -> bool:
-    """Whether an array, or an abstract value, travels as another type."""
+def has_carrier(x: Shaped) -> bool:
+    """Whether an array travels as another type."""
     return str(x.dtype) in CARRIERS
 
 
@@ -122,7 +122,7 @@ def carrier_aval(aval: ShapedArray) -> ShapedArray:
     return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))
 
 
-def identity(op_number: int, dtype: Any) -> Any:
+def identity(op_number: int, dtype: DType) -> ArrayLike:
     """The identity of an operator: zero if it is unknown."""
     name = OPERATORS[op_number] if op_number < len(OPERATORS) else ""
     if name in ("PROD", "LAND"):

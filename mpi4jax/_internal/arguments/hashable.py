@@ -9,7 +9,7 @@ from mpi4py import MPI
 T = TypeVar("T")
 
 
-def handle(obj: Any) -> int:
+def handle(obj: object) -> int:
     """The handle of an MPI object as an unsigned number of pointer size."""
     return int(MPI._handleof(obj)) & (2**64 - 1)
 
@@ -21,7 +21,7 @@ class HashableMPIType(Generic[T]):
         self.wrapped = obj
 
     def _key(self) -> tuple[type, int]:
-        obj: Any = self.wrapped
+        obj: object = self.wrapped
         if isinstance(obj, MPI.Status):
             # A status has no handle: it is the memory that it is.
             return MPI.Status, MPI._addressof(obj)
@@ -41,7 +41,7 @@ class HashableMPIType(Generic[T]):
 def wrap_as_hashable(obj: HashableMPIType[T]) -> HashableMPIType[T]: ...
 @overload
 def wrap_as_hashable(obj: T) -> HashableMPIType[T]: ...
-def wrap_as_hashable(obj: Any) -> HashableMPIType[Any]:
+def wrap_as_hashable(obj: object) -> HashableMPIType[Any]:
     """Make an MPI object usable as a static argument of :func:`jax.jit`.
 
     Wrapped objects are equal if they contain the same communicator, operator or status.
@@ -58,7 +58,7 @@ def wrap_as_hashable(obj: Any) -> HashableMPIType[Any]:
 def unpack_hashable(obj: HashableMPIType[T]) -> T: ...
 @overload
 def unpack_hashable(obj: T) -> T: ...
-def unpack_hashable(obj: Any) -> Any:
+def unpack_hashable(obj: object) -> object:
     """Return the MPI object that :func:`wrap_as_hashable` has wrapped.
 
     Arguments:

@@ -22,15 +22,20 @@ __all__ = [
     "Op",
     "PyTree",
     "RankTree",
+    "Scalar",
+    "Shaped",
     "Status",
     "T",
     "Token",
+    "Unchecked",
 ]
 
 #: A tree of arrays.
 T = TypeVar("T")
 #: A tree of anything, where nothing is known of it: all objects are trees for JAX.
 PyTree: TypeAlias = Any
+#: An argument that may be anything until it is checked.
+Unchecked: TypeAlias = Any
 #: The data type of an array.
 DType: TypeAlias = np.dtype[Any]
 
@@ -39,6 +44,8 @@ Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]
 Status: TypeAlias = MPI.Status | HashableMPIType[MPI.Status] | None
 #: A rank or a tag.
 Integer: TypeAlias = int | np.integer[Any]
+#: A number that is no array.
+Scalar: TypeAlias = np.bool_ | np.number[Any] | bool | int | float | complex
 #: A number for each process.
 Counts: TypeAlias = Sequence[Integer] | np.ndarray[Any, np.dtype[np.integer[Any]]]
 #: A rank or a tag for each message of an `exchange`: a prefix of the tree of arrays.
@@ -47,7 +54,16 @@ RankTree: TypeAlias = Union[  # noqa: UP007
 ]
 
 
+class Shaped(Protocol):
+    """An array of JAX's or NumPy's, or the type of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
 class Token(Protocol):
     """A token of mpi4jax, or one that JAX has made."""
 
-    def block_until_ready(self) -> Any: ...
+    def block_until_ready(self) -> object: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import jax
 from mpi4py import MPI
@@ -21,6 +20,7 @@ from ..xla.jax_compat import (
     DEVICE_BYTES,
     JAXLIB_LIBRARY,
     VERSIONS,
+    Settings,
     backends_are_initialized,
 )
 from . import coordinator
@@ -94,8 +94,8 @@ def _several_devices() -> str | None:
     """The setting that makes XLA's CPU several devices, if there is one and JAX uses it."""
     if _core.device_count() > 0:
         return None
-    config: Any = jax.config
-    count = config.jax_num_cpu_devices
+    settings: Settings = jax.config
+    count = settings.jax_num_cpu_devices
     if count >= 0:
         return f"jax_num_cpu_devices={count}" if count > 1 else None
     flag = re.compile(r"--xla_force_host_platform_device_count=(\d+)")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
+from jax.tree_util import PyTreeDef
 
 from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array
 from ..xla.jax_compat import trace_state_clean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The structure of arguments, which leaves are arrays, and the other leaves.
+Fixed: TypeAlias = tuple[PyTreeDef, tuple[bool, ...], tuple[object, ...]]
 
 
 def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
@@ -41,7 +45,7 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
         static = tuple(x for x, d in zip(leaves, is_dynamic, strict=True) if not d)
         return compiled((structure, is_dynamic, static), *dynamic)
 
-    def call(fixed: tuple[Any, ...], *dynamic: Any) -> R:
+    def call(fixed: Fixed, *dynamic: jax.Array) -> R:
         structure, is_dynamic, static = fixed
         rest, constant = iter(dynamic), iter(static)
         leaves = [next(rest) if d else next(constant) for d in is_dynamic]
@@ -53,10 +57,12 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
     return tokenized
 
 
-def _checked(name: str, args: Any, kwargs: Any) -> list[Any]:
+def _checked(
+    name: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[object]:
     """The leaves of a function's arguments, of which the arrays can be passed to JAX."""
 
-    def argument(path: Any) -> str:
+    def argument(path: jax.tree_util.KeyPath[Any]) -> str:
         return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
 
     return [

@@ -6,10 +6,12 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+R = TypeVar("R")
 
 
-def capitalised(function: Callable[..., Any]) -> Callable[..., Any]:
+def capitalised(function: Callable[..., R]) -> Callable[..., R]:
     """The form that an operation had in mpi4jax 0.2: all arguments may be positional.
 
     It is made from the form with tokens.
@@ -18,7 +20,7 @@ def capitalised(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
-    def deprecated(*args: Any, **kwargs: Any) -> Any:
+    def deprecated(*args: object, **kwargs: object) -> R:
         warnings.warn(
             f"mpi4jax.{name} is deprecated, use mpi4jax.{function.__name__} instead",
             FutureWarning,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import check
-from ..arguments.types import Token
+from ..arguments.types import Array, ArrayLike, PyTree, Token, Unchecked
 from ..xla import jax_compat
 from ..xla.dependence import depend
 from ..xla.flush import flush
@@ -52,7 +52,7 @@ class LinearToken:
     A pytree with one leaf, an array without elements. JAX differentiates it like any other.
     """
 
-    def __init__(self, leaf: Any) -> None:
+    def __init__(self, leaf: Array) -> None:
         self.leaf = leaf
 
     def block_until_ready(self) -> LinearToken:
@@ -63,15 +63,15 @@ class LinearToken:
     def __repr__(self) -> str:
         return "LinearToken()"
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
+    def tree_flatten(self) -> tuple[tuple[Array], None]:
         return (self.leaf,), None
 
     @classmethod
-    def tree_unflatten(cls, _: None, leaves: tuple[Any]) -> LinearToken:
+    def tree_unflatten(cls, _: None, leaves: tuple[Array]) -> LinearToken:
         return cls(*leaves)
 
 
-def create_token(like: Any = ()) -> LinearToken:
+def create_token(like: PyTree = ()) -> LinearToken:
     """Make a token that carries derivatives through :func:`send` and :func:`recv`.
 
     Pass it from call to call, and to :func:`tie` at the end. The derivative of a message
@@ -103,11 +103,11 @@ def tie(value: T, token: Token) -> T:
 
     """
     check("tie", "token", (LinearToken,), "one of mpi4jax.create_token()", token)
-    linear_token: Any = token
+    linear_token: Unchecked = token
     # The leaf has no elements.
     zero = jnp.sum(linear_token.leaf)
 
-    def tie_array(x: Any) -> Any:
+    def tie_array(x: ArrayLike) -> Array:
         x = jnp.asarray(x)
         has_derivative = jnp.issubdtype(x.dtype, jnp.inexact)
         # Linear in both.
@@ -154,7 +154,7 @@ class NotSet:
 NOTSET = NotSet()
 
 
-def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
+def raise_if_token_is_set(token: object, function: str = "this operation") -> None:
     """Explain to programs for mpi4jax 0.7 why there are no tokens."""
     if token is NOTSET:
         return
@@ -176,7 +176,7 @@ def raise_if_token_is_set(token: Any, function: str = "this operation") -> None:
     )
 
 
-def refuse_pair(function: str, argument: str, x: Any) -> None:
+def refuse_pair(function: str, argument: str, x: object) -> None:
     """Explain to programs without tokens why they got a tuple of a result and a token."""
     if type(x) is tuple and len(x) == 2 and isinstance(x[1], (EmptyToken, LinearToken)):
         raise TypeError(

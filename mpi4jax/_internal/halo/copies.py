@@ -28,12 +28,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.dtypes import avals_of, has_carrier
+from ..arguments.types import Array, Shaped
 from ..layout.concatenation import concatenate
 from ..nonblocking.overlap import unchanged_operands
-from ..operations._transposes import inexact_tangents, is_inexact, tangents_of
+from ..operations._batching import batch_at
+from ..operations._transposes import (
+    Jvp,
+    Operand,
+    Tangent,
+    cotangents_of,
+    inexact_tangents,
+    instantiated,
+    is_inexact,
+    tangents_of,
+)
 from ..xla.effects import custom_call_target
 from ..xla.jax_compat import (
+    Equation,
+    LoweringContext,
     ShapedArray,
+    Value,
     VaryingPrimitive,
     ad,
     batching,
@@ -146,9 +160,8 @@ class CopyList(NamedTuple):
             self.is_transposed,
         )
 
-    def apply(self, arrays: Sequence[Any]) -> list[Any]:
-        results: list[Any] = copy_p.bind(*arrays, copies=self, batch=0)
-        return results
+    def apply(self, arrays: Sequence[Array]) -> list[Array]:
+        return copy_p.bind(*arrays, copies=self, batch=0)
 
 
 #: Operands and results have as many axes more as `batch` says, before all others.
@@ -157,7 +170,9 @@ copy_p.multiple_results = True
 def_eager(copy_p)
 
 
-def _all_types(operands: Sequence[Any], copies: CopyList, batch: int) -> list[ShapedArray]:
+def _all_types(
+    operands: Sequence[Shaped], copies: CopyList, batch: int
+) -> list[ShapedArray]:
     """The types of all arrays: the operands, and those that are appended."""
     rows = operands[0].shape[:batch]
     appended = [ShapedArray((*rows, *x.shape), x.dtype) for x in copies.appended]
@@ -165,40 +180,47 @@ def _all_types(operands: Sequence[Any], copies: CopyList, batch: int) -> list[Sh
 
 
 @copy_p.def_abstract_eval
-def _result_types(*avals: Any, copies: CopyList, batch: int) -> list[ShapedArray]:
+def _result_types(*avals: ShapedArray, copies: CopyList, batch: int) -> list[ShapedArray]:
     types = _all_types(avals, copies, batch)
     return types[: len(types) - len(copies.dropped)]
 
 
-def _push(primals: Any, tangents: Any, *, copies: CopyList, batch: int) -> Any:
+def _push(
+    primals: Sequence[Array],
+    tangents: Sequence[Tangent],
+    *,
+    copies: CopyList,
+    batch: int,
+) -> Jvp:
     results = copy_p.bind(*primals, copies=copies, batch=batch)
     inexact = inexact_tangents(primals, tangents)
     if not inexact:
         return results, tangents_of(results, [])
-    among_inexact = copies.restrict(list(map(is_inexact, [*primals, *copies.appended])))
+    has_tangent = [*map(is_inexact, primals), *map(is_inexact, copies.appended)]
+    among_inexact = copies.restrict(has_tangent)
     pushed = copy_p.bind(*inexact, copies=among_inexact, batch=batch)
     return results, tangents_of(results, pushed)
 
 
 def _transpose(
-    cotangents: Any, *operands: Any, copies: CopyList, batch: int
-) -> list[Any | None]:
-    results = copy_p.bind(
-        *map(ad.instantiate_zeros, cotangents), copies=copies.transpose(), batch=batch
-    )
-    pairs = zip(operands, results, strict=True)
-    return [y if ad.is_undefined_primal(x) else None for x, y in pairs]
+    cotangents: Sequence[Tangent],
+    *operands: Operand,
+    copies: CopyList,
+    batch: int,
+) -> list[Array | None]:
+    results = copy_p.bind(*instantiated(cotangents), copies=copies.transpose(), batch=batch)
+    return cotangents_of(operands, results)
 
 
-def _batch(operands: Any, axes: Any, *, copies: CopyList, batch: int) -> Any:
-    pairs = list(zip(operands, axes, strict=True))
-    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
-    moved = [batching.bdim_at_front(x, axis, size) for x, axis in pairs]
+def _batch(
+    operands: Sequence[Array], axes: Sequence[int | None], *, copies: CopyList, batch: int
+) -> tuple[list[Array], list[int]]:
+    moved = batch_at(0, operands, axes)
     results = copy_p.bind(*moved, copies=copies, batch=batch + 1)
     return results, [0] * len(results)
 
 
-def _unchanged(equation: Any) -> list[int]:
+def _unchanged(equation: Equation) -> list[int]:
     count = min(len(equation.invars), len(equation.outvars))
     return sorted({*range(count)} - equation.params["copies"].updated)
 
@@ -212,19 +234,21 @@ unchanged_operands[copy_p] = _unchanged
 # By the core.
 
 
-def runs_in_core(types: Sequence[Any], *, is_transposed: bool) -> bool:
+def runs_in_core(types: Sequence[ShapedArray], *, is_transposed: bool) -> bool:
     """Whether the core can copy, or add, elements of these types."""
     if is_transposed:
         return all(str(x.dtype) in ADDED for x in types)
     return not any(map(has_carrier, types))
 
 
-def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> Any:
+def _lower_for_cpu(
+    ctx: LoweringContext, *operands: Value, copies: CopyList, batch: int
+) -> Sequence[Value]:
     types = _all_types(ctx.avals_in, copies, batch)
     if not runs_in_core(types, is_transposed=copies.is_transposed):
         return _lower_by_xla(ctx, *operands, copies=copies, batch=batch)
     appended = list(range(len(operands), len(types)))
-    arrays: list[Any] = [*operands, *appended]
+    arrays = dict(enumerate(operands))
     if copies.is_transposed:
         updated = results = sorted(copies.updated)
         sources = []
@@ -259,10 +283,10 @@ def _lower_for_cpu(ctx: Any, *operands: Any, copies: CopyList, batch: int) -> An
         )
         for n, value in zip(results, values, strict=True):
             arrays[n] = value
-    return arrays[: len(types) - len(copies.dropped)]
+    return [arrays[n] for n in range(len(types) - len(copies.dropped))]
 
 
-def _array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, Any]:
+def _array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([*numbers], np.int64)
 
 
@@ -320,7 +344,7 @@ register_lowering(copy_p, _lower_for_cpu, platform="cpu")
 # By XLA.
 
 
-def _run_by_xla(*operands: Any, copies: CopyList, batch: int) -> list[Any]:
+def _run_by_xla(*operands: Array, copies: CopyList, batch: int) -> list[Array]:
     types = _all_types(operands, copies, batch)
     zeros = [jnp.zeros(x.shape, x.dtype) for x in types[len(operands) :]]
     arrays = [
@@ -362,19 +386,18 @@ class _Pieces:
     Two views are parts of one piece, or have nothing in common.
     """
 
-    def __init__(self, x: Any, batch: int, *, is_new: bool) -> None:
+    def __init__(self, x: Array, batch: int, *, is_new: bool) -> None:
         self._x = x
         self._batch = batch
         self._is_new = is_new
         #: By where they begin.
-        self._pieces: dict[int, Any] = {}
+        self._pieces: dict[int, Array] = {}
 
     @property
     def _rows(self) -> tuple[int, ...]:
-        rows: tuple[int, ...] = self._x.shape[: self._batch]
-        return rows
+        return self._x.shape[: self._batch]
 
-    def _piece(self, view: View) -> Any:
+    def _piece(self, view: View) -> Array:
         if view.start not in self._pieces:
             x = self._x
             if view.shape != x.shape[self._batch :]:
@@ -383,10 +406,10 @@ class _Pieces:
             self._pieces[view.start] = x
         return self._pieces[view.start]
 
-    def read(self, view: View) -> Any:
+    def read(self, view: View) -> Array:
         return self._piece(view)[(slice(None),) * self._batch + view.slices]
 
-    def write(self, view: View, part: Any) -> None:
+    def write(self, view: View, part: Array) -> None:
         piece = self._piece(view)
         changed = [n for n, size in enumerate(part.shape) if size != piece.shape[n]]
         starts = [0] * self._batch + [indices.start for indices in view.ranges]
@@ -402,7 +425,7 @@ class _Pieces:
             part = jax.lax.dynamic_update_slice(piece, part, starts)
         self._pieces[view.start] = part
 
-    def join(self) -> Any:
+    def join(self) -> Array:
         if not self._pieces:
             return self._x
         if self._x.ndim - self._batch != 1:

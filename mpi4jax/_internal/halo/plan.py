@@ -6,15 +6,16 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
 from ..arguments.checks import array, check_callable, integer, reject
-from ..arguments.types import Integer
+from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import root_rank
@@ -29,6 +30,10 @@ from .whole import FieldAxis, gather_field, scatter_field
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: A field in a tree: an array, or its type where another process has it.
+Leaf: TypeAlias = ArrayLike | jax.ShapeDtypeStruct
+_Program: TypeAlias = Callable[[list[Array], Extents], list[Array]]
 
 #: How many points neighboring parts have in common, at most: n cells have n + 1 faces.
 MOST_SHARED = 1
@@ -175,7 +180,9 @@ class Plan:
         )
 
     @on_own_devices
-    def scatter(self, fields: T, *, root: Integer | None = None, fill_value: Any = 0) -> T:
+    def scatter(
+        self, fields: T, *, root: Integer | None = None, fill_value: Scalar = 0
+    ) -> T:
         """Divide whole fields into parts with ghost cells, and return that of this process.
 
         Arguments:
@@ -197,7 +204,7 @@ class Plan:
         # them, here as on root.
         is_array = [has_fields or isinstance(x, Tracer) for _, x in leaves]
 
-        def scatter(arrays: list[Any]) -> list[Any]:
+        def scatter(arrays: list[Array]) -> list[Array]:
             remaining = iter(arrays)
             return [
                 scatter_field(
@@ -237,7 +244,7 @@ class Plan:
         leaves, structure = _flatten(fields)
         extents = [self._extents("gather", name, x) for name, x in leaves]
 
-        def gather(arrays: list[Any]) -> list[Any]:
+        def gather(arrays: list[Array]) -> list[Array | None]:
             pairs = zip(arrays, extents, strict=True)
             return [
                 gather_field(self._strip(x, e), self._part_axes(x, e), root, self.comm)
@@ -281,8 +288,8 @@ class Plan:
     # The arrays.
 
     @on_own_devices
-    def _on_leaves(self, function: Callable[..., list[Any]], fields: Any) -> Any:
-        name = function.__name__
+    def _on_leaves(self, step: slabs.Step, fields: T) -> T:
+        name = step.__name__
         self._check_communicator(name)
         leaves, structure = _flatten(fields)
         arrays, extents = [], []
@@ -290,39 +297,37 @@ class Plan:
             arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
             extents.append(self._extents(name, path, leaf))
         if trace_state_clean():
-            results = self._program(function)(arrays, tuple(extents))
+            results = self._program(step)(arrays, tuple(extents))
         else:
-            results = self._run(function, arrays, tuple(extents))
+            results = self._run(step, arrays, tuple(extents))
         return structure.unflatten(results)
 
-    def _run(
-        self, function: Callable[..., list[Any]], leaves: list[Any], extents: Extents
-    ) -> list[Any]:
-        return _run(function, self._geometry, leaves, extents, self.comm)
+    def _run(self, step: slabs.Step, leaves: list[Array], extents: Extents) -> list[Array]:
+        return _run(step, self._geometry, leaves, extents, self.comm)
 
-    def _program(self, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def _program(self, step: slabs.Step) -> _Program:
         """A program for eager calls, of all plans that are alike.
 
         It goes with the communicator, and does not refer to the plan: a program in a circle
         of references would keep some 100 KiB until Python looks for such circles.
         """
         programs, geometry, comm = self._communicator.programs, self._geometry, self.comm
-        program: Callable[..., list[Any]] | None = programs.get((function, geometry))
+        program: _Program | None = programs.get((step, geometry))
         if program is None:
 
-            def run(leaves: list[Any], extents: Extents) -> list[Any]:
-                return _run(function, geometry, leaves, extents, comm)
+            def run(leaves: list[Array], extents: Extents) -> list[Array]:
+                return _run(step, geometry, leaves, extents, comm)
 
             call_sites.mark_eager(run)
-            run.__name__ = f"halo_{function.__name__}"
-            program = programs[function, geometry] = jax.jit(run, static_argnums=1)
+            run.__name__ = f"halo_{step.__name__}"
+            program = programs[step, geometry] = jax.jit(run, static_argnums=1)
         return program
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
         return [axis.position % ndim for axis in self.axes]
 
-    def _sizes(self, function: str, name: str, x: Any) -> list[int]:
+    def _sizes(self, function: str, name: str, x: Leaf) -> list[int]:
         """The size of an array along each of the plan's axes."""
         shape = jnp.shape(x)
         for axis in self.axes:
@@ -339,7 +344,7 @@ class Plan:
             )
         return [shape[axis.position] for axis in self.axes]
 
-    def _extents(self, function: str, name: str, x: Any) -> tuple[Extent, ...]:
+    def _extents(self, function: str, name: str, x: Leaf) -> tuple[Extent, ...]:
         extents = []
         for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
             shared = 0
@@ -363,7 +368,7 @@ class Plan:
             extents.append(Extent(size, axis.lower, axis.upper, shared))
         return tuple(extents)
 
-    def _strip(self, x: Any, extents: Sequence[Extent]) -> Any:
+    def _strip(self, x: Array, extents: Sequence[Extent]) -> Array:
         """The own points of a field."""
         for axis, extent in zip(self.axes, extents, strict=True):
             own = extent.own
@@ -372,7 +377,7 @@ class Plan:
 
     # Whole fields.
 
-    def _whole_axes(self, function: str, name: str, x: Any) -> list[FieldAxis]:
+    def _whole_axes(self, function: str, name: str, x: Leaf) -> list[FieldAxis]:
         """The divided axes of a whole field."""
         sizes = self._sizes(function, name, x)
         axes = []
@@ -385,7 +390,7 @@ class Plan:
             axes.append(FieldAxis(axis, position, cells, size - cells))
         return axes
 
-    def _part_axes(self, x: Any, extents: Sequence[Extent]) -> list[FieldAxis]:
+    def _part_axes(self, x: Array, extents: Sequence[Extent]) -> list[FieldAxis]:
         """The divided axes of the whole field that an array is a part of."""
         axes = []
         for axis, position, extent in zip(
@@ -397,23 +402,23 @@ class Plan:
 
 
 def _run(
-    function: Callable[..., list[Any]],
+    step: slabs.Step,
     geometry: Geometry,
-    leaves: list[Any],
+    leaves: list[Array],
     extents: Extents,
     comm: MPI.Cartcomm,
-) -> list[Any]:
+) -> list[Array]:
     if not leaves or not (geometry.groups or geometry.within):
         return leaves
-    return function(geometry, leaves, extents, functools.partial(_travel, comm))
+    return step(geometry, leaves, extents, functools.partial(_travel, comm))
 
 
 def _travel(
     comm: MPI.Cartcomm,
-    messages: Sequence[list[Any]],
-    buffers: Sequence[list[Any]],
+    messages: Sequence[list[Array]],
+    buffers: Sequence[list[Array]],
     directions: Sequence[Direction],
-) -> Sequence[list[Any]]:
+) -> Sequence[list[Array]]:
     """Receive a message in each direction for the one that is sent in it.
 
     The calls of all processes have all directions, also where these have no end. So
@@ -430,7 +435,7 @@ def _travel(
     )
 
 
-def _expected(function: str, name: str, x: Any, points: int, axis: Axis) -> str:
+def _expected(function: str, name: str, x: Leaf, points: int, axis: Axis) -> str:
     """The error for a field whose size is not that of so many cells, nor of their faces."""
     return (
         f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for `{name}`, expected "
@@ -439,13 +444,13 @@ def _expected(function: str, name: str, x: Any, points: int, axis: Axis) -> str:
     )
 
 
-def _flatten(fields: Any) -> tuple[list[tuple[str, Any]], Any]:
+def _flatten(fields: PyTree) -> tuple[list[tuple[str, Unchecked]], PyTreeDef]:
     """The leaves of a tree, each with its name in errors, and the structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
     return [(f"fields{jax.tree_util.keystr(path)}", x) for path, x in pairs], structure
 
 
-def _warn_of_narrowing(name: str, x: Any) -> None:
+def _warn_of_narrowing(name: str, x: Leaf) -> None:
     """Warn once of a field that loses half of its digits, as JAX has them."""
     if isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.inexact):
         dtype = jax.dtypes.canonicalize_dtype(x.dtype)
@@ -461,7 +466,7 @@ def _warn_of_narrowing(name: str, x: Any) -> None:
 
 
 #: The types that users were warned of.
-_narrowed: set[Any] = set()
+_narrowed: set[DType] = set()
 
 
 def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
@@ -478,7 +483,7 @@ def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ..
 
 
 def _integers(
-    argument: str, values: Any, count: int, minimum: int | None = None
+    argument: str, values: object, count: int, minimum: int | None = None
 ) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
         reject("halo.Plan", argument, "a sequence of integers", values)
@@ -493,11 +498,11 @@ def _integers(
     return integers
 
 
-def _widths(width: Any, ndim: int) -> list[tuple[int, int]]:
+def _widths(width: Unchecked, ndim: int) -> list[tuple[int, ...]]:
     """The numbers of ghost cells on the lower and the upper side, for each axis."""
     if not isinstance(width, (Sequence, np.ndarray)):
         width = [integer("halo.Plan", "width", width)] * ndim
-    pairs: list[Any] = []
+    pairs = []
     for of_axis in width:
         if not isinstance(of_axis, (Sequence, np.ndarray)):
             of_axis = (of_axis, of_axis)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from ..arguments.dtypes import avals_of
+from ..arguments.types import Array
 from ..operations._arguments import PROC_NULL
 from ..xla.jax_compat import ShapedArray
 from .copies import Copy, CopyList, View
@@ -99,7 +100,9 @@ class Geometry(NamedTuple):
 class Fields:
     """Where the slabs of all fields are in the arrays."""
 
-    def __init__(self, geometry: Geometry, leaves: Sequence[Any], extents: Extents) -> None:
+    def __init__(
+        self, geometry: Geometry, leaves: Sequence[Array], extents: Extents
+    ) -> None:
         self.geometry, self.extents = geometry, extents
         self.types = avals_of(leaves)
         self.dtypes = list(dict.fromkeys(x.dtype for x in leaves))
@@ -218,8 +221,8 @@ class Layout:
         return copies
 
     def travel(
-        self, messages: Sequence[Any], travel: Travel, *, backwards: bool = False
-    ) -> list[Any]:
+        self, messages: Sequence[Array], travel: Travel, *, backwards: bool = False
+    ) -> list[Array]:
         """Exchange the messages of all bundles, and give those received."""
         directions = [bundle[0] for bundle in self.bundles]
         if backwards:
@@ -228,7 +231,7 @@ class Layout:
         received = travel(self._by_bundle(messages), self._by_bundle(buffers), directions)
         return list(itertools.chain(*received))
 
-    def _by_bundle(self, messages: Sequence[Any]) -> list[list[Any]]:
+    def _by_bundle(self, messages: Sequence[Array]) -> list[list[Array]]:
         count = len(self.fields.dtypes)
         starts = range(0, len(messages), count)
         return [list(messages[start : start + count]) for start in starts]
@@ -278,12 +281,17 @@ def _unpacking(fields: Fields, layouts: Sequence[Layout]) -> CopyList:
 
 #: Gives what is received in each of some directions, for what is sent in them and for
 #: buffers like that.
-Travel = Callable[[Any, Any, Sequence[Direction]], Sequence[list[Any]]]
+Travel = Callable[
+    [Sequence[list[Array]], Sequence[list[Array]], Sequence[Direction]],
+    Sequence[list[Array]],
+]
+#: What an exchange does, or its transpose.
+Step = Callable[[Geometry, Sequence[Array], Extents, Travel], list[Array]]
 
 
 def exchange(
-    geometry: Geometry, leaves: Sequence[Any], extents: Extents, travel: Travel
-) -> list[Any]:
+    geometry: Geometry, leaves: Sequence[Array], extents: Extents, travel: Travel
+) -> list[Array]:
     """The fields with the ghost cells that other processes send.
 
     Arguments:
@@ -303,8 +311,8 @@ def exchange(
 
 
 def accumulate(
-    geometry: Geometry, leaves: Sequence[Any], extents: Extents, travel: Travel
-) -> list[Any]:
+    geometry: Geometry, leaves: Sequence[Array], extents: Extents, travel: Travel
+) -> list[Array]:
     """The transpose of an exchange: those of its steps, from the last to the first."""
     fields = Fields(geometry, leaves, extents)
     layouts = _layouts(fields)

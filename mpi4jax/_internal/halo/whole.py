@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from ..arguments.types import Array, Scalar
 from ..operations.allgather import allgather
 from ..operations.gather import gather
 from ..operations.scatter import scatter
 from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
 from .axis import Axis
+
+#: Indices of points along an axis.
+Points: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]
 
 
 class FieldAxis(NamedTuple):
@@ -28,7 +32,7 @@ class FieldAxis(NamedTuple):
     cells: int
     extra: int
 
-    def points(self, coordinate: int) -> Any:
+    def points(self, coordinate: int) -> Points:
         """The point of the whole field for each one of a part, ghost cells included.
 
         Where the whole field has none, it is the number of all points.
@@ -40,10 +44,10 @@ class FieldAxis(NamedTuple):
             return points % self.cells
         return np.where((points >= 0) & (points < stop), points, stop)
 
-    def own_points(self) -> Any:
+    def own_points(self) -> Points:
         return self.points(self.axis.coordinate)
 
-    def padded_points(self) -> Any:
+    def padded_points(self) -> Points:
         """The points of all parts, which are padded to the size of the largest."""
         parts = [self.points(coordinate) for coordinate in range(self.axis.processes)]
         # The first part is the largest.
@@ -57,7 +61,7 @@ class FieldAxis(NamedTuple):
         """The number of own points of the largest part."""
         return len(self.axis.part(0, self.cells)) + self.extra
 
-    def joined_points(self) -> Any:
+    def joined_points(self) -> Points:
         """Where the points of the whole field are in parts that are padded to one size.
 
         A point that two processes have is that of the upper one.
@@ -73,16 +77,16 @@ class FieldAxis(NamedTuple):
 
 
 def scatter_field(
-    x: Any,
+    x: Array,
     axes: Sequence[FieldAxis],
     root: int | None,
-    fill_value: Any,
+    fill_value: Scalar,
     comm: MPI.Intracomm,
-) -> Any:
+) -> Array:
     """The part of this process of a whole field, with ghost cells.
 
     Arguments:
-        x: The whole field.
+        x: The whole field. Where another process has it, its type is enough.
         axes: Its divided axes.
         root: The one process that has the field, or None where all do.
         fill_value: The value of ghost cells that the whole field does not have.
@@ -90,7 +94,7 @@ def scatter_field(
 
     """
 
-    def take(x: Any, points: Any, position: int) -> Any:
+    def take(x: Array, points: Points, position: int) -> Array:
         return jnp.take(x, points, position, mode="fill", fill_value=fill_value)
 
     if root is None:
@@ -115,8 +119,8 @@ def scatter_field(
 
 
 def gather_field(
-    x: Any, axes: Sequence[FieldAxis], root: int | None, comm: MPI.Intracomm
-) -> Any:
+    x: Array, axes: Sequence[FieldAxis], root: int | None, comm: MPI.Intracomm
+) -> Array | None:
     """The whole field, of which each process has a part, without ghost cells.
 
     It is None where a process does not get it: where there is a root, which is another one.
@@ -137,7 +141,7 @@ def gather_field(
     return x
 
 
-def _split_parts(x: Any, axes: Sequence[FieldAxis]) -> Any:
+def _split_parts(x: Array, axes: Sequence[FieldAxis]) -> Array:
     """A stack of the parts, by rank, of an array that has them side by side."""
     processes = {axis.position: axis.axis.processes for axis in axes}
     shape: list[int] = []
@@ -153,7 +157,7 @@ def _split_parts(x: Any, axes: Sequence[FieldAxis]) -> Any:
     return jax.lax.collapse(x, 0, len(front))
 
 
-def _join_parts(x: Any, axes: Sequence[FieldAxis]) -> Any:
+def _join_parts(x: Array, axes: Sequence[FieldAxis]) -> Array:
     """The array that has the parts of a stack side by side."""
     x = x.reshape(*(axis.axis.processes for axis in axes), *x.shape[1:])
     index = {axis.position: n for n, axis in enumerate(axes)}

@@ -7,16 +7,21 @@ cut out. On CPUs, the core copies all of them in one call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import has_carrier
+from ..arguments.types import Array
 from ..xla.effects import custom_call_target
 from ..xla.jax_compat import (
+    LoweringContext,
+    Results,
     ShapedArray,
+    Tangent,
+    UndefinedPrimal,
+    Value,
     VaryingPrimitive,
     ad,
     batching,
@@ -30,7 +35,7 @@ from ..xla.jax_compat import (
 MANY = 4
 
 
-def concatenate(arrays: Sequence[Any]) -> Any:
+def concatenate(arrays: Sequence[Array]) -> Array:
     """One array of arrays that have one type and differ in their last axis at most."""
     # XLA aborts in its compiler where empty ones are among them.
     arrays = [x for x in arrays if x.shape[-1]] or arrays[:1]
@@ -41,7 +46,7 @@ def concatenate(arrays: Sequence[Any]) -> Any:
     return concatenate_p.bind(*arrays)
 
 
-def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
+def split(x: Array, sizes: Sequence[int]) -> Sequence[Array]:
     """The parts of these sizes of an array, along its last axis."""
     if 0 in sizes:
         remaining = iter(split(x, [size for size in sizes if size]))
@@ -50,19 +55,18 @@ def split(x: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return [x]
     if _are_few(sizes, x):
         return _split(x, sizes=tuple(sizes))
-    parts: Sequence[Any] = split_p.bind(x, sizes=tuple(sizes))
-    return parts
+    return split_p.bind(x, sizes=tuple(sizes))
 
 
-def _empty(x: Any) -> Any:
+def _empty(x: Array) -> Array:
     return jnp.zeros((*x.shape[:-1], 0), x.dtype)
 
 
-def _are_few(parts: Sequence[Any], x: Any) -> bool:
+def _are_few(parts: Sequence[object], x: Array) -> bool:
     return len(parts) < MANY or has_carrier(x)
 
 
-def _split(x: Any, *, sizes: tuple[int, ...]) -> list[Any]:
+def _split(x: Array, *, sizes: tuple[int, ...]) -> list[Array]:
     ends = itertools.accumulate(sizes)
     pairs = zip(ends, sizes, strict=True)
     return [jax.lax.slice_in_dim(x, end - size, end, axis=-1) for end, size in pairs]
@@ -74,25 +78,29 @@ split_p.multiple_results = True
 
 
 @concatenate_p.def_abstract_eval
-def _type_of_concatenated(*avals: Any) -> ShapedArray:
+def _type_of_concatenated(*avals: ShapedArray) -> ShapedArray:
     *rows, _ = avals[0].shape
     return ShapedArray((*rows, sum(x.shape[-1] for x in avals)), avals[0].dtype)
 
 
 @split_p.def_abstract_eval
-def _types_of_parts(aval: Any, *, sizes: tuple[int, ...]) -> list[ShapedArray]:
+def _types_of_parts(aval: ShapedArray, *, sizes: tuple[int, ...]) -> list[ShapedArray]:
     return [ShapedArray((*aval.shape[:-1], size), aval.dtype) for size in sizes]
 
 
-def _transpose_concatenate(cotangent: Any, *operands: Any) -> Sequence[Any]:
+def _transpose_concatenate(cotangent: Array, *operands: UndefinedPrimal) -> Sequence[Array]:
     return split(cotangent, [x.aval.shape[-1] for x in operands])
 
 
-def _transpose_split(cotangents: Any, *_: Any, sizes: tuple[int, ...]) -> list[Any]:
+def _transpose_split(
+    cotangents: Sequence[Tangent], _: UndefinedPrimal, *, sizes: tuple[int, ...]
+) -> list[Array]:
     return [concatenate(list(map(ad.instantiate_zeros, cotangents)))]
 
 
-def _batch_concatenate(operands: Any, axes: Any) -> tuple[Any, int]:
+def _batch_concatenate(
+    operands: Sequence[Array], axes: Sequence[int | None]
+) -> tuple[Array, int]:
     pairs = list(zip(operands, axes, strict=True))
     size = next(x.shape[axis] for x, axis in pairs if axis is not None)
     moved = [batching.bdim_at_front(x, axis, size) for x, axis in pairs]
@@ -100,16 +108,20 @@ def _batch_concatenate(operands: Any, axes: Any) -> tuple[Any, int]:
 
 
 def _batch_split(
-    operands: Any, axes: Any, *, sizes: tuple[int, ...]
-) -> tuple[Sequence[Any], list[int]]:
+    operands: Sequence[Array], axes: Sequence[int], *, sizes: tuple[int, ...]
+) -> tuple[Sequence[Array], list[int]]:
     (x,), (axis,) = operands, axes
     return split(jnp.moveaxis(x, axis, 0), sizes), [0] * len(sizes)
 
 
 def _register(
-    primitive: VaryingPrimitive, name: str, function: Any, transpose: Any, batch: Any
+    primitive: VaryingPrimitive,
+    name: str,
+    function: Callable[..., Results],
+    transpose: Callable[..., Sequence[Array]],
+    batch: Callable[..., tuple[Results, int | list[int]]],
 ) -> None:
-    def lower(ctx: Any, *operands: Any, **_: Any) -> Any:
+    def lower(ctx: LoweringContext, *operands: Value, **_: object) -> Sequence[Value]:
         return ffi_lowering(custom_call_target(name))(ctx, *operands)
 
     def_eager(primitive)

@@ -12,14 +12,16 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array
 from ..arguments.dtypes import avals_of
+from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..xla.jax_compat import ShapedArray
 from .concatenation import concatenate, split
 
@@ -29,7 +31,7 @@ from .concatenation import concatenate, split
 LARGEST_PACKED = 1 << 15
 
 
-def is_tree(x: Any) -> bool:
+def is_tree(x: object) -> bool:
     """Whether an operand is a tree of arrays, and not an array or a number."""
     if type(x) is np.ndarray or type(x) in PLAIN_TYPES:
         return False
@@ -43,13 +45,13 @@ class Tree:
 
     __slots__ = ("argument", "leaves", "structure", "tree")
 
-    def __init__(self, argument: str, tree: Any) -> None:
+    def __init__(self, argument: str, tree: PyTree) -> None:
         #: The name of the operand.
         self.argument = argument
         self.tree = tree
         self.leaves, self.structure = jax.tree_util.tree_flatten(tree)
 
-    def arrays(self, function: str) -> list[Any]:
+    def arrays(self, function: str) -> list[ArrayLike]:
         """The leaves, each of which has to be an array."""
         if all(type(leaf) in PLAIN_TYPES for leaf in self.leaves):
             return self.leaves
@@ -71,22 +73,26 @@ class Tree:
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
 
-    def checked(self, function: str) -> Any:
+    def checked(self, function: str) -> PyTree:
         """The tree, with leaves of which each has to be an array."""
         return jax.tree_util.tree_unflatten(self.structure, self.arrays(function))
 
-    def named_arrays(self, function: str) -> Iterator[tuple[str, Any]]:
+    def named_arrays(self, function: str) -> Iterator[tuple[str, ArrayLike]]:
         """The leaves, each of which has to be an array, with their paths as names."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
             name = self.argument + jax.tree_util.keystr(path)
             yield name, array(function, name, leaf)
 
 
-def result_tree(structure: Any, results: Sequence[Any]) -> Any:
+def result_tree(structure: PyTreeDef, results: Sequence[Array]) -> PyTree:
     """The tree of an operation's results, or None without results for its leaves."""
     if structure.num_leaves and not results:
         return None
     return jax.tree_util.tree_unflatten(structure, results)
+
+
+#: The array of a tree in a packed group, None where it has none.
+Packed: TypeAlias = Any
 
 
 class PackedGroup(NamedTuple):
@@ -97,8 +103,8 @@ class PackedGroup(NamedTuple):
 
 
 def packed_groups(
-    trees: Sequence[Sequence[Any]], axis: int
-) -> Iterator[tuple[list[Any], PackedGroup]]:
+    trees: Sequence[Sequence[ArrayLike]], axis: int
+) -> Iterator[tuple[list[Packed], PackedGroup]]:
     """Pack the leaves that travel together, of one tree or of several at the same time.
 
     The groups follow from the sizes and types alone, and so are those of all processes.
@@ -122,10 +128,10 @@ def packed_groups(
         yield packed, PackedGroup(tuple(groups[-1]), tuple(avals_of(members[-1])))
 
 
-def _group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
+def _group(leaves: Sequence[Array], axis: int) -> list[list[int]]:
     """The indices of the leaves that travel together."""
     groups: list[list[int]] = []
-    packed_groups: dict[Any, list[int]] = {}
+    packed_groups: dict[DType, list[int]] = {}
     for index, leaf in enumerate(leaves):
         size = math.prod(leaf.shape[axis:]) * leaf.dtype.itemsize
         if size > LARGEST_PACKED:
@@ -137,7 +143,7 @@ def _group(leaves: Sequence[Any], axis: int) -> list[list[int]]:
     return groups
 
 
-def _pack(leaves: Sequence[Any], axis: int) -> Any:
+def _pack(leaves: Sequence[Array], axis: int) -> Array:
     """One array made of several: flattened behind `axis` axes, one behind the other."""
     if len(leaves) == 1:
         return leaves[0]
@@ -146,10 +152,10 @@ def _pack(leaves: Sequence[Any], axis: int) -> Any:
 
 
 def unpack_groups(
-    results: Iterable[tuple[PackedGroup, Any]], axis: int, result_axis: int
-) -> list[Any]:
+    results: Iterable[tuple[PackedGroup, Array]], axis: int, result_axis: int
+) -> list[Array]:
     """The results for the leaves, in order, from those for packed groups."""
-    leaves: dict[int, Any] = {}
+    leaves: dict[int, Array] = {}
     for (indices, avals), result in results:
         unpacked = _unpack(result, avals, axis, result_axis)
         leaves.update(zip(indices, unpacked, strict=True))
@@ -157,8 +163,8 @@ def unpack_groups(
 
 
 def _unpack(
-    result: Any, avals: Sequence[ShapedArray], axis: int, result_axis: int
-) -> list[Any]:
+    result: Array, avals: Sequence[ShapedArray], axis: int, result_axis: int
+) -> list[Array]:
     if len(avals) == 1:
         return [result]
     shapes = [aval.shape[axis:] for aval in avals]
@@ -167,7 +173,7 @@ def _unpack(
     return [part.reshape(*rows, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def word_of(dtypes: Sequence[Any]) -> np.dtype[Any]:
+def word_of(dtypes: Sequence[DType]) -> DType:
     """The type of the words that arrays of these types are packed as.
 
     It is the arrays' type if they have one in common, else an unsigned integer as long as
@@ -181,7 +187,7 @@ def word_of(dtypes: Sequence[Any]) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * min(sizes)}")
 
 
-def as_words(x: Any, word: np.dtype[Any]) -> Any:
+def as_words(x: Array, word: DType) -> Array:
     """The bits of an array as a flat array of words."""
     if x.dtype == word:
         return x.ravel()
@@ -192,7 +198,7 @@ def as_words(x: Any, word: np.dtype[Any]) -> Any:
     return _bitcast(x, word).ravel()
 
 
-def from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def from_words(words: Array, shape: tuple[int, ...], dtype: DType) -> Array:
     """The array of a shape and a type with the bits of a flat array of words."""
     if dtype == words.dtype:
         return words.reshape(shape)
@@ -208,7 +214,7 @@ def from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.lax.complex(x[..., 0], x[..., 1]) if is_complex else x
 
 
-def _bitcast(x: Any, dtype: Any) -> Any:
+def _bitcast(x: Array, dtype: DType) -> Array:
     """The bits of an array as elements of another type, with one axis more or less."""
     if x.dtype.itemsize == dtype.itemsize:
         return jax.lax.bitcast_convert_type(x, dtype)

@@ -12,6 +12,7 @@ import functools
 import itertools
 import sys
 import warnings
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from mpi4jax import _core
 from ..arguments.checks import check, reject
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.hashable import HashableMPIType, handle, unpack_hashable
+from ..arguments.types import Unchecked
 from ..watch import startup
 from ..watch.late_ranks import LateRankReport
 from ..xla.flush import flush
@@ -69,7 +71,7 @@ class Communicator:
         self.neighbors = neighbors
         #: The compiled programs of eager calls, by operation and parameters. They go with
         #: the communicator.
-        self.programs: dict[Any, Any] = {}
+        self.programs: dict[Hashable, Any] = {}
         #: Whether MPI has said that it is no more.
         self.is_freed = False
 
@@ -178,7 +180,7 @@ def members_of(comm: MPI.Intracomm) -> list[int]:
         world.Free()
 
 
-def communicator(function: str, comm: Any) -> Communicator:
+def communicator(function: str, comm: object) -> Communicator:
     """The communicator that `comm` stands for in a call of `function`."""
     if comm is None:
         comm = _default_comm
@@ -188,7 +190,7 @@ def communicator(function: str, comm: Any) -> Communicator:
         return _find_communicator(function, comm)
 
 
-def _find_communicator(function: str, comm: Any) -> Communicator:
+def _find_communicator(function: str, comm: object) -> Communicator:
     """The communicator for a `comm` that is new, wrapped, or no communicator at all."""
     comm = default_comm() if comm is None else _unwrap_comm(function, comm)
     registered = _by_handle.get(_handleof(comm))
@@ -203,7 +205,7 @@ def _find_communicator(function: str, comm: Any) -> Communicator:
     return _register(comm, _next_comm_number - 1)
 
 
-def _unwrap_comm(function: str, comm: Any) -> MPI.Intracomm:
+def _unwrap_comm(function: str, comm: object) -> MPI.Intracomm:
     """An argument `comm`, unwrapped. Raises if one can't communicate on it."""
     comm = unpack_hashable(comm)
     hint = ""
@@ -227,7 +229,7 @@ _op_numbers: dict[int, int] = {}
 _user_operators: list[MPI.Op] = []
 
 
-def operator_number(function: str, op: Any) -> int:
+def operator_number(function: str, op: object) -> int:
     """The number of a reduction operator."""
     try:
         return _op_numbers[_handleof(op)]
@@ -235,7 +237,7 @@ def operator_number(function: str, op: Any) -> int:
         return _find_operator(function, op)
 
 
-def _find_operator(function: str, op: Any) -> int:
+def _find_operator(function: str, op: Unchecked) -> int:
     """The number of an `op` that is new, wrapped, or no operator at all."""
     check(function, "op", *OP, op)
     op = unpack_hashable(op)
@@ -267,7 +269,7 @@ _free_status_numbers: list[int] = []
 _next_status_number = itertools.count()
 
 
-def status_number(function: str, status: Any) -> int:
+def status_number(function: str, status: Unchecked) -> int:
     """The number of a status that a compiled program fills whenever it runs."""
     if status is None:
         return NO_STATUS
@@ -281,7 +283,7 @@ def status_number(function: str, status: Any) -> int:
     return _status_numbers[address]
 
 
-def borrow_status_number(function: str, status: Any) -> int:
+def borrow_status_number(function: str, status: object) -> int:
     """A number for a status that is filled once, and is then to be returned."""
     check(function, "status", *STATUS, status)
     free = _free_status_numbers

@@ -10,22 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
+from ..arguments.types import Array, ArrayLike
 from ..operations._eager import on_own_devices
 from ..operations._lowering import lower_everywhere
 from ..operations._operation import Operation
 from ..xla.call_sites import Frame, describe_stack
 from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
+    Atom,
+    Effect,
+    Equation,
+    Jaxpr,
     Literal,
+    LoweringContext,
     Primitive,
+    ShapedArray,
     Tracer,
+    Value,
+    Var,
+    Zero,
     ad,
     batching,
     def_eager,
@@ -45,20 +55,20 @@ R = TypeVar("R")
 
 #: For a primitive, a function that gives the indices of those operands of an equation that
 #: are its results of the same index, unchanged.
-unchanged_operands: dict[Primitive, Callable[[Any], Sequence[int]]] = {}
+unchanged_operands: dict[Primitive, Callable[[Equation], Sequence[int]]] = {}
 
 ordering_barrier_p = Primitive("ordering_barrier_mpi")
 ordering_barrier_p.multiple_results = True
 def_eager(ordering_barrier_p)
 
 
-def _lower(ctx: Any, *operands: Any) -> list[Any]:
+def _lower(ctx: LoweringContext, *operands: Value) -> list[Value]:
     target = custom_call_target("in_order")
     aliases = {n: n for n in range(len(operands))}
     return lower_in_order(ctx, target, operands, {}, aliases=aliases, takes_slices=False)
 
 
-def _bind_nonzero(values: Sequence[Any]) -> list[Any]:
+def _bind_nonzero(values: Sequence[Array | Zero]) -> list[Array | Zero]:
     """A barrier for those tangents or cotangents that are not symbolic zeros."""
     nonzero = [x for x in values if type(x) is not ad.Zero]
     results = iter(ordering_barrier_p.bind(*nonzero) if nonzero else ())
@@ -100,11 +110,10 @@ def ordering_barrier(tree: T) -> T:
     if trace_state_clean():
         return tree  # Eager calls are made one after the other anyway.
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    result: T = jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
-    return result
+    return jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
 
 
-def _bind_barrier(leaves: Collection[Any]) -> list[Any]:
+def _bind_barrier(leaves: Collection[ArrayLike]) -> list[Array]:
     return ordering_barrier_p.bind(*map(jnp.asarray, leaves)) if leaves else []
 
 
@@ -156,56 +165,59 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     return first.finish(), computed.tree(after[: len(results)])
 
 
-class _Traced:
+#: The arrays that variables of a jaxpr stand for.
+Environment: TypeAlias = dict[Var, Array]
+
+
+class _Traced(Generic[T]):
     """A function without arguments, traced."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[[], T]) -> None:
         closed, shape = jax.make_jaxpr(function, return_shape=True)()
-        self.jaxpr: Any = closed.jaxpr
+        self.jaxpr: Jaxpr = closed.jaxpr
         #: The arrays that it takes from outside.
-        self.consts = list(closed.consts)
+        self.consts: list[Array] = list(closed.consts)
         self._structure = jax.tree_util.tree_structure(shape)
 
-    def __call__(self) -> list[Any]:
+    def __call__(self) -> list[Array]:
         env = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
         for equation in self.jaxpr.eqns:
             _eval(equation, env)
         return _read(self.jaxpr.outvars, env)
 
-    def tree(self, leaves: Sequence[Any]) -> Any:
+    def tree(self, leaves: Sequence[Array]) -> T:
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
 
-def _read(variables: Sequence[Any], env: dict[Any, Any]) -> list[Any]:
+def _read(variables: Sequence[Atom], env: Environment) -> list[Array]:
     return [x.val if isinstance(x, Literal) else env[x] for x in variables]
 
 
-def _eval(equation: Any, env: dict[Any, Any]) -> None:
+def _eval(equation: Equation, env: Environment) -> None:
     with source_info_of(equation):
         results = eval_equation(equation, _read(equation.invars, env))
     env.update(zip(equation.outvars, results, strict=True))
 
 
-class _Split(_Traced):
+class _Split(_Traced[T]):
     """A function that communicates, in two halves."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[[], T]) -> None:
         super().__init__(function)
-        self._env: dict[Any, Any] = dict(
-            zip(self.jaxpr.constvars, self.consts, strict=True)
-        )
+        self._env: Environment = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
         #: What comes later: results, and refs that are not yet read or written.
-        self._missing: set[Any] = set()
-        self._later: list[Any] = []
-        self._started: list[tuple[Any, Flight, Any, list[Any]]] = []
+        self._missing: set[Var] = set()
+        self._later: list[Equation] = []
+        #: Each with its ticket, and with its operands that are results.
+        self._started: list[tuple[Equation, Flight, Array, list[Array]]] = []
         #: Operands and those results that are the same array, of equations in order.
-        self._renamed: list[tuple[Any, Any]] = []
+        self._renamed: list[tuple[Atom, Var]] = []
 
-    def takes(self, array: Any) -> bool:
+    def takes(self, array: Array) -> bool:
         """Whether it takes an array from outside."""
         return any(x is array for x in self.consts)
 
-    def replace(self, old: Any, new: Any) -> None:
+    def replace(self, old: Array, new: Array) -> None:
         """Take another array from outside in place of one, from now on."""
         pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
         replaced = [variable for variable, value in pairs if value is old]
@@ -219,7 +231,7 @@ class _Split(_Traced):
             # Nothing is sent. What overwrites arrays that `during` reads comes after it.
             self._later = list(self.jaxpr.eqns)
             return
-        effects_later: set[Any] = set()
+        effects_later: set[Effect] = set()
         for equation in self.jaxpr.eqns:
             variables = {x for x in equation.invars if not isinstance(x, Literal)}
             effects = set(filter(is_ordered, equation.effects))
@@ -251,7 +263,7 @@ class _Split(_Traced):
             self._missing.update(equation.outvars)
 
     @on_own_devices
-    def finish(self) -> Any:
+    def finish(self) -> T:
         for equation, flight, ticket, forwarded in self._started:
             with source_info_of(equation):
                 results = bind_wait(flight, ticket, forwarded, may_be_zero=False)
@@ -262,16 +274,16 @@ class _Split(_Traced):
 
 
 @on_own_devices
-def _started(communicate: Callable[[], Any]) -> _Split:
+def _started(communicate: Callable[[], T]) -> _Split[T]:
     split = _Split(communicate)
     split.start()
     return split
 
 
-def _flight_of(equation: Any) -> Flight | None:
+def _flight_of(equation: Equation) -> Flight | None:
     """The flight of an equation's operation, or None if that can't be started."""
     operation = equation.params.get("operation")
     if not isinstance(operation, Operation):
         return None
-    avals = avals_of(x.aval for x in equation.invars)
+    avals = avals_of(cast(ShapedArray, x.aval) for x in equation.invars)
     return flight_of(operation, avals, operation.name)

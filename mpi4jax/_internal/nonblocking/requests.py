@@ -134,34 +134,27 @@ def start_call(call: Call) -> Request[Any]:
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))
     else:
-        request = _start_arrays(call, arrays, _ARRAY)
+        request = start([_flight_on(call, arrays)], _unflattened(_ARRAY))
     if call.step is None:
         return request
     function, more_arrays, params = call.step
     return request.then(function, *more_arrays, **params)
 
 
-def _start_arrays(
-    call: Call, operands: Sequence[ArrayLike], structure: PyTreeDef
-) -> Request[Any]:
-    """Start an operation whose results are the leaves of a tree with this structure."""
+def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Sequence[Array]]:
+    """The flight of an operation on these operands, and these as arrays."""
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands]
-    return start([(_checked_flight(call, arrays), arrays)], _unflattened(structure))
-
-
-def _checked_flight(call: Call, arrays: Sequence[Array]) -> Flight:
-    """The flight of an operation on these arrays."""
     operation = call.operation
     programs = operation.communicator.programs
     # Calls that are alike share it, as it takes longer to make than to start.
-    key = _checked_flight, operation, tuple((x.shape, x.dtype) for x in arrays)
+    key = _flight_on, operation, tuple((x.shape, x.dtype) for x in arrays)
     flight: Flight | None = programs.get(key)
     if flight is None:
         flight = flight_of(operation, avals_of(arrays), call.function)
         assert flight is not None, f"the core can't start {operation.name}"
         flight.check()
         programs[key] = flight
-    return flight
+    return flight, arrays
 
 
 def _start_leaves(
@@ -170,7 +163,8 @@ def _start_leaves(
     """Start an operation for the leaves of a tree for each operand, packed in groups."""
     operation, structure = call.operation, trees[-1].structure
     if operation.takes_leaves:
-        return _start_arrays(call, [x for leaves in operands for x in leaves], structure)
+        flight = _flight_on(call, [x for leaves in operands for x in leaves])
+        return start([flight], _unflattened(structure))
     axis, result_axis = operation.batch_axes()
     flights = []
     groups = []
@@ -179,7 +173,7 @@ def _start_leaves(
             raise NotImplementedError(
                 f"{call.function} got trees that take different numbers of messages"
             )
-        flights.append((_checked_flight(call, packed), packed))
+        flights.append(_flight_on(call, packed))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
     return start(flights).then(_unpack, structure=structure, **params)

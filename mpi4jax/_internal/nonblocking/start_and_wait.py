@@ -221,11 +221,10 @@ def bind_start(
     A cotangent `may_be_lost`: nobody waits for it where what has started the primal
     operation was not differentiated.
     """
-    start = _Start(flight, may_be_lost)
     # Where nothing is traced, without the detour by JAX's `bind`.
     if trace_state_clean():
-        return run_eagerly(start, operands)
-    return start.call_in_program(*operands)
+        return run_eagerly(_Start(flight, may_be_lost), operands)
+    return start_p.bind(*operands, flight=flight, may_be_lost=may_be_lost)
 
 
 def bind_wait(
@@ -235,10 +234,10 @@ def bind_wait(
 
     A tangent or cotangent of what was not differentiated is.
     """
-    wait = _Wait(flight, may_be_zero)
+    operands = ticket, *forwarded
     if trace_state_clean():
-        return run_eagerly(wait, (ticket, *forwarded)) or []
-    return wait.call_in_program(ticket, *forwarded)
+        return run_eagerly(_Wait(flight, may_be_zero), operands) or []
+    return wait_p.bind(*operands, flight=flight, may_be_zero=may_be_zero)
 
 
 def is_forwarded(flight: Flight) -> list[bool]:

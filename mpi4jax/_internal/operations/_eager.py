@@ -52,6 +52,8 @@ class EagerCall(Protocol):
     @property
     def communicator(self) -> Communicator: ...
 
+    def __hash__(self) -> int: ...
+
     def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
         """The result, a tree of arrays."""
 

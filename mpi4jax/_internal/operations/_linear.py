@@ -23,11 +23,11 @@ from ..arguments.types import Array, PyTree
 from ..forms.token import LinearToken
 from ..layout.packing import Tree, packed_groups, result_tree, unpack_groups
 from ..xla.dependence import depend
-from ..xla.jax_compat import LoweringContext, ShapedArray, Value, ad
+from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value, ad
 from ._arguments import like
 from ._lowering import Attributes
 from ._operation import Operation
-from ._transposes import Jvp, Tangent, instantiated, is_inexact
+from ._transposes import Jvp, instantiated, is_inexact
 
 
 @dataclass(frozen=True)

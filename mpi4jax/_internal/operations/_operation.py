@@ -189,9 +189,8 @@ class Operation:
         return self.primitive.bind(*operands, operation=self)
 
     def apply(self, *operands: Array) -> Array:
-        """The result of :meth:`bind`, of an operation that has one."""
-        (result,) = self.bind(*operands)
-        return self.complete(result, *operands[len(operands) - self.count_operands :])
+        """The result of an operation that has one, in whatever is being traced."""
+        return self.call_in_program(*operands)
 
     def complete(self, result: Array, *counts: Array) -> Array:
         """The result of a call, from what its primitive gives and from numbers of rows."""
@@ -224,10 +223,9 @@ class Operation:
         """The result of a user's call. The operands are arrays, or lists of leaves."""
         if operands and type(operands[0]) is list:
             return self.apply_to_leaves(*operands)
-        if self.has_result:
-            return self.apply(*operands)
-        self.bind(*operands)
-        return None
+        results = self.primitive.bind(*operands, operation=self)
+        counts = operands[len(operands) - self.count_operands :]
+        return self.complete(results[0], *counts) if results else None
 
     # The rules of JAX's that some operations override.
 

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from ..arguments.dtypes import OPERATORS, SUM, check_reduction
 from ..arguments.types import Array, DType
 from ..xla.dependence import depend, zeros_after
+from ..xla.jax_compat import Tangent
 from ._operation import Operation
-from ._transposes import Jvp, Tangent, instantiated
+from ._transposes import Jvp, instantiated
 
 #: The functions that reduce an array along an axis, for the operators with a derivative.
 REDUCERS: dict[str, Callable[..., Array]] = {

@@ -33,6 +33,7 @@ import jax
 from ..arguments.types import Array
 from ..xla.jax_compat import (
     ShapedArray,
+    Tangent,
     UndefinedPrimal,
     VaryingPrimitive,
     ad,
@@ -42,7 +43,7 @@ from ..xla.jax_compat import (
 )
 from ._batching import batch_at, batch_one_by_one
 from ._operation import Operation
-from ._transposes import Cotangents, Tangent, TransposedOperand
+from ._transposes import Cotangents, TransposedOperand
 
 
 @dataclass(frozen=True)

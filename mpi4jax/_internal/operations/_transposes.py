@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array
-from ..xla.jax_compat import ShapedArray, ad
+from ..arguments.types import Array, Shaped
+from ..xla.jax_compat import ShapedArray, Tangent, ad
 
 if TYPE_CHECKING:
-    from ..xla.jax_compat import UndefinedPrimal, Zero
+    from ..xla.jax_compat import UndefinedPrimal
     from ._operation import Operation
 
-#: The tangent of an array, or JAX's word that it is zero.
-Tangent: TypeAlias = "Array | Zero"
 #: The results of a call, and their tangents.
 Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
 #: An operand of a call that is transposed: JAX's word that it is by this one, or an array.
@@ -57,7 +55,7 @@ def cotangents_of(
 ) -> list[Array | None]:
     """The cotangents of those operands that a call is transposed by."""
     pairs = zip(operands, cotangents, strict=True)
-    return [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
+    return [ct if isinstance(x, ad.UndefinedPrimal) else None for x, ct in pairs]
 
 
 def tangents_of(results: Sequence[Array], inexact: Sequence[Tangent]) -> list[Tangent]:
@@ -75,6 +73,6 @@ def inexact_tangents(primals: Sequence[Array], tangents: Sequence[Tangent]) -> l
     return instantiated(tangent for x, tangent in pairs if is_inexact(x))
 
 
-def is_inexact(x: Array | ShapedArray) -> bool:
+def is_inexact(x: Shaped) -> bool:
     """Whether an array, or its type, has tangents."""
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Status, T
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..xla.jax_compat import Tangent
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -25,7 +26,7 @@ from ._calls import Call, ReceivingOperation, refuse_status_of_trees, run_with_s
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
 from ._operation import as_primitive
-from ._transposes import Tangent, TransposedOperand
+from ._transposes import TransposedOperand
 
 
 @as_primitive

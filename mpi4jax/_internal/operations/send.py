@@ -12,13 +12,13 @@ from mpi4py import MPI
 from ..arguments.types import Array, Comm, Integer
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..xla.jax_compat import ShapedArray
+from ..xla.jax_compat import ShapedArray, Tangent
 from ._arguments import dest_rank, refuse_derivative, send_tag
 from ._calls import Call
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
 from ._operation import Operation, as_primitive
-from ._transposes import Tangent, TransposedOperand
+from ._transposes import TransposedOperand
 
 
 @as_primitive

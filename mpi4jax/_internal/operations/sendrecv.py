@@ -12,7 +12,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import depend
-from ..xla.jax_compat import ShapedArray
+from ..xla.jax_compat import ShapedArray, Tangent
 from ._arguments import (
     ANY_SOURCE,
     ANY_TAG,
@@ -27,7 +27,7 @@ from ._arguments import (
 from ._calls import Call, ReceivingOperation, run_with_status
 from ._messages import Messages
 from ._operation import as_primitive
-from ._transposes import Jvp, Tangent, TransposedOperand, instantiated
+from ._transposes import Jvp, TransposedOperand, instantiated
 
 
 @as_primitive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from ..arguments.dtypes import DATATYPES
 from ..xla import call_sites
 from ..xla.call_sites import Envelopes
 
-Array = np.ndarray[Any, Any]
+#: Calls, or what is known of them.
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 #: A call as the core writes it: `Entry` in `rust/src/trace/entry.rs`.
 ENTRY = np.dtype(_core.CALL_FIELDS)
@@ -62,8 +63,7 @@ for _name, (_code, _) in DATATYPES.items():
 
 def array_sizes(calls: Array, way: str) -> Array:
     """The bytes of the array that each call has "sent", or "received"."""
-    sizes: Array = calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
-    return sizes
+    return calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
 
 
 def envelopes_by_site(calls: Array) -> Iterator[tuple[int, Envelopes]]:
@@ -86,7 +86,7 @@ def messages_of(calls: Array, way: str) -> Array:
     Those of MPI.PROC_NULL are left out, and receives from MPI.ANY_SOURCE.
     """
     has_envelopes = np.zeros(len(calls), bool)
-    parts: list[tuple[Array, Any, Any, Any]] = []
+    parts: list[tuple[Array, Array | int, Array | int, Array | int]] = []
     for site, envelopes in envelopes_by_site(calls):
         (indices,) = np.nonzero(calls["call_site"] == site)
         has_envelopes[indices] = True

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mpi4jax._terminal import PLAIN, Terminal
 from mpi4jax._text import format_size, layout, unit_of, wrap
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Seconds: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Row(NamedTuple):
@@ -37,7 +41,7 @@ class Result(NamedTuple):
     #: By the time that they took, the longest first.
     rows: tuple[Row, ...]
     #: The bytes of messages from each process (first index) to each other one.
-    traffic: Array
+    traffic: Bytes
     #: The number of calls that could not be written, of all processes.
     lost: int
 
@@ -47,12 +51,12 @@ class Result(NamedTuple):
         return len(self.traffic)
 
     @property
-    def seconds(self) -> Array:
+    def seconds(self) -> Seconds:
         """The seconds in MPI, of each process."""
         return sum((np.array(row.seconds) for row in self.rows), np.zeros(self.size))
 
     @property
-    def waiting(self) -> Array:
+    def waiting(self) -> Seconds:
         """The seconds of it in which each process waited for another one."""
         return sum((np.array(row.waiting) for row in self.rows), np.zeros(self.size))
 
@@ -157,7 +161,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def draw(result: Result) -> Any:
+def draw(result: Result) -> Figure:
     """A picture: the time of each process, and who sends how much to whom."""
     from matplotlib.figure import Figure  # which mpi4jax does not need otherwise
 

@@ -8,7 +8,6 @@ MPI's rules, of who needs whom and of which message a receive gets, are the core
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -16,11 +15,13 @@ from mpi4py import MPI
 from mpi4jax import _core
 
 from ..mpi import binding
-from .reader import CommunicatorInfo, messages_of
+from .reader import Array, CommunicatorInfo, messages_of
 
-Array = np.ndarray[Any, Any]
 #: The communicators of this process, by their numbers.
 Communicators = Mapping[int, CommunicatorInfo]
+#: A communicator's key, and whether the messages are those between neighbors in a topology,
+#: which travel apart from the others.
+Channel = tuple[int, bool]
 
 
 def _has_pattern(calls: Array, pattern: str) -> Array:
@@ -89,7 +90,7 @@ def wait_for_messages(
     begin = calls["begin"].astype(np.int64)
     duration = calls["end"].astype(np.int64) - begin
     waiting, traffic = np.zeros(len(calls)), np.zeros(world.Get_size(), np.int64)
-    outgoing: list[dict[Any, Array]] = [{} for _ in range(world.Get_size())]
+    outgoing: list[dict[Channel, Array]] = [{} for _ in range(world.Get_size())]
     for channel, receiver, sent in _by_channel(calls, "sent", communicators):
         traffic[receiver] += sent["size"].sum()
         outgoing[receiver][channel] = np.stack([sent["tag"], begin[sent["call"]]])
@@ -108,12 +109,8 @@ def wait_for_messages(
 
 def _by_channel(
     calls: Array, way: str, communicators: Communicators
-) -> Iterator[tuple[tuple[int, bool], int, Array]]:
-    """The messages on each channel, and the rank in COMM_WORLD of the other process.
-
-    A channel is a communicator's key, and whether the messages are those between neighbors
-    in a topology, which travel apart from the others.
-    """
+) -> Iterator[tuple[Channel, int, Array]]:
+    """The messages on each channel, and the rank in COMM_WORLD of the other process."""
     messages = messages_of(calls, way)
     comm_numbers = calls["communicator"][messages["call"]]
     is_neighborhood = _has_pattern(calls, "neighborhood")[messages["call"]]

@@ -16,10 +16,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,8 +28,9 @@ from mpi4jax import _core
 
 from .. import versions
 from ..arguments.dtypes import DATATYPES, OPERATORS
+from ..arguments.types import PyTree
 from ..mpi import binding, handles
-from ..operations._eager import wrap_eager_calls
+from ..operations._eager import ArrayOrLeaves, EagerCall, EagerRun, wrap_eager_calls
 from ..watch.late_ranks import collective_section
 from ..xla import call_sites
 
@@ -60,7 +60,7 @@ class Lines:
         # Until the process ends. Python would keep what it can't write, and try again.
         self._file: FileIO | None = open(path, "wb", buffering=0)  # noqa: SIM115
 
-    def add(self, facts: dict[str, Any]) -> None:
+    def add(self, facts: dict[str, object]) -> None:
         """Add a line, in JSON."""
         with self._lock:
             self._lines.append(json.dumps(facts).encode() + b"\n")
@@ -129,7 +129,7 @@ class Trace:
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         wrap_eager_calls(self._time_calls)
 
-    def _write(self, **facts: Any) -> None:
+    def _write(self, **facts: object) -> None:
         self._lines.add(facts)
 
     def _write_tables(self) -> None:
@@ -162,14 +162,14 @@ class Trace:
             self._span("compile", f"{_WORK[event]} {name}".strip(), begin, now)
             self._write_tables()
 
-    def _time_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(operation: Any, *args: Any, **params: Any) -> Any:
+    def _time_calls(self, run: EagerRun) -> EagerRun:
+        def timed(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
             begin = time.monotonic_ns()
             try:
-                return run(operation, *args, **params)
+                return run(call, operands)
             finally:
                 if self._is_open:
-                    self._span("eager", operation.name, begin, time.monotonic_ns())
+                    self._span("eager", call.name, begin, time.monotonic_ns())
 
         return timed
 

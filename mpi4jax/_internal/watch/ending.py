@@ -24,12 +24,12 @@ class _Ending:
 
     def __init__(self) -> None:
         #: The status of the last call of sys.exit, the call in words, and its line.
-        self._exit: tuple[Any, str, str] | None = None
+        self._exit: tuple[object, str, str] | None = None
         self._main = _main()
 
     def watch(self) -> None:
         @functools.wraps(sys.exit)
-        def exit(status: Any = None, /) -> NoReturn:
+        def exit(status: object = None, /) -> NoReturn:
             self._note_exit(status, "sys.exit")
             raise SystemExit(status)
 
@@ -40,13 +40,13 @@ class _Ending:
         call = quitter.__call__
 
         @functools.wraps(call)
-        def quit(quitter: Any, code: Any = None) -> None:
+        def quit(quitter: _sitebuiltins.Quitter, code: object = None) -> None:
             self._note_exit(code, quitter.name)
             call(quitter, code)
 
         quitter.__call__ = quit
 
-    def _note_exit(self, status: Any, name: str) -> None:
+    def _note_exit(self, status: object, name: str) -> None:
         argument = "" if status is None else _shorten(repr(status))
         self._exit = status, f"{name}({argument})", current_line()
 
@@ -90,7 +90,7 @@ def _describe_error(error: BaseException) -> str:
     return f"{name}: {_shorten(reason)}" if reason else name
 
 
-def _exit_code(status: Any) -> int:
+def _exit_code(status: object) -> int:
     if status is None:
         return 0
     return status & 0xFF if isinstance(status, int) else 1

@@ -17,15 +17,15 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import mpi4jax
 from mpi4jax import _core
 
-from .jax_compat import is_user_file, operation_of_module, traceback_of
+from .jax_compat import LoweringContext, ir, is_user_file, operation_of_module, traceback_of
 from .programs import LoweredProgram, map_call_attribute, program_text
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 #: The attribute with the site of a call.
 CALL_SITE = "call_site"
@@ -231,7 +231,7 @@ class CallNote(NamedTuple):
 
 
 #: The calls that were lowered so far, by the program that is being lowered.
-_unfinished: dict[Any, list[CallNote]] = {}
+_unfinished: dict[ir.Operation, list[CallNote]] = {}
 #: Programs whose lowering failed stay there, but not more than so many.
 _MOST_UNFINISHED = 16
 
@@ -246,7 +246,9 @@ def envelopes_of(site: int) -> Envelopes | None:
 
 
 def note(
-    ctx: Any, envelopes: Envelopes | None = None, awaited: Envelopes | None = None
+    ctx: LoweringContext,
+    envelopes: Envelopes | None = None,
+    awaited: Envelopes | None = None,
 ) -> int:
     """Note the line of the call that is being lowered. Gives its index in the program."""
     frames = list(starmap(Frame, traceback_of(ctx)))
@@ -267,7 +269,7 @@ def has_notes(program: LoweredProgram) -> bool:
     return program.module.operation in _unfinished
 
 
-def finish_program(program: LoweredProgram, calls: Iterable[Any]) -> None:
+def finish_program(program: LoweredProgram, calls: Iterable[ir.Operation]) -> None:
     """Replace the indices of calls by their sites, and tell the core their lines."""
     digest = hashlib.blake2b(program_text(program).encode(), digest_size=8)
     sites = []

@@ -8,7 +8,6 @@ processes do.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import numpy as np
 
 
 @functools.partial(jax.jit, inline=True)
-def depend(value: Any, *arrays: Any) -> Any:
+def depend(value: jax.Array, *arrays: jax.Array) -> jax.Array:
     """The value, with a dependence on arrays, which may have other shapes and types."""
     for x in arrays:
         nothing = jnp.sum(jnp.ravel(x)[:0])
@@ -28,6 +27,6 @@ def depend(value: Any, *arrays: Any) -> Any:
     return value
 
 
-def zeros_after(result: Any) -> Any:
+def zeros_after(result: jax.Array) -> jax.Array:
     """Zeros like an operation's result, which depend on that."""
     return depend(jnp.zeros_like(result), result)

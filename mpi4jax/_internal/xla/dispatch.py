@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -28,7 +28,10 @@ from . import programs
 from .effects import ordered_effect
 from .jax_compat import (
     ALIAS,
+    Attribute,
+    LoweringContext,
     Primitive,
+    Value,
     devices_in_use,
     get_token,
     has_execution_stream,
@@ -94,12 +97,12 @@ def _make_token_inside(module: ir.Module) -> bool:
     return True
 
 
-def _tokens(attributes: list[Any]) -> list[int]:
+def _tokens(attributes: Sequence[Attribute]) -> list[int]:
     """The positions of the tokens among a function's arguments or results."""
     return [n for n, attribute in enumerate(attributes) if "jax.token" in attribute]
 
 
-def _with_result_moved(attributes: Any, dropped: int) -> Any:
+def _with_result_moved(attributes: Attribute, dropped: int) -> Attribute:
     """An argument's attributes, after one of the results was dropped."""
     named = {a.name: a.attr for a in attributes}
     alias = named.get(ALIAS)
@@ -183,7 +186,7 @@ _nothing_p = Primitive("mpi4jax_nothing")
 _nothing_p.def_effectful_abstract_eval(lambda x: (x, {ordered_effect}))
 
 
-def _lower_nothing(ctx: Any, x: Any) -> list[Any]:
+def _lower_nothing(ctx: LoweringContext, x: Value) -> list[Value]:
     set_token(ctx, ordered_effect, get_token(ctx, ordered_effect))
     return [x]
 

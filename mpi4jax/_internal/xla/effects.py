@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from .jax_compat import (
     CALLS_ON_SLICES_ARE_REPEATED,
+    Aval,
     Effect,
+    LoweringContext,
     ShapedArray,
+    Value,
     abstract_token,
     ffi_lowering,
     get_token,
@@ -69,7 +71,7 @@ class OrderedMPIEffect(Effect):
 ordered_effect = register_effect_type(OrderedMPIEffect, is_ordered=True)
 
 
-def get_ordered_token(ctx: Any) -> Any:
+def get_ordered_token(ctx: LoweringContext) -> Value:
     """The XLA token of the calls so far. `ctx` is what JAX hands to a lowering rule."""
     listen(ctx)
     return get_token(ctx, ordered_effect)
@@ -81,17 +83,17 @@ _ORDER = custom_call_target("order")
 
 
 def lower_in_order(
-    ctx: Any,
+    ctx: LoweringContext,
     target: str,
-    operands: Sequence[Any],
-    attributes: Mapping[str, Any],
+    operands: Sequence[Value],
+    attributes: Mapping[str, object],
     *,
-    avals_in: Sequence[Any] | None = None,
-    avals_out: Sequence[Any] | None = None,
+    avals_in: Sequence[Aval] | None = None,
+    avals_out: Sequence[Aval] | None = None,
     aliases: dict[int, int] | None = None,
     takes_byte: bool = True,
     takes_slices: bool = True,
-) -> list[Any]:
+) -> list[Value]:
     """Make a custom call that comes after all other calls of MPI so far. Gives its results.
 
     Arguments:
@@ -126,13 +128,13 @@ def lower_in_order(
     return optimization_barrier(results) if has_barriers else results
 
 
-def _byte_of(ctx: Any, token: Any) -> Any:
+def _byte_of(ctx: LoweringContext, token: Value) -> Value:
     """The byte that a token was made of, or a byte made of the token."""
     byte = operand_of_call(token, _ORDER)
     return _convert(ctx, token, abstract_token, BYTE) if byte is None else byte
 
 
-def _convert(ctx: Any, order: Any, aval: Any, result_aval: Any) -> Any:
+def _convert(ctx: LoweringContext, order: Value, aval: Aval, result_aval: Aval) -> Value:
     converted = ctx.replace(avals_in=[aval], avals_out=[result_aval])
     (result,) = ffi_lowering(_ORDER)(converted, order)
     return result

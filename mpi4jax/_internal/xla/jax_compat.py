@@ -13,10 +13,10 @@ import inspect
 import os
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from importlib.util import find_spec
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import jaxlib
@@ -26,12 +26,12 @@ from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
 from jax.core import ShapedArray as ShapedArray
 from jax.core import Tracer as Tracer
-from jax.ffi import ffi_lowering as ffi_lowering
 from jax.ffi import register_ffi_target as register_ffi_target
 from jax.interpreters import ad as ad
 from jax.interpreters import batching as batching
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir_constant as ir_constant
+from jax.typing import ArrayLike
 
 from ..environment import flag
 from ..versions import versiontuple
@@ -60,18 +60,43 @@ if TYPE_CHECKING:
     from jax._src.effects import Effect as Effect
     from jax.interpreters.ad import UndefinedPrimal as UndefinedPrimal
     from jax.interpreters.ad import Zero as Zero
-    from jax.interpreters.mlir import LoweringRuleContext as LoweringContext
+    from jax.interpreters.mlir import LoweringRuleContext
+
+    class LoweringContext(LoweringRuleContext):
+        """What JAX hands to a lowering rule, where operands and results are arrays."""
+
+        avals_in: Sequence[ShapedArray]
+        avals_out: Sequence[ShapedArray]
 
     #: A value in a program that is lowered.
     Value: TypeAlias = ir.Value[Any]
+    #: A tangent or a cotangent: an array, or JAX's word that it is zero.
+    Tangent: TypeAlias = jax.Array | Zero
+    #: Lowers a primitive, whose parameters it takes by name.
+    LoweringRule: TypeAlias = Callable[..., Sequence[Value]]
+    # For JAX, a result may be several values, which arrays are not.
+    ffi_lowering: Callable[..., LoweringRule]
 else:
+    from jax.ffi import ffi_lowering as ffi_lowering
+
     Literal = essential("jax._src.core:Literal")
     Primitive = essential("jax._src.core:Primitive")
     Token = essential("jax._src.core:Token")
     Effect = essential("jax._src.effects:Effect")
     # Only in annotations.
     Aval = Atom = ClosedJaxpr = Equation = Jaxpr = LoweringContext = object
-    UndefinedPrimal = Value = Var = Zero = object
+    LoweringRule = Tangent = UndefinedPrimal = Value = Var = Zero = object
+
+#: What a primitive gives: an array, or a list of them where it has several results.
+Results: TypeAlias = Any
+#: JAX's settings, which are attributes only at run time.
+Settings: TypeAlias = Any
+#: Where a value is traced or lowered, as JAX keeps it.
+Traceback: TypeAlias = Any
+#: An attribute in a lowered program, of whichever subclass of `ir.Attribute`.
+Attribute: TypeAlias = Any
+
+R = TypeVar("R", bound=Callable[..., Results])
 
 # Versions, and their bugs.
 
@@ -110,7 +135,7 @@ def avoid_broken_cache() -> None:
     """
     if _JAXLIB_VERSION != (0, 6, 0):
         return
-    settings: Any = jax.config
+    settings: Settings = jax.config
     if settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir:
         warnings.warn(
             f"\njaxlib {jaxlib.__version__} gets while loops wrong that come from JAX's "
@@ -164,7 +189,7 @@ def is_ordered(effect: Effect) -> bool:
     return ordered_effects.contains(effect)
 
 
-def is_ref(aval: Any) -> bool:
+def is_ref(aval: Aval) -> bool:
     """Whether a type is that of a ref, which can be read and written."""
     return isinstance(aval, require("jax._src.state.types:AbstractRef"))
 
@@ -173,11 +198,10 @@ def is_ref(aval: Any) -> bool:
 _vary_alike = optional("jax._src.core:auto_insert_reshard")
 
 
-def varying_axes(aval: Any) -> frozenset[Any]:
+def varying_axes(aval: Aval) -> frozenset[Hashable]:
     """The manual axes of the mesh over which a value of this type varies."""
     if hasattr(aval, "mat"):
-        axes: frozenset[Any] = aval.mat.varying
-        return axes
+        return aval.mat.varying
     return getattr(aval, "vma", frozenset())  # JAX < 0.11 or so, and tokens
 
 
@@ -187,34 +211,34 @@ class VaryingPrimitive(Primitive):
     Where these differ, they are made to vary alike, as for JAX's own primitives.
     """
 
-    def bind(self, *operands: Any, **params: Any) -> Any:
+    def bind(self, *operands: ArrayLike, **params: object) -> Results:
         if len(operands) > 1 and _vary_alike is not None:
             operands = tuple(_vary_alike(*operands))
         return super().bind(*operands, **params)
 
-    def def_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        def varying_rule(*avals: Any, **params: Any) -> Any:
+    def def_abstract_eval(self, rule: R) -> R:
+        def varying_rule(*avals: ShapedArray, **params: object) -> Results:
             return self._vary_like(avals, rule(*avals, **params))
 
         super().def_abstract_eval(varying_rule)
         return rule
 
-    def def_effectful_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        def varying_rule(*avals: Any, **params: Any) -> Any:
+    def def_effectful_abstract_eval(self, rule: R) -> R:
+        def varying_rule(*avals: ShapedArray, **params: object) -> tuple[Results, object]:
             results, effects = rule(*avals, **params)
             return self._vary_like(avals, results), effects
 
         super().def_effectful_abstract_eval(varying_rule)
         return rule
 
-    def _vary_like(self, avals: Sequence[Any], results: Any) -> Any:
+    def _vary_like(self, avals: Sequence[ShapedArray], results: Results) -> Results:
         """The types of the results, varying over the axes of the operands."""
         if self.multiple_results:
             return [_varying_like(avals, result) for result in results]
         return _varying_like(avals, results)
 
 
-def _varying_like(avals: Sequence[Any], result: ShapedArray) -> ShapedArray:
+def _varying_like(avals: Sequence[ShapedArray], result: ShapedArray) -> ShapedArray:
     """A type that varies over the same axes as other ones, which all vary alike."""
     if not avals or not varying_axes(avals[0]):
         return result
@@ -222,14 +246,13 @@ def _varying_like(avals: Sequence[Any], result: ShapedArray) -> ShapedArray:
     spec = jax.sharding.PartitionSpec(*[None] * len(result.shape))
     sharding = jax.sharding.NamedSharding(avals[0].sharding.mesh, spec)
     changes = {"shape": result.shape, "dtype": result.dtype, "sharding": sharding}
-    varying: ShapedArray = avals[0].update(**changes, weak_type=False)
-    return varying
+    return avals[0].update(**changes, weak_type=False)
 
 
 #: Whether calls are made here and now, and not traced.
 trace_state_clean: Callable[[], bool] = essential("jax._src.core:trace_state_clean")
 if trace_state_clean.__name__ == "get_opaque_trace_state":
-    _trace_state: Any = trace_state_clean
+    _trace_state: Callable[[], object] = trace_state_clean
     _outside = _trace_state()
 
     def trace_state_clean() -> bool:
@@ -237,15 +260,19 @@ if trace_state_clean.__name__ == "get_opaque_trace_state":
 
 
 @functools.cache
-def _program_of(primitive: Primitive, params: frozenset[tuple[str, Any]]) -> Any:
-    def run(*operands: Any) -> Any:
+def _program_of(
+    primitive: Primitive, params: frozenset[tuple[str, object]]
+) -> Callable[..., Results]:
+    def run(*operands: jax.Array) -> Results:
         return primitive.bind(*operands, **dict(params))
 
     run.__name__ = run.__qualname__ = primitive.name  # for profiles
     return jax.jit(run)
 
 
-def apply_primitive(primitive: Primitive, *operands: Any, **params: Any) -> Any:
+def apply_primitive(
+    primitive: Primitive, *operands: ArrayLike, **params: object
+) -> Results:
     """Compile a primitive and run it by itself."""
     with jax.disable_jit(False):
         return _program_of(primitive, frozenset(params.items()))(*operands)
@@ -256,7 +283,7 @@ def def_eager(primitive: Primitive) -> None:
     primitive.def_impl(functools.partial(apply_primitive, primitive))
 
 
-def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+def eval_equation(equation: Equation, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """The results of an equation of a jaxpr."""
     bind_params = equation.primitive.get_bind_params(equation.params)
     # JAX < 0.8 has functions among the parameters apart.
@@ -266,7 +293,7 @@ def eval_equation(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 @contextlib.contextmanager
-def source_info_of(equation: Any) -> Iterator[None]:
+def source_info_of(equation: Equation) -> Iterator[None]:
     """Give everything that is traced meanwhile the source line of an equation."""
     current = optional("jax._src.source_info_util:current_name_stack")
     context = optional("jax._src.source_info_util:user_context")
@@ -279,12 +306,12 @@ def source_info_of(equation: Any) -> Iterator[None]:
         yield
 
 
-def traceback_of_equation(equation: Any) -> Iterator[tuple[CodeType, int]]:
+def traceback_of_equation(equation: Equation) -> Iterator[tuple[CodeType, int]]:
     """The functions that called an equation when it was traced, where JAX keeps them.
 
     Each comes with the offset of the instruction.
     """
-    traceback = equation.source_info.traceback
+    traceback: Traceback = equation.source_info.traceback
     return zip(*traceback.raw_frames(), strict=True) if traceback else iter(())
 
 
@@ -299,24 +326,24 @@ _UNCACHED = (
 
 
 def register_lowering(
-    primitive: Primitive, rule: Callable[..., Any], platform: str | None = None
+    primitive: Primitive, rule: LoweringRule, platform: str | None = None
 ) -> None:
     mlir.register_lowering(primitive, rule, platform=platform, **_UNCACHED)
 
 
 def lower_function(
-    function: Callable[..., Any], *, multiple_results: bool = False
-) -> Callable[..., Any]:
+    function: Callable[..., Results], *, multiple_results: bool = False
+) -> LoweringRule:
     """The lowering rule of a primitive that JAX could trace as well."""
     return mlir.lower_fun(function, multiple_results=multiple_results)
 
 
 def lower_with(
-    ctx: Any,
-    function: Callable[..., Sequence[Any]],
-    values: Sequence[Any],
+    ctx: LoweringContext,
+    function: Callable[..., Sequence[jax.Array]],
+    values: Sequence[Value],
     avals: Sequence[ShapedArray],
-) -> list[Any]:
+) -> list[Value]:
     """Lower a function without effects within another rule.
 
     It takes all values, and gives a sequence of arrays.
@@ -326,7 +353,7 @@ def lower_with(
     return list(lower_function(function, multiple_results=True)(inner, *values))
 
 
-def convert(value: Any, aval: ShapedArray) -> Any:
+def convert(value: Value, aval: ShapedArray) -> Value:
     """Convert a value to a data type."""
     element = mlir.dtype_to_ir_type(aval.dtype)
     if ir.RankedTensorType(value.type).element_type == element:
@@ -334,12 +361,12 @@ def convert(value: Any, aval: ShapedArray) -> Any:
     return hlo.convert(ir.RankedTensorType.get(aval.shape, element), value)
 
 
-def optimization_barrier(values: Sequence[Any]) -> list[Any]:
+def optimization_barrier(values: Sequence[Value]) -> list[Value]:
     """Values that XLA combines with nothing that comes before."""
     return list(hlo.OptimizationBarrierOp(values).results) if values else []
 
 
-def token_type() -> Any:
+def token_type() -> ir.Type:
     """The type of XLA's tokens."""
     return hlo.TokenType.get()
 
@@ -348,14 +375,14 @@ def token_type() -> Any:
 _has_lowered = False
 
 
-def get_token(ctx: Any, effect: Effect) -> Any:
+def get_token(ctx: LoweringContext, effect: Effect) -> Value:
     """The XLA token by which JAX orders an effect."""
     global _has_lowered
     _has_lowered = True
     return ctx.tokens_in.get(effect)
 
 
-def set_token(ctx: Any, effect: Effect, token: Any) -> None:
+def set_token(ctx: LoweringContext, effect: Effect, token: Value) -> None:
     """Have another token order what is lowered from here on."""
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
@@ -364,13 +391,13 @@ def set_token(ctx: Any, effect: Effect, token: Any) -> None:
 GPU_PLATFORMS = ("cuda", "rocm")
 
 
-def is_for_gpus(ctx: Any) -> bool:
+def is_for_gpus(ctx: LoweringContext) -> bool:
     """Whether the program is for GPUs."""
     platforms = ctx.platforms or ctx.module_context.platforms
     return not set(GPU_PLATFORMS).isdisjoint(platforms)
 
 
-def operand_of_call(result: Any, target: str) -> Any:
+def operand_of_call(result: Value, target: str) -> Value | None:
     """The first operand of the call of a handler that has this result, None for others."""
     call, name = result.owner, "call_target_name"
     if isinstance(call, ir.Block) or name not in call.attributes:
@@ -379,14 +406,14 @@ def operand_of_call(result: Any, target: str) -> Any:
     return call.operands[0] if is_called else None
 
 
-def operation_of_module(ctx: Any) -> Any:
+def operation_of_module(ctx: LoweringContext) -> ir.Operation:
     """The program: its `module.operation`, once it is lowered."""
     return ctx.module_context.module.operation
 
 
-def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
+def traceback_of(ctx: LoweringContext) -> Iterator[tuple[CodeType, int]]:
     """The functions that called what is lowered, with the offsets of instructions."""
-    traceback: Any = getattr(ctx, "traceback", None)
+    traceback: Traceback = getattr(ctx, "traceback", None)
     current = optional("jax._src.source_info_util:current")
     if traceback is None and current is not None:  # JAX < 0.8
         traceback = current().traceback
@@ -397,17 +424,17 @@ def traceback_of(ctx: Any) -> Iterator[tuple[CodeType, int]]:
 ALIAS = "tf.aliasing_output"
 
 
-def is_undonated_argument(value: Any) -> bool:
+def is_undonated_argument(value: Value) -> bool:
     """Whether a value is an argument of the program that its caller has not donated."""
     try:
-        argument: Any = ir.BlockArgument(value)
+        argument: ir.BlockArgument[ir.Type] = ir.BlockArgument(value)
     except (TypeError, ValueError):  # made by an operation
         return False
     function_attributes = argument.owner.owner.attributes
     if "arg_attrs" not in function_attributes or "sym_name" not in function_attributes:
         return False
-    of_arguments: Any = ir.ArrayAttr(function_attributes["arg_attrs"])
-    attributes = of_arguments[argument.arg_number]
+    of_arguments = ir.ArrayAttr(function_attributes["arg_attrs"])
+    attributes: Attribute = of_arguments[argument.arg_number]
     is_donated = ALIAS in attributes or "jax.buffer_donor" in attributes
     is_main = ir.StringAttr(function_attributes["sym_name"]).value == "main"
     return is_main and not is_donated
@@ -450,8 +477,8 @@ def has_execution_stream() -> bool:
 
 def may_use_cuda() -> bool:
     """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
-    config: Any = jax.config
-    platforms = config.jax_platforms
+    settings: Settings = jax.config
+    platforms = settings.jax_platforms
     if platforms:
         return not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
     plugins = find_spec("jax_plugins")  # a namespace, in which each plugin has a package
@@ -538,7 +565,7 @@ def is_shutting_down(code: CodeType) -> bool:
     return code.co_name == "shutdown" and code.co_filename in _SHUTTING_DOWN
 
 
-def is_jitted(function: Any) -> bool:
+def is_jitted(function: object) -> bool:
     """Whether something is a function that JAX calls without a frame of Python's."""
     kind = type(function)
     return kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib")

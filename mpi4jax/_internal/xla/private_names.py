@@ -78,10 +78,10 @@ NAMES = (
     Name(
         _of(
             "jax.interpreters.ad",
+            "UndefinedPrimal",
             "Zero",
             "deflinear2",
             "instantiate_zeros",
-            "is_undefined_primal",
             "primitive_jvps",
             "primitive_transposes",
         )

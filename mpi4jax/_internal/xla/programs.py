@@ -10,11 +10,11 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
-from .jax_compat import Effect, ir
+from .jax_compat import Attribute, Effect, LoweringContext, ir
 from .private_names import ANNOUNCEMENTS, COMPILED, LOWERED, Announcement
 
 
@@ -38,9 +38,8 @@ class CompiledProgram(NamedTuple):
 
 def program_text(program: LoweredProgram) -> str:
     """A program without its lines, and without the elements of large arrays in it."""
-    operation: Any = program.module.operation
-    text: str = operation.get_asm(enable_debug_info=False, large_elements_limit=16)
-    return text
+    operation = program.module.operation
+    return str(operation.get_asm(enable_debug_info=False, large_elements_limit=16))
 
 
 #: Of a custom call: the attributes that its handler gets, and how results alias operands.
@@ -51,9 +50,9 @@ def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
     """The custom calls whose handlers get an attribute of this name."""
     calls = []
 
-    def visit(operation: Any) -> Any:
+    def visit(operation: ir.Operation) -> ir.WalkResult:
         if _CONFIG in operation.attributes:
-            config: Any = operation.attributes[_CONFIG]
+            config: Attribute = operation.attributes[_CONFIG]
             # An untyped custom call has a string.
             if not isinstance(config, ir.StringAttr) and attribute in config:
                 calls.append(operation)
@@ -63,23 +62,25 @@ def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
     return calls
 
 
-def map_call_attribute(call: Any, attribute: str, function: Callable[[int], int]) -> None:
+def map_call_attribute(
+    call: ir.Operation, attribute: str, function: Callable[[int], int]
+) -> None:
     """Change an attribute that the handler of a custom call gets."""
     with call.context:
-        config: Any = call.attributes[_CONFIG]
-        attributes: Any = {entry.name: entry.attr for entry in config}
+        config: Attribute = call.attributes[_CONFIG]
+        attributes: dict[str, Attribute] = {entry.name: entry.attr for entry in config}
         old = attributes[attribute]
         attributes[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
 
 
-def has_aliases(call: Any) -> bool:
+def has_aliases(call: ir.Operation) -> bool:
     """Whether results of a custom call take the memory of its operands."""
     attributes = call.attributes
     return _ALIASES in attributes and len(ir.ArrayAttr(attributes[_ALIASES])) > 0
 
 
-def forbid_aliasing(call: Any) -> None:
+def forbid_aliasing(call: ir.Operation) -> None:
     """Have the results of a custom call take no memory of its operands."""
     with call.context:
         call.attributes[_ALIASES] = ir.ArrayAttr.get([])
@@ -128,7 +129,7 @@ def lacks() -> list[str]:
     return [f"{why}: {each.without}" for each, why in reasons.items() if why]
 
 
-def _listener(event: str, *_: Any, **__: Any) -> None:
+def _listener(event: str, *_: object, **__: object) -> None:
     global _module_context
     if event == _OWN_EVENT:
         _is_hearing.set()
@@ -143,7 +144,7 @@ def _listener(event: str, *_: Any, **__: Any) -> None:
                     callback(*variables)
 
 
-def _variables(announcement: Announcement, frame: FrameType | None) -> list[Any] | None:
+def _variables(announcement: Announcement, frame: FrameType | None) -> list[object] | None:
     """The variables that have the program, None if this JAX has no such ones."""
     while frame is not None and not (
         frame.f_code.co_name == announcement.function
@@ -172,10 +173,10 @@ _OWN_EVENT = "/mpi4jax/lowering"
 _is_hearing = threading.Event()
 _lock = threading.RLock()
 #: What is common to all rules that lower a program, until it is lowered.
-_module_context: Any = None
+_module_context: object = None
 
 
-def listen(ctx: Any) -> None:
+def listen(ctx: LoweringContext) -> None:
     """Hear of the program that is being lowered. `ctx` is the argument of a rule."""
     global _module_context
     if _module_context is ctx.module_context:
