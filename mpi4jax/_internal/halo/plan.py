@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar, overload
+from typing import NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +16,10 @@ from mpi4py import MPI
 from ..arguments.checks import array, check_callable, integer, reject
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
 from ..mpi import handles
+from ..mpi.handles import Communicator
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import root_rank
-from ..operations._eager import on_own_devices
-from ..operations.exchange import exchange
+from ..operations._eager import on_own_devices, run_eagerly
 from ..xla import call_sites
 from ..xla.jax_compat import Tracer, trace_state_clean
 from . import slabs
@@ -33,10 +32,28 @@ R = TypeVar("R")
 
 #: A field in a tree: an array, or its type where another process has it.
 Leaf: TypeAlias = ArrayLike | jax.ShapeDtypeStruct
-_Program: TypeAlias = Callable[[list[Array], Extents], list[Array]]
 
 #: How many points neighboring parts have in common, at most: n cells have n + 1 faces.
 MOST_SHARED = 1
+
+
+class _Call(NamedTuple):
+    """A call of a plan: an eager one is a program of its own, for all plans alike."""
+
+    communicator: Communicator
+    step: slabs.Step
+    geometry: Geometry
+    extents: Extents
+
+    @property
+    def name(self) -> str:
+        return f"halo_{self.step.__name__}"
+
+    def call_in_program(self, leaves: list[Array]) -> list[Array]:
+        return self.step(self.geometry, leaves, self.extents, self.communicator)
+
+    def forwarded_operand(self) -> None:
+        return None
 
 
 class Plan:
@@ -296,32 +313,12 @@ class Plan:
         for path, leaf in leaves:
             arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
             extents.append(self._extents(name, path, leaf))
+        if not arrays or not (self._geometry.groups or self._geometry.within):
+            return structure.unflatten(arrays)
+        call = _Call(self._communicator, step, self._geometry, tuple(extents))
         if trace_state_clean():
-            results = self._program(step)(arrays, tuple(extents))
-        else:
-            results = self._run(step, arrays, tuple(extents))
-        return structure.unflatten(results)
-
-    def _run(self, step: slabs.Step, leaves: list[Array], extents: Extents) -> list[Array]:
-        return _run(step, self._geometry, leaves, extents, self.comm)
-
-    def _program(self, step: slabs.Step) -> _Program:
-        """A program for eager calls, of all plans that are alike.
-
-        It goes with the communicator, and does not refer to the plan: a program in a circle
-        of references would keep some 100 KiB until Python looks for such circles.
-        """
-        programs, geometry, comm = self._communicator.programs, self._geometry, self.comm
-        program: _Program | None = programs.get((step, geometry))
-        if program is None:
-
-            def run(leaves: list[Array], extents: Extents) -> list[Array]:
-                return _run(step, geometry, leaves, extents, comm)
-
-            call_sites.mark_eager(run)
-            run.__name__ = f"halo_{step.__name__}"
-            program = programs[step, geometry] = jax.jit(run, static_argnums=1)
-        return program
+            return structure.unflatten(run_eagerly(call, [arrays]))
+        return structure.unflatten(call.call_in_program(arrays))
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
@@ -399,40 +396,6 @@ class Plan:
             assert axis.cells is not None
             axes.append(FieldAxis(axis, position, axis.cells, extent.shared))
         return axes
-
-
-def _run(
-    step: slabs.Step,
-    geometry: Geometry,
-    leaves: list[Array],
-    extents: Extents,
-    comm: MPI.Cartcomm,
-) -> list[Array]:
-    if not leaves or not (geometry.groups or geometry.within):
-        return leaves
-    return step(geometry, leaves, extents, functools.partial(_travel, comm))
-
-
-def _travel(
-    comm: MPI.Cartcomm,
-    messages: Sequence[list[Array]],
-    buffers: Sequence[list[Array]],
-    directions: Sequence[Direction],
-) -> Sequence[list[Array]]:
-    """Receive a message in each direction for the one that is sent in it.
-
-    The calls of all processes have all directions, also where these have no end. So
-    derivatives and maps, which look at arrays, find the same call everywhere.
-    """
-    return exchange(
-        messages,
-        buffers,
-        source=[direction.source for direction in directions],
-        dest=[direction.dest for direction in directions],
-        sendtag=[direction.tag for direction in directions],
-        recvtag=[direction.tag for direction in directions],
-        comm=comm,
-    )
 
 
 def _expected(function: str, name: str, x: Leaf, points: int, axis: Axis) -> str:

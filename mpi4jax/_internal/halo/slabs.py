@@ -18,7 +18,10 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
+from ..mpi.handles import Communicator
 from ..operations._arguments import PROC_NULL
+from ..operations._messages import Messages
+from ..operations.exchange import Exchange
 from ..xla.jax_compat import ShapedArray
 from .copies import Copy, CopyList, View
 
@@ -38,9 +41,6 @@ class Direction(NamedTuple):
     @property
     def tag(self) -> int:
         return FIRST_TAG + 2 * self.axis + self.is_upward
-
-    def reverse(self) -> Direction:
-        return self._replace(source=self.dest, dest=self.source)
 
 
 class Extent(NamedTuple):
@@ -220,21 +220,32 @@ class Layout:
             copies.append(copy)
         return copies
 
-    def travel(
-        self, messages: Sequence[Array], travel: Travel, *, backwards: bool = False
+    def exchange(
+        self,
+        messages: Sequence[Array],
+        communicator: Communicator,
+        *,
+        backwards: bool = False,
     ) -> list[Array]:
-        """Exchange the messages of all bundles, and give those received."""
-        directions = [bundle[0] for bundle in self.bundles]
-        if backwards:
-            directions = [direction.reverse() for direction in directions]
-        buffers = [jnp.zeros(x.shape, x.dtype) for x in self.types]
-        received = travel(self._by_bundle(messages), self._by_bundle(buffers), directions)
-        return list(itertools.chain(*received))
+        """Exchange the messages of all bundles, and give those received.
 
-    def _by_bundle(self, messages: Sequence[Array]) -> list[list[Array]]:
-        count = len(self.fields.dtypes)
-        starts = range(0, len(messages), count)
-        return [list(messages[start : start + count]) for start in starts]
+        The calls of all processes have all directions, also where these have no end. So
+        derivatives and maps, which look at arrays, find the same call everywhere.
+        """
+        directions = [bundle[0] for bundle in self.bundles]
+        dests = tuple(direction.dest for direction in directions)
+        sources = tuple(direction.source for direction in directions)
+        if backwards:
+            dests, sources = sources, dests
+        tags = tuple(direction.tag for direction in directions)
+        arrays_of_each = (len(self.fields.dtypes),) * len(directions)
+        operation = Exchange(
+            communicator,
+            sent=Messages(dests, tags, arrays_of_each),
+            received=Messages(sources, tags, arrays_of_each),
+        )
+        buffers = [jnp.zeros(x.shape, x.dtype) for x in self.types]
+        return operation.bind(*messages, *buffers)
 
 
 def _layouts(fields: Fields) -> list[Layout]:
@@ -279,18 +290,15 @@ def _unpacking(fields: Fields, layouts: Sequence[Layout]) -> CopyList:
     return CopyList((tuple(copies), *within), dropped=tuple(types))
 
 
-#: Gives what is received in each of some directions, for what is sent in them and for
-#: buffers like that.
-Travel = Callable[
-    [Sequence[list[Array]], Sequence[list[Array]], Sequence[Direction]],
-    Sequence[list[Array]],
-]
 #: What an exchange does, or its transpose.
-Step = Callable[[Geometry, Sequence[Array], Extents, Travel], list[Array]]
+Step = Callable[[Geometry, Sequence[Array], Extents, Communicator], list[Array]]
 
 
 def exchange(
-    geometry: Geometry, leaves: Sequence[Array], extents: Extents, travel: Travel
+    geometry: Geometry,
+    leaves: Sequence[Array],
+    extents: Extents,
+    communicator: Communicator,
 ) -> list[Array]:
     """The fields with the ghost cells that other processes send.
 
@@ -298,7 +306,7 @@ def exchange(
         geometry: Which cells these are.
         leaves: The fields.
         extents: Where their cells are.
-        travel: Sends messages and receives others.
+        communicator: The communicator of the processes.
 
     """
     fields = Fields(geometry, leaves, extents)
@@ -306,12 +314,15 @@ def exchange(
     arrays = list(leaves)
     for n, layout in enumerate(layouts):
         arrays = _packing(layouts[: n + 1]).apply(arrays)
-        arrays[layout.first :] = layout.travel(arrays[layout.first :], travel)
+        arrays[layout.first :] = layout.exchange(arrays[layout.first :], communicator)
     return _unpacking(fields, layouts).apply(arrays)
 
 
 def accumulate(
-    geometry: Geometry, leaves: Sequence[Array], extents: Extents, travel: Travel
+    geometry: Geometry,
+    leaves: Sequence[Array],
+    extents: Extents,
+    communicator: Communicator,
 ) -> list[Array]:
     """The transpose of an exchange: those of its steps, from the last to the first."""
     fields = Fields(geometry, leaves, extents)
@@ -319,6 +330,6 @@ def accumulate(
     arrays = _unpacking(fields, layouts).transpose().apply(leaves)
     for n, layout in reversed(list(enumerate(layouts))):
         messages = arrays[layout.first :]
-        arrays[layout.first :] = layout.travel(messages, travel, backwards=True)
+        arrays[layout.first :] = layout.exchange(messages, communicator, backwards=True)
         arrays = _packing(layouts[: n + 1]).transpose().apply(arrays)
     return arrays
