@@ -101,7 +101,7 @@ def check_reduction(function: str, argument: str, op_number: int, dtype: DType) 
             f"for {', '.join(allowed)}" if allowed else "not supported for JAX arrays"
         )
         raise TypeError(
-            f'{function} got an array of type {dtype} for argument "{argument}" and '
+            f'{function} got an array of type {dtype} for argument "{argument}" for '
             f"op=MPI.{OPERATORS[op_number]}, which is {supported}"
         )
 

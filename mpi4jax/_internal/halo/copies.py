@@ -35,7 +35,6 @@ from ..operations._batching import batch_at
 from ..operations._transposes import (
     Jvp,
     Operand,
-    Tangent,
     cotangents_of,
     inexact_tangents,
     instantiated,
@@ -47,6 +46,7 @@ from ..xla.jax_compat import (
     Equation,
     LoweringContext,
     ShapedArray,
+    Tangent,
     Value,
     VaryingPrimitive,
     ad,

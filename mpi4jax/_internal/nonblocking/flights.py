@@ -20,7 +20,6 @@ from ..operations._arguments import (
     refuse_derivative,
     refuse_unknown_source,
 )
-from ..operations._batching import batch_at
 from ..operations._calls import ReceivingOperation
 from ..operations._lowering import Attributes, lower_results
 from ..operations._messages import (
@@ -33,7 +32,6 @@ from ..operations._messages import (
 from ..operations._operation import Operation
 from ..operations._transposes import (
     Operand,
-    Tangent,
     array_or_aval,
     inexact_tangents,
     instantiated,
@@ -42,7 +40,7 @@ from ..operations._transposes import (
 )
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import LoweringContext, ShapedArray, Value, convert
+from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value, convert
 from .start_and_wait import Avals, Flight, bind_start, merge
 
 
@@ -50,19 +48,6 @@ def _with_batch(avals: Avals, axis: int, size: int) -> Avals:
     return tuple(
         ShapedArray((*x.shape[:axis], size, *x.shape[axis:]), x.dtype) for x in avals
     )
-
-
-def _batch_as_one(
-    flight: Flight,
-    operands: Sequence[Array],
-    axes: Sequence[int | None],
-    size: int,
-    may_be_lost: bool,
-) -> Array:
-    """Start a batch as one operation."""
-    axis, _ = flight.batch_axes
-    moved = batch_at(axis, operands, axes, size)
-    return bind_start(flight.batched(size), moved, may_be_lost=may_be_lost)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +60,6 @@ class _HashedOnce:
 
     def __hash__(self) -> int:
         return self._hash
-
-
-#: The functions of which each call has one message each way, and a tangent has, too.
-_PAIRED = ("isendrecv", "sendrecv")
-#: Those that are one end of a message, of whose other end JAX knows nothing.
-_ONE_SIDED = ("irecv", "isend", "recv", "send")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +77,9 @@ class ExchangeFlight(_HashedOnce):
     received: Messages
     send_avals: Avals
     recv_avals: Avals
+    #: Those of the operation (:class:`Operation`).
+    is_one_sided: bool
+    marks_tangents: bool
     #: Whether these are tangents, of which the last operand is the arrays' mark.
     is_marked: bool = False
 
@@ -156,16 +138,9 @@ class ExchangeFlight(_HashedOnce):
             recv_avals=_with_batch(self.recv_avals, 0, size),
         )
 
-    def start_batch(
-        self,
-        operands: Sequence[Array],
-        axes: Sequence[int | None],
-        size: int,
-        may_be_lost: bool,
-    ) -> Array:
+    def check_batch(self, axes: Sequence[int | None]) -> None:
         if self.is_marked:
             check_batch_of_tangents(self.function, axes[-1])
-        return _batch_as_one(self, operands, axes, size, may_be_lost)
 
     def for_tangents(self) -> ExchangeFlight:
         return dataclasses.replace(
@@ -174,21 +149,21 @@ class ExchangeFlight(_HashedOnce):
             received=self.received.select(list(map(is_inexact, self.recv_avals))),
             send_avals=tuple(filter(is_inexact, self.send_avals)),
             recv_avals=tuple(filter(is_inexact, self.recv_avals)),
-            is_marked=self.function in _PAIRED,
+            is_marked=self.marks_tangents,
         )
 
     def push(
         self, primals: Sequence[Array], tangents: Sequence[Tangent]
     ) -> tuple[Array, Array]:
-        if self.function in _ONE_SIDED:
+        if self.is_one_sided:
             refuse_derivative(self.function)
         pushed = inexact_tangents(primals, tangents)
-        if self.function in _PAIRED:
+        if self.marks_tangents:
             pushed.append(primals[-1] if self.is_marked else mark_of(primals))
         return bind_start(self, primals), bind_start(self.for_tangents(), pushed)
 
     def for_cotangents(self) -> ExchangeFlight:
-        if self.function in _ONE_SIDED:
+        if self.is_one_sided:
             refuse_derivative(self.function)
         sent, received = self.sent, self.received
         if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
@@ -291,14 +266,8 @@ class CollectiveFlight(_HashedOnce):
         batched = _with_batch(self.operands, self.batch_axes[0], size)
         return dataclasses.replace(self, operands=batched)
 
-    def start_batch(
-        self,
-        operands: Sequence[Array],
-        axes: Sequence[int | None],
-        size: int,
-        may_be_lost: bool,
-    ) -> Array:
-        return _batch_as_one(self, operands, axes, size, may_be_lost)
+    def check_batch(self, axes: Sequence[int | None]) -> None:
+        self.operation.check_batch(axes)
 
     def for_tangents(self) -> Flight:
         return self if self.operation.is_linear else HeldFlight(self)
@@ -390,14 +359,8 @@ class HeldFlight(_HashedOnce):
     def batched(self, size: int) -> HeldFlight:
         return HeldFlight(self.of.batched(size))
 
-    def start_batch(
-        self,
-        operands: Sequence[Array],
-        axes: Sequence[int | None],
-        size: int,
-        may_be_lost: bool,
-    ) -> Array:
-        return _batch_as_one(self, operands, axes, size, may_be_lost)
+    def check_batch(self, axes: Sequence[int | None]) -> None:
+        """Nothing to check: they have been a batch before."""
 
     def for_tangents(self) -> HeldFlight:
         return self
@@ -442,6 +405,8 @@ def flight_of(
             received,
             tuple(avals[:first]),
             tuple(avals[first:last]),
+            operation.is_one_sided,
+            operation.marks_tangents,
             is_marked=len(avals) > last,
         )
     if f"i{operation.name}" in _core.NONBLOCKING:

@@ -59,7 +59,6 @@ from ..operations._lowering import Attributes, call_in_program, lower_everywhere
 from ..operations._transposes import (
     Jvp,
     Operand,
-    Tangent,
     cotangents_of,
     instantiated,
     is_inexact,
@@ -72,6 +71,7 @@ from ..xla.jax_compat import (
     Effect,
     LoweringContext,
     ShapedArray,
+    Tangent,
     Value,
     VaryingPrimitive,
     ad,
@@ -151,14 +151,8 @@ class Flight(Protocol):
     def batched(self, size: int) -> Flight:
         """A batch of so many, as one operation."""
 
-    def start_batch(
-        self,
-        operands: Sequence[Array],
-        axes: Sequence[int | None],
-        size: int,
-        may_be_lost: bool,
-    ) -> Array:
-        """Start it for a batch, such that what `batched` describes is in flight."""
+    def check_batch(self, axes: Sequence[int | None]) -> None:
+        """Raise RuntimeError if a batch at these axes of the operands has no meaning."""
 
     def for_tangents(self) -> Flight:
         """The flight of the tangents. Integers have none."""
@@ -342,8 +336,11 @@ def _batch_start(
     flight: Flight,
     may_be_lost: bool,
 ) -> tuple[Array, int]:
+    flight.check_batch(axes)
     size = batch_size(operands, axes)
-    ticket = flight.start_batch(operands, axes, size, may_be_lost)
+    axis, _ = flight.batch_axes
+    moved = batch_at(axis, operands, axes, size)
+    ticket = bind_start(flight.batched(size), moved, may_be_lost=may_be_lost)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
 

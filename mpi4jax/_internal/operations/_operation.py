@@ -18,6 +18,7 @@ from ..xla.jax_compat import (
     Effect,
     LoweringContext,
     ShapedArray,
+    Tangent,
     Value,
     VaryingPrimitive,
     ad,
@@ -30,7 +31,6 @@ from ._lowering import Attributes, lower, lower_everywhere
 from ._transposes import (
     Cotangents,
     Jvp,
-    Tangent,
     TransposedOperand,
     instantiated,
     transpose,
@@ -76,6 +76,10 @@ class Operation:
     #: Whether all processes of the communicator take part. Else two do: the sender of a
     #: message and its receiver.
     is_collective: ClassVar[bool] = True
+    #: Whether it is one end of a message, of whose other end JAX knows nothing.
+    is_one_sided: ClassVar[bool] = False
+    #: Whether tangents come with a mark of the arrays (`sendrecv.mark_of`).
+    marks_tangents: ClassVar[bool] = False
     #: The fields that only JAX's rules look at, so that programs which differ only in these
     #: are compiled once.
     unlowered: ClassVar[tuple[str, ...]] = ()

@@ -13,7 +13,7 @@ from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import LoweringContext, ShapedArray, Value
+from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
 from ._eager import ArrayOrLeaves, evaluate
@@ -31,7 +31,6 @@ from ._messages import (
 from ._operation import Operation, as_primitive
 from ._transposes import (
     Jvp,
-    Tangent,
     TransposedOperand,
     inexact_tangents,
     is_inexact,

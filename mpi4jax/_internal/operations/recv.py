@@ -37,6 +37,7 @@ class Recv(ReceivingOperation):
 
     name = "recv"
     is_collective = False
+    is_one_sided = True
 
     def messages(self) -> tuple[Messages, Messages]:
         return NO_MESSAGES, Messages.single(self.source, self.tag)

@@ -30,6 +30,7 @@ class Send(Operation):
     name = "send"
     has_result = False
     is_collective = False
+    is_one_sided = True
 
     def messages(self) -> tuple[Messages, Messages]:
         return Messages.single(self.dest, self.tag), NO_MESSAGES

@@ -41,6 +41,7 @@ class SendRecv(ReceivingOperation):
     name = "sendrecv"
     operands: ClassVar[tuple[str, ...]] = ("sendbuf", "recvbuf")
     is_collective = False
+    marks_tangents = True
 
     def messages(self) -> tuple[Messages, Messages]:
         return (

@@ -267,7 +267,7 @@ MEANINGLESS = [
 def test_reductions_without_a_meaning(case, transform, calls_of):
     def refused():
         for dtype, op, allowed in MEANINGLESS:
-            dtype_text = f"an array of type {dtype} for op=MPI.{op}"
+            dtype_text = f'an array of type {dtype} for argument "x" for op=MPI.{op}'
             text = rf"^{case.name} got {dtype_text}, which is (for )?{allowed}(\n|$)"
             operator = Operator(op, getattr(MPI, op), None)
             with pytest.raises(TypeError, match=text):
