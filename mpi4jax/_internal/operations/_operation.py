@@ -39,7 +39,7 @@ from ._transposes import (
 if TYPE_CHECKING:
     from ._messages import Messages
 
-O = TypeVar("O", bound="Operation")  # noqa: E741
+Declared = TypeVar("Declared", bound="Operation")
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Operation:
         return lower(self, ctx, *operands)
 
 
-def as_primitive(operation_type: type[O]) -> type[O]:
+def as_primitive(operation_type: type[Declared]) -> type[Declared]:
     """Give a class of operations its primitive, with all of JAX's rules for that."""
     primitive = VaryingPrimitive(f"{operation_type.name}_mpi")
     primitive.multiple_results = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
 #: An operand of a call that is transposed: JAX's word that it is by this one, or an array.
 Operand: TypeAlias = "Array | UndefinedPrimal"
-#: The same, but with the type of what the call is transposed by.
+#: Such an operand for the method of an operation: the type of what it is transposed by.
 TransposedOperand: TypeAlias = Any
 #: The cotangent of the operand, or of each one. What is an array there has none.
 Cotangents: TypeAlias = "Array | tuple[Array | None, ...]"
@@ -45,7 +45,7 @@ def instantiated(tangents: Iterable[Tangent]) -> list[Array]:
     return list(map(ad.instantiate_zeros, tangents))
 
 
-def array_or_aval(operand: Operand) -> Any:
+def array_or_aval(operand: Operand) -> TransposedOperand:
     """An operand that is an array, or the type of one that a call is transposed by."""
     return operand.aval if isinstance(operand, ad.UndefinedPrimal) else operand
 

@@ -12,7 +12,6 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.halo import slabs
 from mpi4jax._internal.mpi import handles
 from mpi4jax._testing.cases import SUM
 from mpi4jax.halo import Plan
@@ -97,7 +96,7 @@ def test_data_types_of_large_counts_do_not_pile_up(rank, size):
 def test_wrappers_of_one_handle_share_a_compiled_function(rank):
     def compiled():
         programs = programs_of(MPI.COMM_WORLD).items()
-        return {key: p._cache_size() for key, p in programs if key[0].name == "allreduce"}
+        return {key: p._cache_size() for key, p in programs if key.name == "allreduce"}
 
     mpi.allreduce(jnp.ones(2), fresh_sum(), comm=fresh_world())
     before = compiled()
@@ -128,8 +127,8 @@ def test_programs_of_a_plan_are_freed_with_its_communicator(size):
     comm = MPI.COMM_WORLD.Create_cart([size], [True])
     Plan(comm).exchange(jnp.ones(6)).block_until_ready()
     Plan(comm).exchange(jnp.ones(6)).block_until_ready()
-    programs = handles.communicator("test", comm).programs
-    (plan_program,) = (p for key, p in programs.items() if key[0] is slabs.exchange)
+    programs = programs_of(comm)
+    (plan_program,) = (p for key, p in programs.items() if key.name == "halo_exchange")
     plan_program = weakref.ref(plan_program)
     gc.disable()
     try:
