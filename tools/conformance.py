@@ -6,9 +6,7 @@ listed in conformance_known_failures.txt, and also if one that is listed there p
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from environments import FOLDER, Environment, mpi_environ, prepare, uv
+from environments import (
+    FOLDER,
+    TIMED_OUT,
+    Environment,
+    attempt,
+    call,
+    mpi_environ,
+    prepare,
+    uv,
+)
 
 HERE = Path(__file__).parent
 ARCHIVES = FOLDER / "archives"
@@ -50,13 +57,8 @@ def fetch(version: str, folder: Path) -> Path:
     if (target / "pyproject.toml").is_file():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [
-            *(uv().with_name("pip"), "download", "--quiet", "--no-deps"),
-            *("--no-binary", "mpi4jax", "--dest", str(folder), f"mpi4jax=={version}"),
-        ],
-        check=True,
-    )
+    pip = (uv().with_name("pip"), "download", "--quiet", "--no-deps")
+    call(*pip, "--no-binary", "mpi4jax", "--dest", folder, f"mpi4jax=={version}")
     with tarfile.open(target.with_name(f"{target.name}.tar.gz")) as archive:
         wanted = [
             member
@@ -99,27 +101,12 @@ def try_once(
     command += [source / "tests"]
     label = f"suite of {suite.version}: {environment.name}, {ranks} rank(s)"
     with tempfile.TemporaryDirectory() as scratch:
-        try:
-            process = subprocess.run(
-                command,
-                env={
-                    **os.environ,
-                    **mpi_environ(environment),
-                    **environ,
-                    # Where a test has all ranks write to one file of a fixed name.
-                    "TMPDIR": scratch,
-                },
-                cwd=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT,
-            )
-        except subprocess.TimeoutExpired as error:
-            print(f"FAILED {label}: not done after {TIMEOUT} s\n{error.output!r}")
-            return ""
-    output = process.stdout
+        # Where a test has all ranks write to one file of a fixed name.
+        environ = {**mpi_environ(environment), **environ, "TMPDIR": scratch}
+        code, output = attempt(command, environ, cwd=source, timeout=TIMEOUT)
+    if code == TIMED_OUT:
+        print(f"{output}\nFAILED {label}: not done after {TIMEOUT} s")
+        return ""
     failures = re.findall(r"(?:FAILED|ERROR) (tests/\S+)", output)
     failed = set(failures)
     passed = set(re.findall(r"^PASSED (\S+)", output, re.MULTILINE))
@@ -132,7 +119,7 @@ def try_once(
     )
     if counted != len(failures):
         wrong.append(f"{counted} failed, but {len(failures)} are named")
-    if len(summaries) != ranks or (process.returncode != 0 and not failed):
+    if len(summaries) != ranks or (code != 0 and not failed):
         wrong.append(f"{len(summaries)} of {ranks} ranks finished")
     if not wrong:
         listed = f", {len(failed)} known to fail" if failed else ""

@@ -46,7 +46,7 @@ from environments import (
 )
 from release import AARCH64, build_from, toolbox
 from runs import TESTS, under
-from sanitizers import QUICK_BUILD
+from sanitizers import CARGO_TEST, QUICK_BUILD
 
 HERE = FOLDER / "aarch64"
 
@@ -185,7 +185,7 @@ def rust(*tests: str) -> list[bool]:
         "CARGO_ZIGBUILD_ZIG_COMMAND_ARGS": "-m ziglang",
         "CARGO_TARGET_DIR": str(ROOT / "target" / "emulated"),
     }
-    test = ["cargo", "test", "--quiet", "--locked", "--target", AARCH64]
+    test = [*CARGO_TEST, "--target", AARCH64]
     if tests:
         return [run_rust([*test, *tests], environ)]
     commands = (

@@ -147,6 +147,9 @@ class Environment(NamedTuple):
 
 UPSTREAM = Environment(peer="mpi4jax==0.9.1.post2")
 
+#: The exit code of what took too long, as coreutils' timeout has it.
+TIMED_OUT = 124
+
 
 def call(*command: object, **environ: str) -> None:
     subprocess.run(
@@ -174,7 +177,7 @@ def attempt(
     cwd: str | Path = ROOT,
     timeout: float | None = None,
 ) -> tuple[int, str]:
-    """The exit code of a command (124: it took too long), and all that it printed."""
+    """The exit code of a command (`TIMED_OUT`, too), and all that it printed."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -183,10 +186,11 @@ def attempt(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as error:
-        return 124, (error.output or b"").decode(errors="replace")
+        return TIMED_OUT, (error.output or b"").decode(errors="replace")
     return done.returncode, done.stdout
 
 
@@ -274,27 +278,17 @@ def wheel(api: str = APIS[0]) -> Path:
     sources = hashlib.sha256(api.encode())
     packed = "rust mpi4jax examples tools/build_backend.py tools/crates.py README.md"
     packed += " LICENSE pyproject.toml Cargo.toml Cargo.lock"
-    tracked = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", *packed.split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    for name in sorted(tracked):
+    tracked = output_of("git", "ls-files", "-co", "--exclude-standard", *packed.split())
+    for name in sorted(tracked.split()):
         if (ROOT / name).is_file():
             sources.update(name.encode() + (ROOT / name).read_bytes())
     folder = FOLDER / "wheels" / api / sources.hexdigest()[:16]
     if not list(folder.glob("*.whl")):
         print(f"building the wheel ({api})", flush=True)
         shutil.rmtree(folder.parent, ignore_errors=True)
-        build_wheel(folder, api)
+        pack("--wheel", folder, api)
     (built,) = folder.glob("*.whl")
     return built
-
-
-def build_wheel(folder: Path, api: str) -> None:
-    pack("--wheel", folder, api)
 
 
 def pack(kind: str, folder: Path, api: str) -> None:
@@ -374,6 +368,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cuda", action="store_true", help="with JAX's plugin for CUDA")
 
 
+def chosen(arguments: argparse.Namespace) -> Environment:
+    """The environment that these arguments name."""
+    return Environment(arguments.mpi, arguments.jax, arguments.api, cuda=arguments.cuda)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
@@ -382,18 +381,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.wheels:
         for api in APIS:
-            build_wheel(arguments.wheels, api)
+            pack("--wheel", arguments.wheels, api)
         print(*sorted(arguments.wheels.glob("*.whl")), sep="\n")
     elif arguments.dev:
         print(dev())
     else:
-        print(
-            prepare(
-                Environment(
-                    arguments.mpi, arguments.jax, arguments.api, cuda=arguments.cuda
-                )
-            )
-        )
+        print(prepare(chosen(arguments)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from environments import ROOT
+from environments import ROOT, call
 
 #: The namespaces that the login node and each host have to themselves.
 OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
@@ -44,10 +44,6 @@ pid=$(cat {folder}/$host.pid) || exit 255
 exec nsenter --target $pid {own} env -i HOME="$HOME" USER="${{USER:-root}}" SHELL=/bin/sh \\
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c "$*"
 """
-
-
-def call(*command: object) -> None:
-    subprocess.run(list(map(str, command)), check=True)
 
 
 def wait_until(is_reached: Callable[[], object], event: str) -> None:

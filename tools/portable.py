@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from debian import LackError, has_standard_library, standard_library_from_source
 from environments import attempt
+from sanitizers import CARGO_TEST
 
 TARGETS = ("aarch64-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-apple-darwin")
 
@@ -77,7 +78,7 @@ def runs_on(processor: str) -> bool:
     if qemu is None:
         print(f"skipped {processor}: qemu-x86_64 is not here")
         return True
-    command = ["cargo", "test", "--quiet", "--locked", *HALF_FLOATS]
+    command = [*CARGO_TEST, *HALF_FLOATS]
     runner = {"CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER": f"{qemu} -cpu {processor}"}
     return run(f"half floats on {processor}", command, runner)
 

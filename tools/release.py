@@ -305,11 +305,7 @@ def section() -> str:
 
 
 #: The files in which the numbers of both versions stand.
-NUMBERED = (
-    "Cargo.toml",
-    "recipe/recipe.yaml",
-    "tests/package/test_versions.py",
-)
+NUMBERED = ("Cargo.toml", "recipe/recipe.yaml", "tests/package/test_versions.py")
 
 
 def write_versions(token: str, notoken: str) -> None:
@@ -329,13 +325,7 @@ def write_versions(token: str, notoken: str) -> None:
         call("cargo", "update", "--quiet", "--workspace", "--manifest-path", manifest)
 
 
-STEPS = {
-    "archives": archives,
-    "wheels": wheels,
-    "checks": checks,
-    "selftest": selftest,
-    "notes": notes,
-}
+STEPS = {step.__name__: step for step in (archives, wheels, checks, selftest, notes)}
 
 
 def main() -> None:

@@ -35,12 +35,14 @@ from environments import (
     Environment,
     add_arguments,
     attempt,
+    chosen,
     output_of,
     prepare,
     tools,
     wheel,
 )
 from runs import MPICH, OPENMPI, TESTS, Run, under
+from sanitizers import CARGO_TEST
 from steps import Steps
 
 #: Seconds for a run. Each test has a limit of its own (tests/ranks.py), so this is for what
@@ -99,8 +101,6 @@ def execute_all(some_runs: Iterable[Run]) -> list[bool]:
         results = list(pool.map(execute, [run for run in todo if run.ranks <= 1]))
     return results + [execute(run) for run in todo if run.ranks > 1]
 
-
-CARGO_TEST = ["cargo", "test", "--quiet", "--locked"]
 
 #: The headers that the referee looks at: of the MPI of one environment, and of the JAX of
 #: another.
@@ -233,9 +233,9 @@ def main() -> int:
         ranks = arguments.ranks
         if ranks is None:
             ranks = 0 if test.startswith(("direct", "process", "hangs", "package")) else 2
-        cuda = arguments.cuda or test.startswith(("gpu_compiler", "runtime"))
-        environment = Environment(arguments.mpi, arguments.jax, arguments.api, cuda=cuda)
-        return show(Run(environment, ranks, (test,)), shlex.split(arguments.options))
+        arguments.cuda |= test.startswith(("gpu_compiler", "runtime"))
+        run = Run(chosen(arguments), ranks, (test,))
+        return show(run, shlex.split(arguments.options))
     parts = PARTS | OTHERS
     if arguments.jax != JAX:
         parts["range"] = lambda: execute_all(runs.other_jax(arguments.jax))

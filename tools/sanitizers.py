@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import debian
 from environments import ROOT
@@ -22,6 +22,8 @@ TARGET = f"{platform.machine()}-unknown-linux-gnu"
 #: The tests of what has threads, or is passed on to MPI: the others add little but time.
 SAMPLE = ("--lib", "--test", "moving", "--test", "fuzz")
 
+CARGO_TEST = ["cargo", "test", "--quiet", "--locked"]
+
 #: Variables of cargo's that make a build for release a fast one.
 QUICK_BUILD = {
     "CARGO_PROFILE_RELEASE_LTO": "false",
@@ -29,27 +31,22 @@ QUICK_BUILD = {
 }
 
 
-@dataclass
-class Check:
+class Check(NamedTuple):
     """A tool, and how to run it. `lack`: why this machine can't."""
 
     label: str
-    arguments: list[str]
-    environ: dict[str, str] = field(default_factory=dict)
+    command: list[str]
+    environ: dict[str, str]
     lack: str | None = None
 
-    @property
-    def command(self) -> list[str]:
-        return ["cargo", *self.arguments]
 
-
-def sanitizer(name: str, short: str, *tests: str, **environ: str) -> Check:
+def sanitizer(name: str, short: str, *arguments: str, **environ: str) -> Check:
     """The tests, built with one of LLVM's sanitizers, which a stable toolchain has, too."""
     runtimes = debian.libraries(environ.get("RUSTC")) / TARGET / "lib"
     has_runtime = any(runtimes.glob(f"librustc-*_rt.{short}.a"))
     return Check(
         label=f"rust under the {name} sanitizer",
-        arguments=["test", "--quiet", "--locked", "--target", TARGET, *tests],
+        command=[*CARGO_TEST, "--target", TARGET, *arguments],
         environ={
             "RUSTC_BOOTSTRAP": "1",
             "RUSTFLAGS": f"-Zsanitizer={name}",
@@ -73,11 +70,9 @@ def thread(*tests: str) -> Check:
         environ, lack = debian.standard_library_from_source(), None
     except debian.LackError as error:
         environ, lack = {}, str(error)
-    check = sanitizer("thread", "tsan", *tests, **environ)
     # Else it sees no locks of std, and takes all that they guard for races.
-    check.arguments.insert(1, "-Zbuild-std")
-    check.lack = lack or check.lack
-    return check
+    check = sanitizer("thread", "tsan", "-Zbuild-std", *tests, **environ)
+    return check._replace(lack=lack or check.lack)
 
 
 def miri(*tests: str) -> Check:
@@ -85,7 +80,7 @@ def miri(*tests: str) -> Check:
     code = subprocess.run(["cargo", "miri", "--version"], capture_output=True).returncode
     return Check(
         label="rust under Miri",
-        arguments=["miri", "test", "--quiet", "--locked", *tests],
+        command=["cargo", "miri", *CARGO_TEST[1:], *tests],
         environ={"MIRIFLAGS": "-Zmiri-permissive-provenance -Zmiri-disable-isolation"},
         lack=None if code == 0 else "this toolchain has no Miri",
     )
@@ -95,7 +90,7 @@ def loom() -> Check:
     """All orders of the steps by which the progress thread goes to sleep and is woken."""
     return Check(
         label="rust under loom",
-        arguments=["test", "--quiet", "--locked", "--release", "--test", "loom"],
+        command=[*CARGO_TEST, "--release", "--test", "loom"],
         environ={
             "RUSTFLAGS": "--cfg loom",
             "CARGO_TARGET_DIR": str(ROOT / "target" / "loom"),

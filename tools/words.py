@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from environments import ROOT, output_of
 
 #: Words that say nothing about the value of a local.
 VAGUE = frozenset(
@@ -132,9 +131,8 @@ def is_refused(word: Word) -> bool:
 
 def sources(paths: Iterable[str]) -> list[Path]:
     """Our files below some paths."""
-    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *paths]
-    listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    files = (ROOT / name for name in sorted(listing.stdout.split()))
+    listing = output_of("git", "ls-files", "-co", "--exclude-standard", "--", *paths)
+    files = (ROOT / name for name in sorted(listing.split()))
     return [file for file in files if file.suffix in READERS and file.exists()]
 
 

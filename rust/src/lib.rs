@@ -5,6 +5,7 @@
 //!
 //! - [`error`]: the errors of calls.
 //! - `lock`: locks.
+//! - `loaded`: the libraries that are loaded.
 //! - [`log`]: the debug lines.
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
 //! - [`xla`]: the frames in which XLA hands a call over.
@@ -27,6 +28,8 @@
 pub mod c_interface;
 pub mod diagnosis;
 pub mod error;
+#[cfg(target_os = "linux")]
+mod loaded;
 mod lock;
 pub mod log;
 pub mod memory;

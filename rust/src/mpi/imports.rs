@@ -27,72 +27,58 @@ pub unsafe fn replace_import(_: usize, _: &CStr, _: *const c_void) -> bool {
 #[cfg(target_os = "linux")]
 mod elf {
     use std::ffi::{CStr, c_char, c_int, c_void};
-    use std::iter;
     use std::ops::Range;
     use std::slice;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    /// An entry of the dynamic section (gABI, "Dynamic Section").
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Dynamic {
-        tag: i64,
-        value: usize,
-    }
+    use object::NativeEndian as Native;
+    use object::elf::{
+        DT_JMPREL, DT_NULL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRTAB, DT_SYMTAB, DynamicTag,
+    };
 
-    /// `Elf64_Rela`.
-    #[repr(C)]
-    struct Relocation {
-        offset: usize,
-        info: u64,
-        _addend: i64,
-    }
+    use crate::loaded;
 
-    // Tags of the dynamic section.
-    const NULL: i64 = 0;
-    const PLT_BYTES: i64 = 2;
-    const TEXTS: i64 = 5;
-    const SYMBOLS: i64 = 6;
-    const RELOCATIONS: i64 = 7;
-    const RELOCATION_BYTES: i64 = 8;
-    const PLT_RELOCATIONS: i64 = 23;
+    type Dynamic = object::elf::Dyn64<Native>;
+    type Relocation = object::elf::Rela64<Native>;
 
     /// A library that the loader has mapped.
     pub struct Loaded {
         base: usize,
-        dynamic: Vec<Dynamic>,
+        /// Its dynamic section (gABI, "Dynamic Section").
+        dynamic: &'static [Dynamic],
         /// What the loader has made read-only after it had filled it.
         read_only: Range<usize>,
     }
 
-    struct Search {
-        address: usize,
-        library: Option<Loaded>,
-    }
-
     impl Loaded {
-        /// The library that has an address.
+        /// The library that has an address, which stays loaded.
         pub fn at(address: usize) -> Option<Self> {
-            let mut search = Search {
-                address,
-                library: None,
-            };
-            // SAFETY: the function gets the search for as long as the call takes.
-            unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-            search.library
+            loaded::find(|library| {
+                let mut parts = library.parts(libc::PT_LOAD).into_iter();
+                parts.find(|(part, _)| part.contains(&address))?;
+                let (dynamic, _) = library.parts(libc::PT_DYNAMIC).pop()?;
+                let count = dynamic.len() / size_of::<Dynamic>();
+                // SAFETY: the loader has mapped it.
+                let entries = unsafe { slice::from_raw_parts(dynamic.start as *const _, count) };
+                let is_end = |entry: &Dynamic| entry.d_tag.get(Native) == DT_NULL;
+                let (read_only, _) = library.parts(libc::PT_GNU_RELRO).pop().unwrap_or_default();
+                Some(Self {
+                    base: library.base,
+                    dynamic: entries.split(is_end).next()?,
+                    read_only,
+                })
+            })
         }
 
         /// The places where the library keeps the address of an imported function.
         pub fn slots_of(&self, name: &CStr) -> Vec<usize> {
-            let tables = [
-                (PLT_RELOCATIONS, PLT_BYTES),
-                (RELOCATIONS, RELOCATION_BYTES),
-            ];
-            let (Some(symbols), Some(texts)) = (self.address(SYMBOLS), self.address(TEXTS)) else {
+            let tables = [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)];
+            let (Some(symbols), Some(texts)) = (self.address(DT_SYMTAB), self.address(DT_STRTAB))
+            else {
                 return Vec::new();
             };
             let is_named = |relocation: &&Relocation| {
-                let symbol = (relocation.info >> 32) as usize;
+                let symbol = relocation.r_sym(Native, false) as usize;
                 // SAFETY: the loader has mapped the tables that the dynamic section names, and
                 // relocations refer to symbols in them. Symbol 0 has no name.
                 let text = unsafe {
@@ -110,8 +96,8 @@ mod elf {
                     slice::from_raw_parts(start as *const Relocation, count)
                 })
             });
-            let named = relocations.filter(is_named);
-            named.map(|named| self.base + named.offset).collect()
+            let slot = |named: &Relocation| self.base + named.r_offset.get(Native) as usize;
+            relocations.filter(is_named).map(slot).collect()
         }
 
         /// Sets one of these places. Says whether the system allows it.
@@ -129,13 +115,14 @@ mod elf {
             !is_read_only || protect(slot, libc::PROT_READ)
         }
 
-        fn value(&self, tag: i64) -> Option<usize> {
-            let entry = self.dynamic.iter().find(|entry| entry.tag == tag);
-            entry.map(|entry| entry.value)
+        fn value(&self, tag: DynamicTag) -> Option<usize> {
+            let mut entries = self.dynamic.iter();
+            let entry = entries.find(|entry| entry.d_tag.get(Native) == tag)?;
+            Some(entry.d_val.get(Native) as usize)
         }
 
         /// An address in the dynamic section. glibc's loader has added the base, musl's has not.
-        fn address(&self, tag: i64) -> Option<usize> {
+        fn address(&self, tag: DynamicTag) -> Option<usize> {
             let value = self.value(tag)?;
             Some(if value < self.base {
                 value + self.base
@@ -143,44 +130,6 @@ mod elf {
                 value
             })
         }
-    }
-
-    /// Takes over the library if it is the one.
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _: libc::size_t,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader lends the description of a library, and `at` the search.
-        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        // SAFETY: the loader says how many headers there are.
-        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let base = info.dlpi_addr as usize;
-        let part = |header: &libc::Elf64_Phdr| {
-            let start = base + header.p_vaddr as usize;
-            start..start + header.p_memsz as usize
-        };
-        let mut of_kind = [libc::PT_LOAD, libc::PT_DYNAMIC, libc::PT_GNU_RELRO].map(|kind| {
-            let parts = headers.iter().filter(move |header| header.p_type == kind);
-            parts.map(part).collect::<Vec<_>>()
-        });
-        let [code, dynamic, read_only] = &mut of_kind;
-        if !code.iter().any(|part| part.contains(&search.address)) {
-            return 0;
-        }
-        let mut entries = dynamic.first().map_or(0, |part| part.start) as *const Dynamic;
-        let dynamic = iter::from_fn(|| {
-            // SAFETY: the section ends with an entry that has the tag 0.
-            let entry = (!entries.is_null()).then(|| unsafe { *entries })?;
-            entries = entries.wrapping_add(1);
-            (entry.tag != NULL).then_some(entry)
-        });
-        search.library = Some(Loaded {
-            base,
-            dynamic: dynamic.collect(),
-            read_only: read_only.pop().unwrap_or_default(),
-        });
-        1
     }
 
     /// Has the page of an address allow this.

@@ -17,34 +17,44 @@ pub fn start(path: &Path) -> Result<(), String> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::ffi::{CStr, OsStr, c_int, c_void};
+    use std::ffi::c_void;
     use std::fs::{self, File};
     use std::ops::Range;
     use std::os::fd::AsRawFd;
-    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
     use std::{mem, ptr, slice};
 
+    use crate::loaded::{self, Library};
     use crate::trampoline::elf::symbols;
 
     pub fn start(path: &Path) -> Result<(), String> {
         let shown = path.display();
         let file = Mapped::open(path).ok_or_else(|| format!("{shown} can't be read"))?;
-        let loaded = Loaded::find(path).ok_or_else(|| format!("{shown} is not loaded"))?;
+        let identity = identity_of(path);
+        let is_it = |library: &Library| identity_of(library.path) == identity;
+        let (base, parts) = loaded::find(|library| {
+            is_it(library).then(|| (library.base, library.parts(libc::PT_LOAD)))
+        })
+        .ok_or_else(|| format!("{shown} is not loaded"))?;
         let names = ["mpitrampoline_init", "did_init_mpitrampoline"];
         let [init, did_init] = symbols(file.bytes(), names)
             .ok_or_else(|| format!("{shown} does not say where its MPItrampoline is"))?;
         let unexpected = || format!("{shown} has an MPItrampoline of another kind");
-        if did_init.size != 1 {
+        if did_init.end - did_init.start != 1 {
             return Err(unexpected());
         }
-        let init = loaded
-            .address(init.address, init.size, libc::PF_X)
-            .ok_or_else(unexpected)?;
-        let did_init = loaded
-            .address(did_init.address, 1, libc::PF_W)
-            .ok_or_else(unexpected)? as *mut u8;
+        // The address of a symbol, if all of it is where this may be done.
+        let address = |symbol: Range<u64>, flag| {
+            let start = base.wrapping_add(symbol.start as usize);
+            let end = base.wrapping_add(symbol.end as usize);
+            let is_there = |(part, flags): &(Range<usize>, u32)| {
+                flags & flag != 0 && part.start <= start && end <= part.end
+            };
+            parts.iter().any(is_there).then_some(start)
+        };
+        let init = address(init, libc::PF_X).ok_or_else(unexpected)?;
+        let did_init = address(did_init, libc::PF_W).ok_or_else(unexpected)? as *mut u8;
         // SAFETY: the variable is a bool in memory of the library's that may be written, and the
         // function, in its code, takes nothing and gives nothing. It did nothing when the library
         // was loaded, without a name in the environment, but to say that it was called.
@@ -89,80 +99,9 @@ mod linux {
         }
     }
 
-    /// A library that is loaded: where it begins, and its parts with what may be done there.
-    struct Loaded {
-        base: usize,
-        parts: Vec<(Range<u64>, u32)>,
-    }
-
-    impl Loaded {
-        fn find(path: &Path) -> Option<Self> {
-            let mut search = Search {
-                identity: identity(path)?,
-                library: None,
-            };
-            // SAFETY: `look` takes what it is given here.
-            unsafe { libc::dl_iterate_phdr(Some(look), ptr::from_mut(&mut search).cast()) };
-            search.library
-        }
-
-        /// The address of so many bytes, if they are in a part where this may be done.
-        fn address(&self, address: u64, size: u64, flag: u32) -> Option<usize> {
-            let end = address.checked_add(size)?;
-            let is_there = self
-                .parts
-                .iter()
-                .any(|(part, flags)| flags & flag != 0 && part.start <= address && end <= part.end);
-            is_there.then(|| self.base.wrapping_add(address as usize))
-        }
-    }
-
-    struct Search {
-        identity: (u64, u64),
-        library: Option<Loaded>,
-    }
-
     /// The device and the number of a file, which say whether it is the same under another name.
-    fn identity(path: &Path) -> Option<(u64, u64)> {
+    fn identity_of(path: &Path) -> Option<(u64, u64)> {
         let facts = fs::metadata(path).ok()?;
         Some((facts.dev(), facts.ino()))
-    }
-
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader lends the facts, with a name that ends, and `find` the search.
-        let (info, search, name) = unsafe {
-            let info = &*info;
-            if info.dlpi_name.is_null() {
-                return 0;
-            }
-            (
-                info,
-                &mut *search.cast::<Search>(),
-                CStr::from_ptr(info.dlpi_name),
-            )
-        };
-        if identity(Path::new(OsStr::from_bytes(name.to_bytes()))) != Some(search.identity) {
-            return 0;
-        }
-        // SAFETY: the loader says how many headers there are.
-        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        search.library = Some(Loaded {
-            base: info.dlpi_addr as usize,
-            parts: headers
-                .iter()
-                .filter(|header| header.p_type == libc::PT_LOAD)
-                .map(|header| {
-                    (
-                        header.p_vaddr..header.p_vaddr + header.p_memsz,
-                        header.p_flags,
-                    )
-                })
-                .collect(),
-        });
-        1
     }
 }
