@@ -24,7 +24,7 @@ pub use abort::{abort, exit_at_once, set_world};
 pub use availability::{before_finalize, check_available, follow_end, is_available, is_forked};
 pub use buffers::{RecvBuffer, SendBuffer};
 pub use functions::{
-    CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
+    BothForms, CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };
 pub use growing_list::GrowingList;
 pub use library::{Library, RTLD_NOLOAD};

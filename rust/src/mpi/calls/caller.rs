@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::counts::{Count, Counting, Form};
+use super::counts::{CollectiveForm, Count, Counting, Form};
 use super::derived::TypedCount;
 use super::outcome::{CallError, Outcome, check};
 use crate::error::{self, Error};
@@ -105,6 +105,18 @@ impl<A: Abi> Mpi<A> {
     #[inline(always)]
     pub(super) fn form(&self, largest: Count) -> Form<A> {
         self.counting.form(largest)
+    }
+
+    #[inline(always)]
+    pub(super) fn collective_form(
+        &self,
+        largest: Count,
+        request: Option<*mut A::Request>,
+    ) -> CollectiveForm<A> {
+        CollectiveForm {
+            counted: self.form(largest),
+            request,
+        }
     }
 
     /// A blocking call, with what is to be done around it.
