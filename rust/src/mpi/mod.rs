@@ -31,9 +31,9 @@ pub use library::{Library, RTLD_NOLOAD};
 pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of, path};
 pub use operators::PredefinedOp;
 pub use registry::{
-    Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
+    Communicator, Companion, Ends, Neighbor, Neighbors, REGISTRY, Registry, SizedDatatype,
 };
-pub use requests::Request;
-pub use status::{Status, StatusPlace};
+pub use requests::OwnedRequest;
+pub use status::{OwnStatus, StatusPlace};
 pub use types::{Handle, Types};
 pub use waiting::{Waiting, give_way};

@@ -152,13 +152,13 @@ impl Ends {
 
 /// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datatype {
+pub struct SizedDatatype {
     handle: usize,
     /// The bytes of an element.
     pub size: usize,
 }
 
-impl Datatype {
+impl SizedDatatype {
     /// A data type by mpi4py's number for its handle.
     ///
     /// # Safety
@@ -166,7 +166,7 @@ impl Datatype {
     /// without gaps. No safe code makes one up:
     ///
     /// ```compile_fail
-    /// let datatype = _core::mpi::Datatype::new(0xf32, 4);
+    /// let datatype = _core::mpi::SizedDatatype::new(0xf32, 4);
     /// ```
     pub const unsafe fn new(handle: usize, size: usize) -> Self {
         Self { handle, size }
@@ -212,7 +212,7 @@ struct CommunicatorSlot {
 pub struct Registry {
     communicators: GrowingList<CommunicatorSlot>,
     operators: GrowingList<OnceLock<usize>>,
-    datatypes: GrowingList<OnceLock<Datatype>>,
+    datatypes: GrowingList<OnceLock<SizedDatatype>>,
     statuses: GrowingList<AtomicUsize>,
 }
 
@@ -293,7 +293,7 @@ impl Registry {
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
-    pub fn set_datatype(&self, dtype: usize, datatype: Datatype) {
+    pub fn set_datatype(&self, dtype: usize, datatype: SizedDatatype) {
         set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
@@ -337,7 +337,7 @@ impl Registry {
     }
 
     /// The MPI data type for XLA's type `dtype`.
-    pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
+    pub fn datatype(&self, dtype: i32) -> Result<SizedDatatype> {
         self.datatypes
             .get(dtype.into())
             .and_then(OnceLock::get)

@@ -8,9 +8,9 @@ use super::abi::Abi;
 use super::functions::Functions;
 
 /// Room for a status: more words than any MPI's has.
-pub struct Status([u64; 16]);
+pub struct OwnStatus([u64; 16]);
 
-impl Status {
+impl OwnStatus {
     /// A status that MPI has not filled yet.
     pub const EMPTY: Self = Self([0; 16]);
 
@@ -45,7 +45,7 @@ impl Status {
 /// The place where MPI puts a status: the core's own, a user's, or none (`MPI_STATUS_IGNORE`).
 pub struct StatusPlace<'s, A: Abi> {
     address: *mut A::Status,
-    status: PhantomData<&'s mut Status>,
+    status: PhantomData<&'s mut OwnStatus>,
 }
 
 impl<A: Abi> StatusPlace<'_, A> {

@@ -9,7 +9,7 @@ use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
 use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::calls::{Mpi, check};
-use crate::mpi::{Abi, RecvBuffer, SendBuffer, Status, is_available};
+use crate::mpi::{Abi, OwnStatus, RecvBuffer, SendBuffer, is_available};
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
@@ -300,7 +300,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
                     RecvBuffer::new(recv, recv_count.into(), recv_type),
                 )
             };
-            let mut received = Status::EMPTY;
+            let mut received = OwnStatus::EMPTY;
             let (to, from) = (Self::peer(dest, send_tag), Self::peer(source, recv_tag));
             mpi.blocking(identity)
                 .sendrecv((send, to), (recv, from), received.place())?;
@@ -319,7 +319,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let Some(mut started) = self.requests.take(jax_request) else {
             // It waits for nothing (MPI-4.1 §3.7.3).
             // SAFETY: the caller lends room for the status unless it wants none.
-            unsafe { give_status::<A>(&mut { Status::EMPTY }, 0, status) };
+            unsafe { give_status::<A>(&mut { OwnStatus::EMPTY }, 0, status) };
             return 0;
         };
         self.call(started.operation, started.comm, started.arguments, |_| {

@@ -12,8 +12,8 @@ use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
 use crate::mpi::calls::{CallError, Mpi, Operator, Outcome, check};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, Request, SendBuffer, Status, check_available,
-    is_available,
+    Abi, Communicator, Functions, Neighbor, OwnStatus, OwnedRequest, SendBuffer, SizedDatatype,
+    check_available, is_available,
 };
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
@@ -35,7 +35,7 @@ pub(super) struct Served<A: Abi> {
     /// In the order of [`HANDLES`].
     handles: Vec<usize>,
     /// The types that XLA sends, in the same order.
-    datatypes: Vec<Option<Datatype>>,
+    datatypes: Vec<Option<SizedDatatype>>,
     pub(super) communicators: Communicators,
     pub(super) requests: Requests,
     devices: Devices,
@@ -73,7 +73,7 @@ impl<A: Abi> Served<A> {
         let datatype = |(index, handle): (usize, &usize)| {
             let size = data_type_size(records::data_type(index)?);
             // SAFETY: MPI knows the handle as that of the type, which has elements of this size.
-            Some(unsafe { Datatype::new(*handle, size) })
+            Some(unsafe { SizedDatatype::new(*handle, size) })
         };
         let datatypes = handles.iter().enumerate().map(datatype).collect();
         Self {
@@ -121,7 +121,7 @@ impl<A: Abi> Served<A> {
     }
 
     /// A type of MPI's that XLA sends.
-    pub(super) fn datatype(&self, handle: usize) -> error::Result<Datatype> {
+    pub(super) fn datatype(&self, handle: usize) -> error::Result<SizedDatatype> {
         let datatype = self.datatypes.get(handle).copied().flatten();
         datatype.ok_or_else(|| {
             let name = HANDLES.get(handle).copied().unwrap_or("?");
@@ -155,7 +155,7 @@ impl<A: Abi> Served<A> {
         send: *const c_void,
         recv: *mut c_void,
         count: c_int,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send == recv.cast_const() {
             SendBuffer::in_place(count.into(), datatype)
@@ -172,7 +172,7 @@ impl<A: Abi> Served<A> {
     pub(super) unsafe fn block<'b>(
         send: *const c_void,
         count: c_int,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send.addr() == IN_PLACE {
             SendBuffer::in_place(count.into(), datatype)
@@ -226,8 +226,8 @@ impl<A: Abi> Served<A> {
     pub(super) fn start(
         &self,
         comm: usize,
-        begin: impl FnOnce(&Mpi<A>, &mut Vec<Request>) -> Result<c_int, CallError>,
-        started: impl FnOnce(Request) -> Started,
+        begin: impl FnOnce(&Mpi<A>, &mut Vec<OwnedRequest>) -> Result<c_int, CallError>,
+        started: impl FnOnce(OwnedRequest) -> Started,
     ) -> Result<usize, c_int> {
         let (index, communicator) = self.comm(comm)?;
         let mut requests = Vec::new();
@@ -306,8 +306,8 @@ impl<A: Abi> Served<A> {
     /// Checks that all of an array has come. MPI accepts a message that is shorter.
     pub(super) fn check_length(
         &self,
-        status: &mut Status,
-        datatype: Datatype,
+        status: &mut OwnStatus,
+        datatype: SizedDatatype,
         expected: c_int,
     ) -> Outcome {
         let count = status.count(self.functions, datatype.handle::<A>());

@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 use super::busy_threads::BusyThreads;
 use super::python_threads::{Asking, Python};
 use super::signals;
-use super::watcher::Process;
+use super::watcher::WatchedProcess;
 use crate::diagnosis::{
     CallNote, Collective, CommunicatorId, End, Note, Running, State, ThreadActivity, attendances,
     group_of,
@@ -245,7 +245,7 @@ fn shutdown() -> CallNote {
     }
 }
 
-impl Process for Observer {
+impl WatchedProcess for Observer {
     fn calls(&self) -> &[(u64, f64)] {
         &self.calls
     }

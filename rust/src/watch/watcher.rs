@@ -78,7 +78,7 @@ pub enum Action {
 }
 
 /// The process of a watcher, as it sees itself.
-pub trait Process {
+pub trait WatchedProcess {
     /// Its calls in progress: their ids, and for how many seconds it has seen them.
     fn calls(&self) -> &[(u64, f64)];
     /// Whether it ends, or has ended, with an error.
@@ -207,7 +207,7 @@ impl Watcher {
         &mut self,
         now: f64,
         messages: Vec<(i32, WatcherMessage)>,
-        process: &mut dyn Process,
+        process: &mut dyn WatchedProcess,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         for (from, message) in messages {
@@ -271,7 +271,7 @@ impl Watcher {
         now: f64,
         from: i32,
         message: WatcherMessage,
-        process: &mut dyn Process,
+        process: &mut dyn WatchedProcess,
         actions: &mut Vec<Action>,
     ) {
         match message {
@@ -307,7 +307,7 @@ impl Watcher {
     }
 
     /// The alarm that this rank has reason to give, by the calls that it is in.
-    fn alarm(&mut self, process: &dyn Process) -> Option<Alarm> {
+    fn alarm(&mut self, process: &dyn WatchedProcess) -> Option<Alarm> {
         if process.fails() && !self.has_told_of_end {
             self.has_told_of_end = true;
             return Some(Alarm::Ending);
@@ -393,7 +393,7 @@ impl Watcher {
     }
 
     /// This rank is asked. A call that is told to the user is not told again.
-    fn note_question(&mut self, now: f64, question: &Question, process: &dyn Process) {
+    fn note_question(&mut self, now: f64, question: &Question, process: &dyn WatchedProcess) {
         self.asked = now;
         if question.is_report {
             let is_urgent = |alarm: &Unheard| alarm.reason == Alarm::Timeout;
@@ -408,7 +408,7 @@ impl Watcher {
         now: f64,
         reason: Alarm,
         about: Vec<Collective>,
-        process: &mut dyn Process,
+        process: &mut dyn WatchedProcess,
         actions: &mut Vec<Action>,
     ) {
         self.rounds += 1;
@@ -432,7 +432,7 @@ impl Watcher {
     }
 
     /// Goes on with what it collects, for itself and for others.
-    fn collect(&mut self, now: f64, process: &mut dyn Process, actions: &mut Vec<Action>) {
+    fn collect(&mut self, now: f64, process: &mut dyn WatchedProcess, actions: &mut Vec<Action>) {
         let rank = self.rank;
         let led = self.round.as_mut().map(|round| &mut round.collection);
         let mut done = Vec::new();
@@ -465,7 +465,7 @@ impl Watcher {
         now: f64,
         round: &Round,
         notes: &Notes,
-        process: &mut dyn Process,
+        process: &mut dyn WatchedProcess,
         actions: &mut Vec<Action>,
     ) {
         let (reason, about) = (round.reason, &round.collection.question().about);

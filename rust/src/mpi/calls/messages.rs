@@ -8,7 +8,7 @@ use super::derived::TypedCount;
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::registry::Neighbor;
-use crate::mpi::requests::Request;
+use crate::mpi::requests::OwnedRequest;
 use crate::mpi::status::StatusPlace;
 use crate::mpi::types::Handle;
 
@@ -114,7 +114,7 @@ impl<A: Abi> Mpi<A> {
         address: *mut c_void,
         elements: &TypedCount<A>,
         from: Neighbor,
-    ) -> Result<Request, c_int> {
+    ) -> Result<OwnedRequest, c_int> {
         let mut request = A::Request::from_raw(0);
         let (form, slot) = (self.form(elements.count), &raw mut request);
         let (count, datatype) = (elements.count, elements.datatype);
@@ -135,7 +135,7 @@ impl<A: Abi> Mpi<A> {
         address: *const c_void,
         elements: &TypedCount<A>,
         to: Neighbor,
-    ) -> Result<Request, c_int> {
+    ) -> Result<OwnedRequest, c_int> {
         let mut request = A::Request::from_raw(0);
         let (form, slot) = (self.form(elements.count), &raw mut request);
         let (count, datatype) = (elements.count, elements.datatype);
@@ -155,11 +155,11 @@ impl<A: Abi> Mpi<A> {
         if code == 0 { Ok(flag != 0) } else { Err(code) }
     }
 
-    fn request(&self, code: c_int, request: A::Request) -> Result<Request, c_int> {
+    fn request(&self, code: c_int, request: A::Request) -> Result<OwnedRequest, c_int> {
         if code != 0 {
             return Err(code);
         }
         // SAFETY: MPI has given the request, and who has begun the message keeps the buffer.
-        Ok(unsafe { Request::new(self.functions, request) })
+        Ok(unsafe { OwnedRequest::new(self.functions, request) })
     }
 }

@@ -17,7 +17,7 @@ use super::outcome::CallError;
 use crate::error::{self, Error};
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
-use crate::mpi::registry::Datatype;
+use crate::mpi::registry::SizedDatatype;
 
 /// An array as `MPI_Alltoallw` takes it: one element of a data type for each rank, or none.
 struct PerRankTypes<A: Abi> {
@@ -29,7 +29,7 @@ struct PerRankTypes<A: Abi> {
 impl<A: Abi> PerRankTypes<A> {
     fn new(
         mpi: &Mpi<A>,
-        datatype: Datatype,
+        datatype: SizedDatatype,
         part_of: impl Fn(c_int) -> Part,
     ) -> Result<Self, CallError> {
         let of_rank = |rank| match part_of(rank) {
@@ -75,7 +75,7 @@ impl<A: Abi> Mpi<A> {
     }
 
     /// The type of a unit of so many elements.
-    fn unit(&self, unit: i64, datatype: Datatype) -> Result<TypedCount<A>, CallError> {
+    fn unit(&self, unit: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
         match unit {
             1 => self.typed(1, datatype),
             _ => TypedCount::at(self.functions, &self.counting, 0, unit, datatype),
@@ -91,7 +91,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     fn alltoallw(
         self,
         [function, nonblocking]: [&'static str; 2],
-        datatype: Datatype,
+        datatype: SizedDatatype,
         (send, sent): (*const c_void, impl Fn(c_int) -> Part),
         (recv, received): (*mut c_void, impl Fn(c_int) -> Part),
     ) -> Result<(), W::Error> {

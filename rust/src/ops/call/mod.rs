@@ -18,7 +18,8 @@ use crate::log;
 use crate::memory::{Access, Memory, fault};
 use crate::mpi::calls::{Around, CallError, Caller, Incoming, Mpi, Outcome, Outgoing, check};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, StatusPlace,
+    Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
+    StatusPlace,
 };
 use crate::recorder::{self, Operation, Progress, Record, Recording};
 use crate::xla::{Buffer, Frame};
@@ -211,7 +212,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.
-    pub fn store_elements(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
+    pub fn store_elements(&self, elements: &Range<i64>, datatype: SizedDatatype) -> Result<()> {
         let access = Access::both(elements, 0, datatype.size);
         self.in_memory(|memory| memory.after(&access))
     }

@@ -14,7 +14,7 @@ use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, RecvBuffer, SendBuffer, Status};
+use crate::mpi::{Abi, Neighbor, OwnStatus, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::recorder::{self, Array, Record};
 
@@ -96,7 +96,7 @@ pub struct Labelled {
 pub struct Refusal {
     pub error: Error,
     /// Where it is received, and what its elements are, unless that was the message.
-    room: Option<(Vec<u8>, Datatype)>,
+    room: Option<(Vec<u8>, SizedDatatype)>,
 }
 
 impl Refusal {
@@ -163,7 +163,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         else {
             return Ok(None);
         };
-        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
         let from = Neighbor { rank: source, tag };
         self.quietly().recv(recv, from, status.place())?;
@@ -190,7 +190,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let Some(own) = self.label(to, sent) else {
             return self.receive_label(source, recv_tag, wanted);
         };
-        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let sent = SendBuffer::of(&own, byte_type()?);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
         let from = Neighbor {

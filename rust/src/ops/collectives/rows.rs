@@ -7,7 +7,7 @@ use super::reduction::reduce_each;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
 use crate::mpi::calls::Layout;
-use crate::mpi::{Abi, Datatype, RecvBuffer};
+use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
@@ -168,7 +168,7 @@ fn all_gather<A: Abi, M: Memory>(
 }
 
 /// The access of a call that reads and writes so many elements.
-fn access(read: i64, written: i64, datatype: Datatype) -> Access {
+fn access(read: i64, written: i64, datatype: SizedDatatype) -> Access {
     let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
     Access::first(bytes(read), bytes(written))
 }

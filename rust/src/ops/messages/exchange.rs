@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Block, Memory};
 use crate::mpi::calls::{Incoming, Outgoing};
-use crate::mpi::{Abi, Datatype, Neighbor, RecvBuffer, SendBuffer, StatusPlace};
+use crate::mpi::{Abi, Neighbor, RecvBuffer, SendBuffer, SizedDatatype, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::InFlight;
@@ -98,13 +98,13 @@ pub fn in_words(sent: &[Transfer], received: &[Transfer]) -> String {
 /// The elements of an array, as messages count them.
 pub struct Elements {
     pub count: i64,
-    pub datatype: Datatype,
+    pub datatype: SizedDatatype,
     /// How many there are in a piece.
     pub length: i64,
 }
 
 impl Elements {
-    pub fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: Datatype) -> Self {
+    pub fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             count,
             datatype,

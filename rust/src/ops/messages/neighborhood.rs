@@ -20,7 +20,7 @@ use std::iter;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part};
-use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer};
+use crate::mpi::{Abi, Companion, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::log_text::items;
@@ -162,7 +162,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
 
     /// Sends one packed message to each process, and receives one from each. They are packed in host memory,
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
-    fn run_bundles(&self, functions: [&'static str; 2], datatype: Datatype) -> Result<()> {
+    fn run_bundles(&self, functions: [&'static str; 2], datatype: SizedDatatype) -> Result<()> {
         let call = self.call;
         let bytes = |count: i64| count as usize * datatype.size;
         let (block, stride) = (bytes(self.count), bytes(self.stride));

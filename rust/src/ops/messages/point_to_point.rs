@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Communicator, Neighbor, RecvBuffer, SendBuffer, Status, StatusPlace};
+use crate::mpi::{Abi, Communicator, Neighbor, OwnStatus, RecvBuffer, SendBuffer, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::check_blocks;
 use crate::ops::call::pieces::piece_at;
@@ -106,7 +106,7 @@ struct Statuses<A: Abi> {
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: StatusPlace<'static, A>,
     /// A status where the caller wants none, but the next piece depends on it.
-    own: Status,
+    own: OwnStatus,
     is_in_pieces: bool,
 }
 
@@ -157,7 +157,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
             },
             statuses: Statuses {
                 wanted,
-                own: Status::EMPTY,
+                own: OwnStatus::EMPTY,
                 is_in_pieces: length != i64::MAX,
             },
         }
