@@ -185,16 +185,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.mpi.blocking(|error| self.error(error))
     }
 
-    /// Makes MPI calls with `body`, which gives back MPI's error code, under the name of one function
-    /// in the log and in errors.
+    /// Makes MPI calls with `body`, which gives MPI's error code, under the name of one function in the
+    /// log and in errors.
     pub fn logged(
         &self,
         function: &'static str,
         details: impl FnOnce() -> String,
-        body: impl FnOnce() -> c_int,
+        body: impl FnOnce() -> std::result::Result<c_int, CallError>,
     ) -> Result<()> {
         let logged = Logged::new(self, &Access::WHOLE, details);
-        logged.call(function, || check(self.functions, function, body()))
+        logged.call(function, || check(self.functions, function, body()?))
     }
 
     /// The line on stderr if MPI crashes on device memory.

@@ -140,7 +140,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
     call.logged(function, details, || {
-        in_flight.begin(&call.mpi, &sends, &receives)
+        Ok(in_flight.begin(&call.mpi, &sends, &receives))
     })?;
     drop((sends, receives));
     departure.depart(call, in_flight)
@@ -225,23 +225,15 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             flight.operation
         )));
     }
-    let mut fits = Ok(());
-    call.logged(
-        "MPI_Waitall",
-        || format!("for {}", flight.operation),
-        || {
-            fits =
-                read_labels(call, &mut in_flight).and_then(|()| check_pieces(call, &mut in_flight));
-            if fits.is_err() {
-                return 0;
-            }
-            if flight.sequence == 0 {
-                wait_for_messages(call, &mut in_flight);
-            }
-            in_flight.wait()
-        },
-    )?;
-    fits?;
+    let details = || format!("for {}", flight.operation);
+    call.logged("MPI_Waitall", details, || {
+        read_labels(call, &mut in_flight)?;
+        check_pieces(call, &mut in_flight)?;
+        if flight.sequence == 0 {
+            wait_for_messages(call, &mut in_flight);
+        }
+        Ok(in_flight.wait())
+    })?;
     let Some(mut landed) = in_flight.land() else {
         return Err(Error::internal(
             "an operation that was waited for is in flight",

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::point_to_point::{self, finish_receiving};
+use super::point_to_point::{Receiving, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Block, Memory};
@@ -78,7 +78,7 @@ fn all_at_once<A: Abi, M: Memory>(
     let details = || in_words(sent, received);
     let awaits = |index| call.progress().set_awaited_message(index);
     call.logged("MPI_Waitall", details, || {
-        call.mpi.exchange(&outgoing, &incoming, awaits)
+        Ok(call.mpi.exchange(&outgoing, &incoming, awaits))
     })
 }
 
@@ -188,13 +188,7 @@ fn one_after_another<A: Abi, M: Memory>(
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
         let ignored = StatusPlace::ignored();
-        let mut message = point_to_point::Receiving::<A>::new(
-            &call.communicator,
-            buffer,
-            peer.rank,
-            peer.tag,
-            ignored,
-        );
+        let mut message = Receiving::<A>::new(&call.communicator, buffer, *peer, ignored);
         message.is_alone = false;
         incoming.push((message, Array::from(array)));
     }
@@ -208,7 +202,7 @@ fn one_after_another<A: Abi, M: Memory>(
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {
         call.progress().set_awaited_message(index);
-        let label = call.receive_label(message.source, message.tag, *array)?;
+        let label = call.receive_label(message.from, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
     call.progress().set_awaited_sends();

@@ -114,10 +114,10 @@ fn run_messages<A: Abi, M: Memory>(
     match &call.departure {
         None => call.logged(blocking, details, || {
             let awaits = |index| call.progress().set_awaited_message(index);
-            mpi.exchange(sent, received, awaits)
+            Ok(mpi.exchange(sent, received, awaits))
         }),
         Some(departure) => call.logged(nonblocking, details, || {
-            departure.begin(&mpi, sent, received)
+            Ok(departure.begin(&mpi, sent, received))
         }),
     }
 }
