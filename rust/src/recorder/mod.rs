@@ -30,8 +30,8 @@ pub use meeting::{begin_meeting, end_meeting};
 pub use operation::{Operation, Scope, Shown, Side};
 pub use reader::Reader;
 pub use ring::{
-    Array, Awaited, Progress, Record, Recordable, Recording, begin, calls_on, in_progress, recent,
-    record, recorded, set_capacity,
+    Array, Awaited, Record, Recordable, Recording, begin, calls_on, in_progress, recent, record,
+    recorded, set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,

@@ -115,15 +115,12 @@ impl<A: Abi> Mpi<A> {
         elements: &TypedCount<A>,
         from: Neighbor,
     ) -> Result<OwnedRequest, c_int> {
-        let mut request = A::Request::from_raw(0);
-        let (form, slot) = (self.form(elements.count), &raw mut request);
-        let (count, datatype) = (elements.count, elements.datatype);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            let (source, tag) = (from.rank, from.tag);
-            invoke!(form.irecv(address, count, datatype, source, tag, self.comm, slot))
-        };
-        self.request(code, request)
+        let (form, comm) = (self.form(elements.count), self.comm);
+        let (count, datatype, Neighbor { rank, tag }) = (elements.count, elements.datatype, from);
+        self.begin_one(|request| {
+            // SAFETY: the caller's promise.
+            unsafe { invoke!(form.irecv(address, count, datatype, rank, tag, comm, request)) }
+        })
     }
 
     /// Begins to send a message, or gives MPI's error code.
@@ -136,14 +133,12 @@ impl<A: Abi> Mpi<A> {
         elements: &TypedCount<A>,
         to: Neighbor,
     ) -> Result<OwnedRequest, c_int> {
-        let mut request = A::Request::from_raw(0);
-        let (form, slot) = (self.form(elements.count), &raw mut request);
-        let (count, datatype) = (elements.count, elements.datatype);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            invoke!(form.isend(address, count, datatype, to.rank, to.tag, self.comm, slot))
-        };
-        self.request(code, request)
+        let (form, comm) = (self.form(elements.count), self.comm);
+        let (count, datatype, Neighbor { rank, tag }) = (elements.count, elements.datatype, to);
+        self.begin_one(|request| {
+            // SAFETY: the caller's promise.
+            unsafe { invoke!(form.isend(address, count, datatype, rank, tag, comm, request)) }
+        })
     }
 
     /// MPI-4.1 §3.8.1: whether a message is there that can be received, or MPI's error code.
@@ -155,7 +150,13 @@ impl<A: Abi> Mpi<A> {
         if code == 0 { Ok(flag != 0) } else { Err(code) }
     }
 
-    fn request(&self, code: c_int, request: A::Request) -> Result<OwnedRequest, c_int> {
+    /// The request that `begin` has MPI give, or the error code.
+    fn begin_one(
+        &self,
+        begin: impl FnOnce(*mut A::Request) -> c_int,
+    ) -> Result<OwnedRequest, c_int> {
+        let mut request = A::Request::from_raw(0);
+        let code = begin(&raw mut request);
         if code != 0 {
             return Err(code);
         }

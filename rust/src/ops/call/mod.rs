@@ -21,7 +21,7 @@ use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
     StatusPlace,
 };
-use crate::recorder::{self, Operation, Progress, Record, Recording};
+use crate::recorder::{self, Operation, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -34,7 +34,7 @@ pub struct Call<'a, A: Abi, M> {
     pub comm_number: i64,
     pub communicator: Communicator,
     pub operation: &'static Operation,
-    recording: Recording,
+    pub recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
     /// The memory and the requests that the call leaves to the one that waits, if it is nonblocking.
@@ -61,22 +61,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             checked: None,
             departure: None,
         })
-    }
-
-    /// The record of the call, unless it is not kept any more.
-    pub fn record(&self) -> Option<Record> {
-        self.recording.record()
-    }
-
-    /// For a collective operation, its place among those on the communicator; else 0.
-    pub fn sequence(&self) -> u64 {
-        self.recording.sequence()
-    }
-
-    /// Records the flight that the call has started, or waits for, and its place among the
-    /// collective operations, if the call itself has none.
-    pub fn set_flight(&self, flight_id: u32, sequence: Option<u64>) {
-        self.recording.set_flight(flight_id, sequence);
     }
 
     #[inline(always)]
@@ -292,11 +276,6 @@ impl<A: Abi, M> Call<'_, A, M> {
             CallError::Mpi(failure) => self.failed(&failure),
             CallError::Impossible(error) => *error,
         }
-    }
-
-    /// Where to say how far the call has got.
-    pub fn progress(&self) -> Progress {
-        self.recording.progress()
     }
 
     /// Sees to an error code of MPI's.

@@ -51,7 +51,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// compared when they are sent or received.
     #[cold]
     pub fn check_before(&mut self) -> Result<()> {
-        let Some(record) = self.record() else {
+        let Some(record) = self.recording.record() else {
             return Ok(());
         };
         if record.operation.is_collective() {

@@ -40,7 +40,7 @@ impl<'a> Departure<'a> {
             operation: call.operation.name,
             call_site: call.number("call_site").unwrap_or(0),
             communicator: call.comm_number,
-            sequence: call.sequence(),
+            sequence: call.recording.sequence(),
             may_be_lost: call.number("may_be_lost")? != 0,
             needs_pushing: true,
             begin: Instant::now(),
@@ -58,7 +58,7 @@ impl<'a> Departure<'a> {
         self.flight.in_flight = in_flight;
         let flight_id = table::keep(self.flight);
         progress::start();
-        call.set_flight(flight_id, None);
+        call.recording.set_flight(flight_id, None);
         let ticket = table::ticket_of(flight_id);
         call.in_memory(|memory| memory.store(&self.ticket, ticket.as_bytes()))
     }
@@ -213,7 +213,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             text
         })
     })?;
-    call.set_flight(flight_id, Some(flight.sequence));
+    call.recording.set_flight(flight_id, Some(flight.sequence));
     let mut in_flight = flight.in_flight;
     let expected = results.iter().map(Array::from);
     let fits = expected.eq(in_flight.arrivals().iter().map(|arrival| arrival.array));
@@ -248,12 +248,12 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Waits for one array after the other, and then for what is sent. The error codes are those of all.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
     for index in 0..in_flight.arrivals().len() {
-        call.progress().set_awaited_message(index);
+        call.recording.set_awaited_message(index);
         for piece in in_flight.arrivals()[index].pieces.clone() {
             let _ = in_flight.wait_for(piece);
         }
     }
-    call.progress().set_awaited_sends();
+    call.recording.set_awaited_sends();
 }
 
 /// Compares what comes with what is expected, if messages have labels.

@@ -76,7 +76,7 @@ fn all_at_once<A: Abi, M: Memory>(
         .map(|Transfer { array, peer }| call.incoming(*peer, call.recv_buffer(array)?));
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
-    let awaits = |index| call.progress().set_awaited_message(index);
+    let awaits = |index| call.recording.set_awaited_message(index);
     call.logged("MPI_Waitall", details, || {
         Ok(call.mpi.exchange(&outgoing, &incoming, awaits))
     })
@@ -201,11 +201,11 @@ fn one_after_another<A: Abi, M: Memory>(
     call.check("MPI_Isend", code)?;
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {
-        call.progress().set_awaited_message(index);
+        call.recording.set_awaited_message(index);
         let label = call.receive_label(message.from, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
-    call.progress().set_awaited_sends();
+    call.recording.set_awaited_sends();
     let mut sends = sends;
     let code = sends.wait();
     if let Some(entry) = entry {

@@ -113,7 +113,7 @@ fn run_messages<A: Abi, M: Memory>(
     check_messages(call, &mpi, sent, received)?;
     match &call.departure {
         None => call.logged(blocking, details, || {
-            let awaits = |index| call.progress().set_awaited_message(index);
+            let awaits = |index| call.recording.set_awaited_message(index);
             Ok(mpi.exchange(sent, received, awaits))
         }),
         Some(departure) => call.logged(nonblocking, details, || {
