@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_void};
 /// `function` has the signature of `name`, does what that promises, and lives for good.
 #[cfg(target_os = "linux")]
 pub unsafe fn replace_import(address: usize, name: &CStr, function: *const c_void) -> bool {
-    let Some(library) = elf::Loaded::at(address) else {
+    let Some(library) = elf::Importer::at(address) else {
         return false;
     };
     let slots = library.slots_of(name);
@@ -31,6 +31,8 @@ mod elf {
     use std::ops::Range;
     use std::slice;
     use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use crate::mpi::loaded_libraries::{LoadedLibrary, find_library};
 
     /// An entry of the dynamic section (gABI, "Dynamic Section").
     #[repr(C)]
@@ -57,29 +59,49 @@ mod elf {
     const RELOCATION_BYTES: i64 = 8;
     const PLT_RELOCATIONS: i64 = 23;
 
-    /// A library that the loader has mapped.
-    pub struct Loaded {
+    /// A library that the loader has mapped, with what it imports.
+    pub struct Importer {
         base: usize,
         dynamic: Vec<Dynamic>,
         /// What the loader has made read-only after it had filled it.
         read_only: Range<usize>,
     }
 
-    struct Search {
-        address: usize,
-        library: Option<Loaded>,
-    }
-
-    impl Loaded {
+    impl Importer {
         /// The library that has an address.
         pub fn at(address: usize) -> Option<Self> {
-            let mut search = Search {
-                address,
-                library: None,
+            find_library(|library| Self::with(address, &library))
+        }
+
+        /// This library, if it has the address.
+        fn with(address: usize, library: &LoadedLibrary) -> Option<Self> {
+            let base = library.base;
+            let part = |header: &libc::Elf64_Phdr| {
+                let start = base + header.p_vaddr as usize;
+                start..start + header.p_memsz as usize
             };
-            // SAFETY: the function gets the search for as long as the call takes.
-            unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-            search.library
+            let parts = |kind| {
+                let headers = library.headers.iter();
+                headers
+                    .filter(move |header| header.p_type == kind)
+                    .map(part)
+            };
+            if !parts(libc::PT_LOAD).any(|part| part.contains(&address)) {
+                return None;
+            }
+            let dynamic = parts(libc::PT_DYNAMIC).next();
+            let mut entries = dynamic.map_or(0, |part| part.start) as *const Dynamic;
+            let dynamic = iter::from_fn(|| {
+                // SAFETY: the section ends with an entry that has the tag 0.
+                let entry = (!entries.is_null()).then(|| unsafe { *entries })?;
+                entries = entries.wrapping_add(1);
+                (entry.tag != NULL).then_some(entry)
+            });
+            Some(Self {
+                base,
+                dynamic: dynamic.collect(),
+                read_only: parts(libc::PT_GNU_RELRO).next().unwrap_or_default(),
+            })
         }
 
         /// The places where the library keeps the address of an imported function.
@@ -143,44 +165,6 @@ mod elf {
                 value
             })
         }
-    }
-
-    /// Takes over the library if it is the one.
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _: libc::size_t,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader lends the description of a library, and `at` the search.
-        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        // SAFETY: the loader says how many headers there are.
-        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let base = info.dlpi_addr as usize;
-        let part = |header: &libc::Elf64_Phdr| {
-            let start = base + header.p_vaddr as usize;
-            start..start + header.p_memsz as usize
-        };
-        let mut of_kind = [libc::PT_LOAD, libc::PT_DYNAMIC, libc::PT_GNU_RELRO].map(|kind| {
-            let parts = headers.iter().filter(move |header| header.p_type == kind);
-            parts.map(part).collect::<Vec<_>>()
-        });
-        let [code, dynamic, read_only] = &mut of_kind;
-        if !code.iter().any(|part| part.contains(&search.address)) {
-            return 0;
-        }
-        let mut entries = dynamic.first().map_or(0, |part| part.start) as *const Dynamic;
-        let dynamic = iter::from_fn(|| {
-            // SAFETY: the section ends with an entry that has the tag 0.
-            let entry = (!entries.is_null()).then(|| unsafe { *entries })?;
-            entries = entries.wrapping_add(1);
-            (entry.tag != NULL).then_some(entry)
-        });
-        search.library = Some(Loaded {
-            base,
-            dynamic: dynamic.collect(),
-            read_only: read_only.pop().unwrap_or_default(),
-        });
-        1
     }
 
     /// Has the page of an address allow this.

@@ -11,6 +11,8 @@ pub mod half_float;
 mod imports;
 mod library;
 mod lineage;
+#[cfg(target_os = "linux")]
+mod loaded_libraries;
 mod operators;
 mod registry;
 mod requests;
@@ -29,6 +31,8 @@ pub use functions::{
 pub use growing_list::GrowingList;
 pub use library::{Library, RTLD_NOLOAD};
 pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of, path};
+#[cfg(target_os = "linux")]
+pub use loaded_libraries::find_library;
 pub use operators::PredefinedOp;
 pub use registry::{
     Communicator, Companion, Ends, Neighbor, Neighbors, REGISTRY, Registry, SizedDatatype,

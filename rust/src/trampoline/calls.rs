@@ -102,21 +102,14 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     }
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
-        match self.rank_and_size(comm) {
-            // SAFETY: the caller lends room for the rank.
-            Ok((own, _)) => unsafe { *rank = own },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the rank.
+        unsafe { give(self.rank_and_size(comm).map(|(own, _)| own), rank) }
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        match self.rank_and_size(comm) {
-            // SAFETY: the caller lends room for the size.
-            Ok((_, processes)) => unsafe { *size = processes as c_int },
-            Err(code) => return code,
-        }
-        0
+        let processes = self.rank_and_size(comm).map(|(_, count)| count as c_int);
+        // SAFETY: the caller lends room for the size.
+        unsafe { give(processes, size) }
     }
 
     /// XLA does not look at the error code. Where there can be no communicator, it gets one on which
@@ -186,12 +179,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             expected: expected.map(|datatype| (datatype, count)),
             request: own,
         };
-        match self.start(comm, begin, started) {
-            // SAFETY: the caller lends room for the request.
-            Ok(number) => unsafe { *request = number },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the request.
+        unsafe { give(self.start(comm, begin, started), request) }
     }
 
     /// XLA makes communicators on the thread that asks for this only. It asks on threads of its
@@ -229,12 +218,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             expected: None,
             request: own,
         };
-        match self.start(comm, begin, started) {
-            // SAFETY: the caller lends room for the request.
-            Ok(number) => unsafe { *request = number },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the request.
+        unsafe { give(self.start(comm, begin, started), request) }
     }
 
     unsafe fn reduce_scatter(
@@ -333,5 +318,20 @@ impl<A: Abi> TrampolineAbi for Served<A> {
                 None => Ok(()),
             }
         })
+    }
+}
+
+/// Gives an output, and the error code, which is 0 if there was no error.
+///
+/// # Safety
+/// There is room at `output`.
+unsafe fn give<T>(outcome: Result<T, c_int>, output: *mut T) -> c_int {
+    match outcome {
+        Ok(value) => {
+            // SAFETY: the caller's promise.
+            unsafe { output.write(value) };
+            0
+        }
+        Err(code) => code,
     }
 }

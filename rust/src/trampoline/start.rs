@@ -17,7 +17,7 @@ pub fn start(path: &Path) -> Result<(), String> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::ffi::{CStr, OsStr, c_int, c_void};
+    use std::ffi::{OsStr, c_void};
     use std::fs::{self, File};
     use std::ops::Range;
     use std::os::fd::AsRawFd;
@@ -26,12 +26,13 @@ mod linux {
     use std::path::Path;
     use std::{mem, ptr, slice};
 
+    use crate::mpi::find_library;
     use crate::trampoline::elf::symbols;
 
     pub fn start(path: &Path) -> Result<(), String> {
         let shown = path.display();
         let file = Mapped::open(path).ok_or_else(|| format!("{shown} can't be read"))?;
-        let loaded = Loaded::find(path).ok_or_else(|| format!("{shown} is not loaded"))?;
+        let loaded = LibraryParts::find(path).ok_or_else(|| format!("{shown} is not loaded"))?;
         let names = ["mpitrampoline_init", "did_init_mpitrampoline"];
         let [init, did_init] = symbols(file.bytes(), names)
             .ok_or_else(|| format!("{shown} does not say where its MPItrampoline is"))?;
@@ -90,20 +91,27 @@ mod linux {
     }
 
     /// A library that is loaded: where it begins, and its parts with what may be done there.
-    struct Loaded {
+    struct LibraryParts {
         base: usize,
         parts: Vec<(Range<u64>, u32)>,
     }
 
-    impl Loaded {
+    impl LibraryParts {
         fn find(path: &Path) -> Option<Self> {
-            let mut search = Search {
-                identity: identity(path)?,
-                library: None,
-            };
-            // SAFETY: `look` takes what it is given here.
-            unsafe { libc::dl_iterate_phdr(Some(look), ptr::from_mut(&mut search).cast()) };
-            search.library
+            let wanted = identity(path)?;
+            find_library(|library| {
+                let name = Path::new(OsStr::from_bytes(library.name.to_bytes()));
+                let parts = library.headers.iter();
+                let parts = parts.filter(|header| header.p_type == libc::PT_LOAD);
+                let part = |header: &libc::Elf64_Phdr| {
+                    let end = header.p_vaddr + header.p_memsz;
+                    (header.p_vaddr..end, header.p_flags)
+                };
+                (identity(name) == Some(wanted)).then(|| Self {
+                    base: library.base,
+                    parts: parts.map(part).collect(),
+                })
+            })
         }
 
         /// The address of so many bytes, if they are in a part where this may be done.
@@ -117,52 +125,9 @@ mod linux {
         }
     }
 
-    struct Search {
-        identity: (u64, u64),
-        library: Option<Loaded>,
-    }
-
     /// The device and the number of a file, which say whether it is the same under another name.
     fn identity(path: &Path) -> Option<(u64, u64)> {
         let facts = fs::metadata(path).ok()?;
         Some((facts.dev(), facts.ino()))
-    }
-
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader lends the facts, with a name that ends, and `find` the search.
-        let (info, search, name) = unsafe {
-            let info = &*info;
-            if info.dlpi_name.is_null() {
-                return 0;
-            }
-            (
-                info,
-                &mut *search.cast::<Search>(),
-                CStr::from_ptr(info.dlpi_name),
-            )
-        };
-        if identity(Path::new(OsStr::from_bytes(name.to_bytes()))) != Some(search.identity) {
-            return 0;
-        }
-        // SAFETY: the loader says how many headers there are.
-        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        search.library = Some(Loaded {
-            base: info.dlpi_addr as usize,
-            parts: headers
-                .iter()
-                .filter(|header| header.p_type == libc::PT_LOAD)
-                .map(|header| {
-                    (
-                        header.p_vaddr..header.p_vaddr + header.p_memsz,
-                        header.p_flags,
-                    )
-                })
-                .collect(),
-        });
-        1
     }
 }
