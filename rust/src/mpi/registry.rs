@@ -232,6 +232,11 @@ fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
 }
 
+/// What was set.
+fn get_set<T: Copy>(list: &GrowingList<OnceLock<T>>, number: i64) -> Option<T> {
+    list.get(number)?.get().copied()
+}
+
 impl Registry {
     const fn new() -> Self {
         Self {
@@ -327,21 +332,15 @@ impl Registry {
 
     /// mpi4py's number for the handle of the operator with this number.
     pub fn raw_operator(&self, op_number: i64) -> Result<usize> {
-        self.operators
-            .get(op_number)
-            .and_then(OnceLock::get)
-            .copied()
-            .ok_or_else(|| {
-                Error::precondition(format!("reduction operator {op_number} is unknown"))
-            })
+        let handle = get_set(&self.operators, op_number);
+        handle.ok_or_else(|| {
+            Error::precondition(format!("reduction operator {op_number} is unknown"))
+        })
     }
 
     /// The MPI data type for XLA's type `dtype`.
     pub fn datatype(&self, dtype: i32) -> Result<SizedDatatype> {
-        self.datatypes
-            .get(dtype.into())
-            .and_then(OnceLock::get)
-            .copied()
+        get_set(&self.datatypes, dtype.into())
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::call::buffers::measure;
 use super::check::check_is_enabled;
 use super::collectives::{blocks, reduction, row_counts, rows};
-use super::flights::{collectives, start_and_wait};
+use super::flights::start_and_wait;
 use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
@@ -174,7 +174,7 @@ fn start<A: Abi, M: Memory>(
     memory: M,
     body: fn(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    collectives::start(begin(operation, frame, memory)?, body)
+    start_and_wait::start(begin(operation, frame, memory)?, body)
 }
 
 /// Runs an operation that copies its arrays from and to a device.

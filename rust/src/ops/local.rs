@@ -3,7 +3,7 @@
 use super::call::buffers::check_blocks;
 use crate::error::{Error, Result};
 use crate::memory::{PartCopy, huge_pages};
-use crate::xla::{self, Buffer, Frame, Handler};
+use crate::xla::{self, Buffer, Frame, Handler, count_of};
 
 /// An XLA handler that calls a function of a frame, with its name.
 macro_rules! handler {
@@ -190,9 +190,7 @@ fn rows_of_parts<'p, 'a>(
     let Some((last, rows)) = whole.dims.split_last() else {
         return Err(Error::invalid("an array without axes has no parts"));
     };
-    let row_count = rows
-        .iter()
-        .fold(1i64, |count, dim| count.saturating_mul(*dim));
+    let row_count = count_of(rows);
     let mut start = 0;
     let mut copies = Vec::new();
     for part in parts {

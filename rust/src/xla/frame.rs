@@ -341,30 +341,25 @@ impl<'a> Frame<'a> {
                 slice(attrs.attrs, attrs.size, "attributes")?,
             )
         };
-        let mut position = None;
-        for (index, span) in names.iter().enumerate() {
+        for ((span, actual), value) in names.iter().zip(types).zip(values) {
             // SAFETY: null, or a span of XLA's.
             let Some(span) = (unsafe { span.as_ref() }) else {
                 return Err(Error::invalid("an attribute without a name"));
             };
             // SAFETY: each name is a span of `len` bytes.
-            if unsafe { is_called(span, name) } {
-                position = Some(index);
-                break;
+            if !unsafe { is_called(span, name) } {
+                continue;
             }
+            if *actual != kind {
+                return Err(Error::invalid(format!(
+                    "attribute `{name}` has kind {actual}, expected {expected}"
+                )));
+            }
+            // SAFETY: null, or the struct for its kind, by the caller's promise.
+            return unsafe { value.cast::<T>().as_ref() }
+                .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")));
         }
-        let entry = position.and_then(|index| types.get(index).zip(values.get(index)));
-        let Some((actual, value)) = entry else {
-            return Err(Error::invalid(format!("attribute `{name}` is missing")));
-        };
-        if *actual != kind {
-            return Err(Error::invalid(format!(
-                "attribute `{name}` has kind {actual}, expected {expected}"
-            )));
-        }
-        // SAFETY: null, or the struct for its kind, by the caller's promise.
-        unsafe { value.cast::<T>().as_ref() }
-            .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")))
+        Err(Error::invalid(format!("attribute `{name}` is missing")))
     }
 
     /// The 64-bit integer attribute called `name`.
@@ -551,8 +546,9 @@ unsafe fn dims_of(raw: &XLA_FFI_Buffer) -> Result<&[i64]> {
     unsafe { slice(raw.dims.cast_const(), raw.rank, "dimensions") }
 }
 
+/// How many elements an array of this shape has.
 #[inline(always)]
-fn count_of(dims: &[i64]) -> i64 {
+pub fn count_of(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
 }
 

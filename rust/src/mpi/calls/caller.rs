@@ -170,13 +170,12 @@ impl<A: Abi> Mpi<A> {
                 check(self.functions, "MPI_Op_create", code)
             })?;
             Ok(handle)
-        });
-        made.map(|handle| {
-            handle.map(|handle| Operator {
-                handle,
-                is_predefined: false,
-            })
-        })
+        })?;
+        let is_predefined = false;
+        Some(made.map(|handle| Operator {
+            handle,
+            is_predefined,
+        }))
     }
 }
 

@@ -24,5 +24,5 @@ pub use caller::{Around, Caller, Mpi, Operator, Owner, free_communicator};
 pub use collectives::BcastBuffer;
 pub use counts::set_count_limit;
 pub use exchange::{Incoming, Outgoing, PeerBuffer};
-pub use layout::{Layout, Part};
+pub use layout::{Layout, Part, sum};
 pub use outcome::{CallError, Outcome, check};

@@ -1,4 +1,5 @@
-//! Nonblocking messages (MPI-4.1 §3.7): a call that begins them, and a call that waits.
+//! Nonblocking messages (MPI-4.1 §3.7) and collective operations (MPI-4.1 §6.12): a call that begins them,
+//! and a call that waits.
 //!
 //! A handler of XLA's has its arrays for as long as it runs, and no longer. So what is in flight is
 //! in a block of the core's own: the first call copies there what is sent, and the second one copies
@@ -27,13 +28,13 @@ use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 
 /// An operation that a call is about to start: all that can fail before MPI is called has been done.
-pub struct Departure<'a> {
+struct Departure<'a> {
     flight: Flight,
     ticket: Buffer<'a>,
 }
 
 impl<'a> Departure<'a> {
-    pub fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
+    fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
         let [ticket] = call.results()?;
         check_ticket(&ticket)?;
         let flight = Flight {
@@ -50,11 +51,7 @@ impl<'a> Departure<'a> {
     }
 
     /// Keeps what MPI has begun, and gives its ticket to the program.
-    pub fn depart<A: Abi, M: Memory>(
-        mut self,
-        call: &Call<A, M>,
-        in_flight: InFlight,
-    ) -> Result<()> {
+    fn depart<A: Abi, M: Memory>(mut self, call: &Call<A, M>, in_flight: InFlight) -> Result<()> {
         self.flight.in_flight = in_flight;
         let flight_id = table::keep(self.flight);
         progress::start();
@@ -62,6 +59,18 @@ impl<'a> Departure<'a> {
         let ticket = table::ticket_of(flight_id);
         call.in_memory(|memory| memory.store(&self.ticket, ticket.as_bytes()))
     }
+}
+
+/// Starts a collective operation, whose function this is for both of its forms.
+pub fn start<A: Abi, M: Memory>(
+    mut call: Call<A, M>,
+    operation: fn(&Call<A, M>) -> Result<()>,
+) -> Result<()> {
+    let departure = Departure::new(&call)?;
+    call.departure = Some(Box::default());
+    operation(&call)?;
+    let in_flight = call.departure.take().unwrap_or_default();
+    departure.depart(&call, *in_flight)
 }
 
 /// Why requests that a batch has may be mixed, or waited for twice.

@@ -19,13 +19,13 @@ use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part};
+use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part, sum};
 use crate::mpi::{Abi, Companion, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::log_text::items;
 use crate::ops::check::{number_type, world_rank};
-use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
+use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
