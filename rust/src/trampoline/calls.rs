@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
 use super::records::{self, CallArguments, Started};
-use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
+use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE, code_of};
 use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::calls::{Mpi, check};
@@ -89,10 +89,10 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     unsafe fn comm_free(&self, comm: *mut usize) -> c_int {
         // SAFETY: the caller lends the handle.
         let code = match self.comm(unsafe { *comm }) {
-            Ok((index, communicator)) => {
+            Ok((of_jax, communicator)) => {
                 let mpi = Mpi::new(self.functions, &communicator);
                 // SAFETY: it is one of the communicators that the caller has made, and uses no more.
-                self.code(index, unsafe { mpi.blocking(identity).comm_free() })
+                code_of(of_jax, unsafe { mpi.blocking(identity).comm_free() })
             }
             Err(_) => 0,
         };
@@ -103,34 +103,31 @@ impl<A: Abi> TrampolineAbi for Served<A> {
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
         // SAFETY: the caller lends room for the rank.
-        unsafe { give(self.rank_and_size(comm).map(|(own, _)| own), rank) }
+        unsafe { give(self.communicator_of_jax(comm).map(|comm| comm.rank), rank) }
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        let processes = self.rank_and_size(comm).map(|(_, count)| count as c_int);
         // SAFETY: the caller lends room for the size.
-        unsafe { give(processes, size) }
+        unsafe { give(self.communicator_of_jax(comm).map(|comm| comm.size), size) }
     }
 
     /// XLA does not look at the error code. Where there can be no communicator, it gets one on which
     /// every call fails.
     unsafe fn comm_split(&self, _: usize, color: c_int, key: c_int, new_comm: *mut usize) -> c_int {
-        let index = match self.members(color, key) {
+        let (new, handle) = match self.members(color, key) {
             Ok(members) => {
-                let index = self.communicators.add(key, &members);
-                let handle = self.create(&members, index);
-                let handle = handle.map_err(|code| self.error_text(code));
-                self.communicators.set_handle(index, handle);
-                index
+                let new = self.communicators.add(key, &members);
+                let handle = self.create(&members, new);
+                (new, handle.map_err(|code| self.error_text(code)))
             }
             Err(reason) => {
-                let index = self.communicators.add(0, &[self.communicators.own_rank()]);
-                self.communicators.set_handle(index, Err(reason));
-                index
+                let own_rank = self.communicators.own_rank;
+                (self.communicators.add(0, &[own_rank]), Err(reason))
             }
         };
+        let _ = new.handle.set(handle);
         // SAFETY: the caller lends room for the handle.
-        unsafe { *new_comm = HANDLES.len() + index };
+        unsafe { *new_comm = HANDLES.len() + new.index };
         0
     }
 
@@ -231,8 +228,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let size = match self.rank_and_size(comm) {
-            Ok((_, size)) => size,
+        let size = match self.communicator_of_jax(comm) {
+            Ok(communicator) => communicator.size as usize,
             Err(code) => return code,
         };
         // SAFETY: the caller has a count for each process.
