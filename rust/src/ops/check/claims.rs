@@ -153,11 +153,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(());
         }
         let row = self.row(record)?;
-        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
-        let report = self.with_ranks(&mpi, |ranks| ranks.disagreement(record, row))?;
-        if let Some(report) = report {
-            return Err(self.refuse(report, Some(&mpi)));
-        }
+        let mpi = self.refuse_if(|ranks| ranks.disagreement(record, row))?;
         if record.operation.has_counts_of_pairs {
             return self.refuse_if_any(record, self.complaints(&mpi, record)?);
         }
@@ -166,21 +162,25 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// If any rank complains, it is an error on all of them.
     pub fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
-        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
-        let report = self.with_ranks(&mpi, |ranks| ranks.complaint(record, complaints))?;
-        report.map_or(Ok(()), |report| Err(self.refuse(report, Some(&mpi))))
+        self.refuse_if(|ranks| ranks.complaint(record, complaints))?;
+        Ok(())
     }
 
-    /// Does something with the other ranks.
-    fn with_ranks<T>(
+    /// Has ranks compare what they call: it is an error on all of them if there is a report. Gives the
+    /// communicator on which they do so.
+    fn refuse_if(
         &self,
-        mpi: &Mpi<A>,
-        body: impl FnOnce(&Comparison<A>) -> Result<T>,
-    ) -> Result<T> {
-        body(&Comparison {
-            mpi,
+        compare: impl FnOnce(&Comparison<A>) -> Result<Option<Vec<String>>>,
+    ) -> Result<Mpi<A>> {
+        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
+        let report = compare(&Comparison {
+            mpi: &mpi,
             fail: &|error| self.error(error),
-        })
+        })?;
+        match report {
+            Some(report) => Err(self.refuse(report, Some(&mpi))),
+            None => Ok(mpi),
+        }
     }
 
     /// The elements in a row of the array that a rank has, where ranks have so many rows each.
