@@ -208,7 +208,6 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
     let sequence = collective.sequence;
     let strays = snapshot.strays(collective);
     for (operation, strays) in &strays {
-        let strays: Ranks = strays.iter().copied().collect();
         let name = match collective.communicator.kind {
             CommunicatorKind::Unknown => {
                 format!("{} or another communicator of its ranks", collective.name)
@@ -223,7 +222,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             format!("{strays} called {operation} as call #{sequence} of {name}, and left it.")
         });
     }
-    let strays: BTreeSet<i32> = strays.into_values().flatten().collect();
+    let strays: Ranks = strays.values().flat_map(Ranks::iter).collect();
     let there: BTreeSet<i32> = ranks.iter().copied().collect();
     let calls = ranks
         .iter()
@@ -235,7 +234,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
         let is_known =
             (0..snapshot.size).contains(&member) && snapshot.note(member).state != State::Silent;
         let is_needed = first.neighbors.is_none() || neighbors.contains(&member);
-        if !is_known || !is_needed || there.contains(&member) || strays.contains(&member) {
+        if !is_known || !is_needed || there.contains(&member) || strays.contains(member) {
             continue;
         }
         let count = snapshot.count(member, collective);

@@ -259,8 +259,8 @@ impl<'a> Snapshot<'a> {
 
     /// The members of a communicator that do something else where others made this collective call,
     /// and have left it: the operation, and its ranks.
-    pub fn strays(&self, collective: &Collective) -> BTreeMap<&'a str, Vec<i32>> {
-        let mut strays: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    pub fn strays(&self, collective: &Collective) -> BTreeMap<&'a str, Ranks> {
+        let mut strays: BTreeMap<&str, Ranks> = BTreeMap::new();
         let ranks = self.collectives.get(collective);
         let Some((first, present)) = ranks.and_then(|ranks| Some((ranks.first()?, ranks))) else {
             return strays;
@@ -277,7 +277,7 @@ impl<'a> Snapshot<'a> {
             if let Some((operation, agreed)) = attendance.and_then(|known| known.call.as_ref())
                 && disagreement(expected, (collective_operation(operation), agreed)).is_some()
             {
-                strays.entry(operation).or_default().push(member);
+                strays.entry(operation).or_default().extend([member]);
             }
         }
         strays

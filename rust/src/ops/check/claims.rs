@@ -4,6 +4,8 @@
 //! more. They do so on a communicator of its own, so that a rank that is elsewhere is not taken for
 //! one that calls something else.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{byte_type, number_type, table_width, world_rank};
@@ -236,11 +238,8 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 /// The differences between the ranks, in words.
 fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
-    let size = statements
-        .iter()
-        .map(|statement| statement.rank + 1)
-        .max()
-        .unwrap_or(0);
+    let sizes = statements.iter().map(|statement| statement.rank + 1);
+    let size = sizes.max().unwrap_or(0);
     let snapshot = Snapshot::new(notes, size, &[]);
     let collectives = snapshot.collectives();
     let disagreements =
@@ -249,20 +248,13 @@ fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
     let complaints = statements.iter().map(|statement| &statement.complaints);
     findings.extend(complaints.flatten().cloned());
     if findings.is_empty() {
-        let by_row = |row: i64| -> Ranks {
-            let have = statements
-                .iter()
-                .filter(|statement| statement.row == Some(row));
-            have.map(|statement| statement.rank).collect()
-        };
-        let mut rows: Vec<i64> = statements
-            .iter()
-            .filter_map(|statement| statement.row)
-            .collect();
-        rows.sort_unstable();
-        rows.dedup();
-        let sides = rows.iter().map(|row| {
-            let ranks = by_row(*row);
+        let mut by_row: BTreeMap<i64, Ranks> = BTreeMap::new();
+        for Statement { rank, row, .. } in statements {
+            if let Some(row) = row {
+                by_row.entry(*row).or_default().extend([*rank]);
+            }
+        }
+        let sides = by_row.iter().map(|(row, ranks)| {
             format!("{} rows of {row} elements", ranks.with_verb("has", "have"))
         });
         findings.push(format!("{}.", listed(&sides.collect::<Vec<_>>())));
