@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use _core::diagnosis::{CallNote, Collective, Note, Notes, Route, Sent, State, Traffic};
 use _core::recorder::Group;
-use _core::watch::{Action, Alarm, Process, Question, RoundId, Settings, Watcher, WatcherMessage};
+use _core::watch::{
+    Action, Alarm, Question, RoundId, Settings, WatchedProcess, Watcher, WatcherMessage,
+};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "common/notes.rs"]
@@ -22,7 +24,7 @@ struct Rank {
     interrupts: u32,
 }
 
-impl Process for Rank {
+impl WatchedProcess for Rank {
     fn calls(&self) -> &[(u64, f64)] {
         &self.calls
     }

@@ -208,7 +208,6 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
     let sequence = collective.sequence;
     let strays = snapshot.strays(collective);
     for (operation, strays) in &strays {
-        let strays: Ranks = strays.iter().copied().collect();
         let name = match collective.communicator.kind {
             CommunicatorKind::Unknown => {
                 format!("{} or another communicator of its ranks", collective.name)
@@ -223,30 +222,31 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             format!("{strays} called {operation} as call #{sequence} of {name}, and left it.")
         });
     }
-    let strays: BTreeSet<i32> = strays.into_values().flatten().collect();
+    let strays: Ranks = strays.values().flat_map(Ranks::iter).collect();
     let there: BTreeSet<i32> = ranks.iter().copied().collect();
     let calls = ranks
         .iter()
         .filter_map(|rank| snapshot.call_in(*rank, collective));
     let neighbors = calls.filter_map(|call| call.neighbors.as_ref()).flatten();
     let neighbors: BTreeSet<i32> = neighbors.copied().collect();
-    let mut missing: BTreeMap<Option<u64>, Vec<i32>> = BTreeMap::new();
+    let mut missing: BTreeMap<Option<u64>, Ranks> = BTreeMap::new();
     for member in snapshot.members(&collective.communicator) {
         let is_known =
             (0..snapshot.size).contains(&member) && snapshot.note(member).state != State::Silent;
         let is_needed = first.neighbors.is_none() || neighbors.contains(&member);
-        if !is_known || !is_needed || there.contains(&member) || strays.contains(&member) {
+        if !is_known || !is_needed || there.contains(&member) || strays.contains(member) {
             continue;
         }
         let count = snapshot.count(member, collective);
         if count.is_none_or(|count| count < sequence) {
-            missing.entry(count).or_default().push(member);
+            missing.entry(count).or_default().extend([member]);
         }
     }
-    let groups: Vec<(Option<u64>, Option<u64>, Vec<i32>)> = if missing.len() > MOST_COUNTS {
+    let groups: Vec<(Option<u64>, Option<u64>, Ranks)> = if missing.len() > MOST_COUNTS {
         let least = missing.keys().flatten().next().copied();
         let most = missing.keys().flatten().last().copied();
-        vec![(least, most, missing.into_values().flatten().collect())]
+        let absent = missing.values().flat_map(Ranks::iter).collect();
+        vec![(least, most, absent)]
     } else {
         let groups = missing.into_iter();
         groups
@@ -254,7 +254,6 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             .collect()
     };
     for (least, most, absent) in groups {
-        let absent: Ranks = absent.into_iter().collect();
         let waits = |rank: &&i32| {
             let call = snapshot.call_in(**rank, collective);
             let neighbors = call.and_then(|call| call.neighbors.as_ref());
@@ -359,7 +358,7 @@ fn circle_in_words(circle: &[i32]) -> String {
 /// ranks are explained already.
 fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
     // The ranks that wait, by the sentence about them.
-    let mut waiting: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+    let mut waiting: BTreeMap<String, Ranks> = BTreeMap::new();
     let mut pairs = HashSet::new();
     for (rank, call) in snapshot.calls() {
         if call.sequence > 0 || explained.contains(&rank) {
@@ -410,13 +409,11 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
             };
             let (tag, name) = (tag_in_words(tag), &call.communicator_name);
             let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
-            waiting.entry(text).or_default().push(rank);
+            waiting.entry(text).or_default().extend([rank]);
         }
     }
-    let mut waiting: Vec<(Ranks, String)> = waiting
-        .into_iter()
-        .map(|(text, ranks)| (ranks.into_iter().collect(), text))
-        .collect();
+    let waiting = waiting.into_iter().map(|(text, ranks)| (ranks, text));
+    let mut waiting: Vec<(Ranks, String)> = waiting.collect();
     waiting.sort();
     let rest = waiting.iter().skip(MOST_OF_A_KIND);
     let others: Ranks = rest.flat_map(|(ranks, _)| ranks.iter()).collect();
@@ -440,7 +437,7 @@ fn tag_in_words(tag: Option<i64>) -> String {
 
 /// The reasons why an apparent deadlock is not proven to be one.
 fn doubts(snapshot: &Snapshot) -> Vec<String> {
-    let mut doubts: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+    let mut doubts: BTreeMap<String, Ranks> = BTreeMap::new();
     for rank in stuck_unless_others_act(snapshot) {
         let Some(running) = snapshot.note(rank).running() else {
             continue;
@@ -450,21 +447,17 @@ fn doubts(snapshot: &Snapshot) -> Vec<String> {
                 "" => "its main thread".to_owned(),
                 name => format!("a thread ({name})"),
             };
-            let line = if elsewhere.line.is_empty() {
-                String::new()
-            } else {
-                format!(" at {}", elsewhere.line)
+            let reason = match elsewhere.line.as_str() {
+                "" => thread,
+                line => format!("{thread} at {line}"),
             };
-            doubts
-                .entry(format!("{thread}{line}"))
-                .or_default()
-                .push(rank);
+            doubts.entry(reason).or_default().extend([rank]);
         } else if !running.doubt.is_empty() {
-            doubts.entry(running.doubt.clone()).or_default().push(rank);
+            let reason = running.doubt.clone();
+            doubts.entry(reason).or_default().extend([rank]);
         }
     }
-    let sentence = |(reason, ranks): (String, Vec<i32>)| {
-        let ranks: Ranks = ranks.into_iter().collect();
+    let sentence = |(reason, ranks): (String, Ranks)| {
         format!("{ranks} may still act beside the call: {reason}.")
     };
     shorten(doubts.into_iter().map(sentence).collect(), "of these")

@@ -167,6 +167,21 @@ pub struct Running {
     pub ending: Option<End>,
 }
 
+impl Running {
+    /// The messages of each call and each nonblocking operation, with the communicator and its name.
+    pub fn messages(&self) -> impl Iterator<Item = (&CommunicatorId, &str, &[Endpoint])> {
+        let calls = self.calls.iter();
+        let of_calls = calls.map(|call| {
+            let name = call.communicator_name.as_str();
+            (&call.communicator, name, call.messages.as_slice())
+        });
+        of_calls.chain(self.posted.iter().map(|posted| {
+            let name = posted.communicator_name.as_str();
+            (&posted.communicator, name, posted.messages.as_slice())
+        }))
+    }
+}
+
 /// The state of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum State {

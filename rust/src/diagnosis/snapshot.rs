@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::note::{
     Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, Endpoint, Note, Peer,
-    Posted, State,
+    Running, State,
 };
 use super::notes::Notes;
 use super::ranks::Ranks;
@@ -162,17 +162,7 @@ impl<'a> Snapshot<'a> {
         let Some(running) = self.note(rank).running() else {
             return;
         };
-        let of_call =
-            |call: &'a CallNote| (&call.communicator, &call.communicator_name, &call.messages);
-        let of_posted = |posted: &'a Posted| {
-            (
-                &posted.communicator,
-                &posted.communicator_name,
-                &posted.messages,
-            )
-        };
-        let calls = running.calls.iter().map(of_call);
-        for (id, name, messages) in calls.chain(running.posted.iter().map(of_posted)) {
+        for (id, name, messages) in running.messages() {
             let communicator = self.communicator(id);
             for endpoint in messages {
                 let envelope = Envelope {
@@ -269,8 +259,8 @@ impl<'a> Snapshot<'a> {
 
     /// The members of a communicator that do something else where others made this collective call,
     /// and have left it: the operation, and its ranks.
-    pub fn strays(&self, collective: &Collective) -> BTreeMap<&'a str, Vec<i32>> {
-        let mut strays: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    pub fn strays(&self, collective: &Collective) -> BTreeMap<&'a str, Ranks> {
+        let mut strays: BTreeMap<&str, Ranks> = BTreeMap::new();
         let ranks = self.collectives.get(collective);
         let Some((first, present)) = ranks.and_then(|ranks| Some((ranks.first()?, ranks))) else {
             return strays;
@@ -287,7 +277,7 @@ impl<'a> Snapshot<'a> {
             if let Some((operation, agreed)) = attendance.and_then(|known| known.call.as_ref())
                 && disagreement(expected, (collective_operation(operation), agreed)).is_some()
             {
-                strays.entry(operation).or_default().push(member);
+                strays.entry(operation).or_default().extend([member]);
             }
         }
         strays
@@ -389,10 +379,7 @@ fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
 /// All communicators in a note.
 fn communicators_of(note: &Note) -> impl Iterator<Item = &CommunicatorId> {
     let running = note.running().into_iter();
-    running.flat_map(|running| {
-        let of_calls = running.calls.iter().map(|call| &call.communicator);
-        of_calls.chain(running.posted.iter().map(|posted| &posted.communicator))
-    })
+    running.flat_map(Running::messages).map(|(id, ..)| id)
 }
 
 /// The ranks in collective calls that fit each other.

@@ -12,7 +12,7 @@ use super::huge_pages;
 use crate::lock::lock;
 
 /// Memory that begins at a cache line. It goes back to the others when it is dropped.
-pub struct Block(ManuallyDrop<Memory>);
+pub struct Block(ManuallyDrop<SystemMemory>);
 
 /// Where an array begins: at a cache line, as XLA's arrays do.
 const ALIGNMENT: usize = 64;
@@ -25,15 +25,15 @@ const MOST_IDLE: usize = 256 << 20;
 const MAPPED: usize = 256 << 10;
 
 /// Memory of the system's, which gets it back when this is dropped.
-struct Memory {
+struct SystemMemory {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: the memory is nobody else's.
-unsafe impl Send for Memory {}
+unsafe impl Send for SystemMemory {}
 
-impl Memory {
+impl SystemMemory {
     /// Some zeros.
     fn new(bytes: usize) -> Self {
         let start = match bytes >= MAPPED {
@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SystemMemory {
     fn drop(&mut self) {
         // SAFETY: mapped or allocated like this, and freed once.
         unsafe {
@@ -98,11 +98,11 @@ fn map(bytes: usize) -> *mut u8 {
 
 /// The memory of unused blocks.
 struct Idle {
-    kept: Vec<Memory>,
+    kept: Vec<SystemMemory>,
     /// How many bytes are kept.
     bytes: usize,
     /// Beyond those, what the system may take, the oldest first.
-    released: Vec<Memory>,
+    released: Vec<SystemMemory>,
 }
 
 static IDLE: Mutex<Idle> = Mutex::new(Idle {
@@ -112,8 +112,8 @@ static IDLE: Mutex<Idle> = Mutex::new(Idle {
 });
 
 impl Idle {
-    fn take(&mut self, bytes: usize) -> Option<Memory> {
-        let position = |memories: &[Memory]| memories.iter().rposition(|m| m.bytes == bytes);
+    fn take(&mut self, bytes: usize) -> Option<SystemMemory> {
+        let position = |memories: &[SystemMemory]| memories.iter().rposition(|m| m.bytes == bytes);
         if let Some(index) = position(&self.kept) {
             self.bytes -= bytes;
             return Some(self.kept.swap_remove(index));
@@ -122,7 +122,7 @@ impl Idle {
     }
 
     /// Keeps memory, or gives it back if that is too much.
-    fn keep(&mut self, memory: Memory) -> Option<Memory> {
+    fn keep(&mut self, memory: SystemMemory) -> Option<SystemMemory> {
         if self.bytes + memory.bytes > MOST_IDLE {
             return Some(memory);
         }
@@ -133,9 +133,9 @@ impl Idle {
 
     /// Takes out released memory, as much as is needed of another size, so that what there is in all is no
     /// more than there was.
-    fn shrink(&mut self, bytes: usize) -> Vec<Memory> {
+    fn shrink(&mut self, bytes: usize) -> Vec<SystemMemory> {
         let mut total = 0;
-        let is_needed = |memory: &&Memory| {
+        let is_needed = |memory: &&SystemMemory| {
             let is_needed = total < bytes;
             total += memory.bytes;
             is_needed
@@ -158,7 +158,7 @@ impl Block {
         let unused = lock(&IDLE).take(bytes);
         Self(ManuallyDrop::new(unused.unwrap_or_else(|| {
             drop(lock(&IDLE).shrink(bytes));
-            Memory::new(bytes)
+            SystemMemory::new(bytes)
         })))
     }
 
@@ -182,7 +182,7 @@ impl Drop for Block {
         // SAFETY: the block is gone after this.
         let memory = unsafe { ManuallyDrop::take(&mut self.0) };
         let superfluous = lock(&IDLE).keep(memory);
-        if let Some(memory) = superfluous.filter(Memory::release) {
+        if let Some(memory) = superfluous.filter(SystemMemory::release) {
             lock(&IDLE).released.push(memory);
         }
     }

@@ -12,10 +12,53 @@ use super::pool::{POOL, StagingBuffer};
 use crate::error::Failure;
 use crate::xla::Buffer;
 
-/// Device memory that MPI can read and write.
-pub struct Direct {
+/// The stream on which a device gets the arrays of a call ready, and uses the results.
+#[derive(Clone, Copy)]
+struct Queue {
     driver: &'static Driver,
     stream: Stream,
+}
+
+impl Queue {
+    /// Copies an array down, and waits until it is there.
+    fn load(self, array: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
+        let Self { driver, stream } = self;
+        assert!(into.len() <= array.bytes());
+        let buffer = POOL.take(driver, into.len())?;
+        // SAFETY: the buffer and the array have so many bytes.
+        let outcome = unsafe {
+            driver
+                .copy_down(buffer.address, array.address as usize, into.len(), stream)
+                .and_then(|()| driver.stream_synchronize(stream))
+        };
+        if outcome.is_ok() {
+            // SAFETY: so many bytes have come.
+            let bytes = unsafe { slice::from_raw_parts(buffer.address.cast(), into.len()) };
+            into.copy_from_slice(bytes);
+        }
+        POOL.give_back(buffer, Some(stream));
+        outcome
+    }
+
+    /// Queues the copying of bytes up to an array.
+    fn store(self, array: &Buffer, from: &[u8]) -> Result<(), Failure> {
+        let Self { driver, stream } = self;
+        assert!(from.len() <= array.bytes());
+        let buffer = POOL.take(driver, from.len())?;
+        // SAFETY: the buffer and the array have so many bytes, and the buffer is given back for the
+        // time after the copy.
+        let outcome = unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), buffer.address.cast(), from.len());
+            driver.copy_up(array.address as usize, buffer.address, from.len(), stream)
+        };
+        POOL.give_back(buffer, Some(stream));
+        outcome
+    }
+}
+
+/// Device memory that MPI can read and write.
+pub struct Direct {
+    queue: Queue,
     is_ready: Cell<bool>,
     /// The stream's context is current until the call is over.
     _in_context: InContext,
@@ -26,8 +69,7 @@ impl Direct {
     /// context.
     pub fn new(driver: &'static Driver, stream: Stream, in_context: InContext) -> Self {
         Self {
-            driver,
-            stream,
+            queue: Queue { driver, stream },
             is_ready: Cell::new(true),
             _in_context: in_context,
         }
@@ -58,8 +100,9 @@ impl Memory for Direct {
         if self.is_ready.replace(true) {
             return Ok(());
         }
+        let Queue { driver, stream } = self.queue;
         // SAFETY: XLA's own stream.
-        unsafe { self.driver.stream_synchronize(self.stream) }
+        unsafe { driver.stream_synchronize(stream) }
     }
 
     fn after(&self, _: &Access) -> Result<(), Failure> {
@@ -67,55 +110,12 @@ impl Memory for Direct {
     }
 
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
-        load(self.driver, self.stream, operand, into)
+        self.queue.load(operand, into)
     }
 
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
-        store(self.driver, self.stream, result, from)
+        self.queue.store(result, from)
     }
-}
-
-/// Copies an array down, and waits until it is there.
-fn load(
-    driver: &'static Driver,
-    stream: Stream,
-    array: &Buffer,
-    into: &mut [u8],
-) -> Result<(), Failure> {
-    assert!(into.len() <= array.bytes());
-    let buffer = POOL.take(driver, into.len())?;
-    // SAFETY: the buffer and the array have so many bytes.
-    let outcome = unsafe {
-        driver
-            .copy_down(buffer.address, array.address as usize, into.len(), stream)
-            .and_then(|()| driver.stream_synchronize(stream))
-    };
-    if outcome.is_ok() {
-        // SAFETY: so many bytes have come.
-        let bytes = unsafe { slice::from_raw_parts(buffer.address.cast(), into.len()) };
-        into.copy_from_slice(bytes);
-    }
-    POOL.give_back(buffer, Some(stream));
-    outcome
-}
-
-/// Queues the copying of bytes up to an array.
-fn store(
-    driver: &'static Driver,
-    stream: Stream,
-    array: &Buffer,
-    from: &[u8],
-) -> Result<(), Failure> {
-    assert!(from.len() <= array.bytes());
-    let buffer = POOL.take(driver, from.len())?;
-    // SAFETY: the buffer and the array have so many bytes, and the buffer is given back for the
-    // time after the copy.
-    let outcome = unsafe {
-        ptr::copy_nonoverlapping(from.as_ptr(), buffer.address.cast(), from.len());
-        driver.copy_up(array.address as usize, buffer.address, from.len(), stream)
-    };
-    POOL.give_back(buffer, Some(stream));
-    outcome
 }
 
 /// Device memory of which MPI gets a copy, in page-locked memory.
@@ -123,8 +123,7 @@ fn store(
 /// Copies are queued on XLA's own stream: those of operands come after the programs that make them,
 /// and those of results before the programs that use them, with nothing to wait for.
 pub struct Staged {
-    driver: &'static Driver,
-    stream: Stream,
+    queue: Queue,
     operands: RefCell<Vec<StagedOperand>>,
     results: RefCell<Vec<StagedArray>>,
     /// The memory of the copies.
@@ -178,8 +177,7 @@ impl Staged {
     /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream, has_overlaps: bool) -> Self {
         Self {
-            driver,
-            stream,
+            queue: Queue { driver, stream },
             has_overlaps,
             operands: RefCell::default(),
             results: RefCell::default(),
@@ -208,7 +206,7 @@ impl Staged {
         let mut buffers = self.buffers.borrow_mut();
         let mut host = ptr::null_mut();
         if bytes > 0 {
-            let buffer = POOL.take(self.driver, bytes)?;
+            let buffer = POOL.take(self.queue.driver, bytes)?;
             host = buffer.address;
             buffers.push(buffer);
         }
@@ -227,18 +225,14 @@ impl Staged {
             return Ok(());
         }
         let event = 1 - operand.event;
+        let Queue { driver, stream } = self.queue;
         // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
         unsafe {
-            self.driver.copy_down(
-                array.host.byte_add(start),
-                array.device + start,
-                end - start,
-                self.stream,
-            )?;
+            let host = array.host.byte_add(start);
+            driver.copy_down(host, array.device + start, end - start, stream)?;
             operand.queued = end;
             let buffer = &self.buffers.borrow()[array.buffer];
-            self.driver
-                .event_record(buffer.events[event], self.stream)?;
+            driver.event_record(buffer.events[event], stream)?;
         }
         operand.event = event;
         Ok(())
@@ -257,7 +251,7 @@ impl Staged {
         // The next part comes down while MPI works on this one.
         self.queue(operand, access.read_next.min(array.bytes))?;
         // SAFETY: the event was recorded behind this part.
-        unsafe { self.driver.event_synchronize(event) }?;
+        unsafe { self.queue.driver.event_synchronize(event) }?;
         operand.arrived = queued;
         Ok(())
     }
@@ -296,6 +290,7 @@ impl Memory for Staged {
     }
 
     fn after(&self, access: &Access) -> Result<(), Failure> {
+        let Queue { driver, stream } = self.queue;
         for result in self.results.borrow().iter() {
             let Range { start, end } = result.clip(&access.written);
             if start >= end {
@@ -304,23 +299,19 @@ impl Memory for Staged {
             self.has_written.set(true);
             // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
             unsafe {
-                self.driver.copy_up(
-                    result.device + start,
-                    result.host.byte_add(start),
-                    end - start,
-                    self.stream,
-                )?;
+                let host = result.host.byte_add(start);
+                driver.copy_up(result.device + start, host, end - start, stream)?;
             }
         }
         Ok(())
     }
 
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
-        load(self.driver, self.stream, operand, into)
+        self.queue.load(operand, into)
     }
 
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
-        store(self.driver, self.stream, result, from)
+        self.queue.store(result, from)
     }
 }
 
@@ -328,7 +319,7 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let is_coming = |operand: &StagedOperand| operand.queued > operand.arrived;
         let is_busy = self.has_written.get() || self.operands.get_mut().iter().any(is_coming);
-        let stream = is_busy.then_some(self.stream);
+        let stream = is_busy.then_some(self.queue.stream);
         for buffer in self.buffers.take() {
             POOL.give_back(buffer, stream);
         }

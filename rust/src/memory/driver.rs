@@ -20,7 +20,7 @@ pub type Context = *mut c_void;
 /// A queue of the device's.
 pub type Stream = *mut c_void;
 /// A point in a stream.
-pub type Event = *mut c_void;
+pub type StreamEvent = *mut c_void;
 
 /// The vendor of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,12 +161,12 @@ driver_functions! {
     copy_up = cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
         device: usize, host: *const c_void, bytes: usize, stream: Stream,
     );
-    event_create = cuEventCreate, hipEventCreateWithFlags(event: *mut Event, flags: c_uint);
+    event_create = cuEventCreate, hipEventCreateWithFlags(event: *mut StreamEvent, flags: c_uint);
     /// Has the event be the point that the stream has been told to come to so far.
-    event_record = cuEventRecord, hipEventRecord(event: Event, stream: Stream);
-    event_query = cuEventQuery, hipEventQuery(event: Event);
-    event_synchronize = cuEventSynchronize, hipEventSynchronize(event: Event);
-    event_destroy = cuEventDestroy_v2, hipEventDestroy(event: Event);
+    event_record = cuEventRecord, hipEventRecord(event: StreamEvent, stream: Stream);
+    event_query = cuEventQuery, hipEventQuery(event: StreamEvent);
+    event_synchronize = cuEventSynchronize, hipEventSynchronize(event: StreamEvent);
+    event_destroy = cuEventDestroy_v2, hipEventDestroy(event: StreamEvent);
     stream_synchronize = cuStreamSynchronize, hipStreamSynchronize(stream: Stream);
     error_name = cuGetErrorName, hipDrvGetErrorName(code: c_int, text: *mut *const c_char);
     error_string = cuGetErrorString, hipDrvGetErrorString(code: c_int, text: *mut *const c_char);

@@ -21,14 +21,14 @@ use crate::lock::lock;
 ///
 /// Not a variable of the thread's own: where a thread has none yet, the first look at one allocates,
 /// and the fault may be in the allocator.
-struct Slot {
+struct LineSlot {
     /// The thread, 0 for none.
     thread: AtomicUsize,
     start: AtomicPtr<u8>,
     bytes: AtomicUsize,
 }
 
-impl Slot {
+impl LineSlot {
     const fn free() -> Self {
         Self {
             thread: AtomicUsize::new(0),
@@ -52,7 +52,7 @@ impl Slot {
 /// So many threads are in such calls at a time. Any others have no line.
 const MOST_THREADS: usize = 64;
 
-static SLOTS: [Slot; MOST_THREADS] = [const { Slot::free() }; MOST_THREADS];
+static SLOTS: [LineSlot; MOST_THREADS] = [const { LineSlot::free() }; MOST_THREADS];
 
 /// An id of the calling thread.
 fn this_thread() -> usize {
@@ -65,7 +65,7 @@ static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// For as long as it lives, a segmentation fault on this thread has a line.
 pub struct Guard<'a> {
-    slot: Option<&'static Slot>,
+    slot: Option<&'static LineSlot>,
     _line: PhantomData<&'a str>,
 }
 

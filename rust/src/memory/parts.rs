@@ -9,14 +9,14 @@ use crate::xla::Buffer;
 use crate::xla::raw::{self, XLA_FFI_DataType};
 
 /// A part of an array.
-struct Part {
+struct ArrayPart {
     dtype: XLA_FFI_DataType,
     bytes_of_element: usize,
     /// Where its first element is.
     address: *mut u8,
 }
 
-impl Part {
+impl ArrayPart {
     /// A part of an array, which is checked to be in there. A loop is three numbers: how often, and by
     /// how many elements from one to the next, of the source and of the result. `step` is the place of
     /// the one that counts.
@@ -44,8 +44,8 @@ impl Part {
 
 /// A copy from one part to another of the same type.
 pub struct PartCopy<'a> {
-    from: Part,
-    to: Part,
+    from: ArrayPart,
+    to: ArrayPart,
     loops: &'a [i64],
 }
 
@@ -57,8 +57,8 @@ impl<'a> PartCopy<'a> {
         (result, to): (&Buffer, i64),
         loops: &'a [i64],
     ) -> Result<Self> {
-        let from = Part::new(source, from, loops, 1)?;
-        let to = Part::new(result, to, loops, 2)?;
+        let from = ArrayPart::new(source, from, loops, 1)?;
+        let to = ArrayPart::new(result, to, loops, 2)?;
         if from.dtype == to.dtype {
             return Ok(Self { from, to, loops });
         }
@@ -149,9 +149,9 @@ fn twice(loops: &[i64]) -> Vec<i64> {
 }
 
 /// Where a copy reads, and where it writes.
-type Ends<T> = (*const T, *mut T);
+type FromTo<T> = (*const T, *mut T);
 
-fn cast<T>((from, to): Ends<u8>) -> Ends<T> {
+fn cast<T>((from, to): FromTo<u8>) -> FromTo<T> {
     (from.cast(), to.cast())
 }
 
@@ -169,7 +169,7 @@ const fn is_far(elements: i64, bytes_of_element: usize) -> bool {
 ///
 /// # Safety
 /// All of them are there, on both sides.
-unsafe fn copy_elements<T: Copy, const N: usize>(copies: [Ends<T>; N], loops: &[i64]) {
+unsafe fn copy_elements<T: Copy, const N: usize>(copies: [FromTo<T>; N], loops: &[i64]) {
     // SAFETY: the caller's promise. Both sides may be parts of one array.
     unsafe {
         match *loops {
@@ -202,7 +202,7 @@ unsafe fn copy_elements<T: Copy, const N: usize>(copies: [Ends<T>; N], loops: &[
 /// # Safety
 /// All of them are there, on both sides.
 unsafe fn copy_rows<T: Copy, const N: usize>(
-    copies: [Ends<T>; N],
+    copies: [FromTo<T>; N],
     size: i64,
     steps: [i64; 2],
     length: i64,
@@ -230,7 +230,7 @@ unsafe fn copy_rows<T: Copy, const N: usize>(
 /// All of the elements are there, on both sides.
 #[inline(always)]
 unsafe fn copy_each_row<T: Copy, const N: usize>(
-    copies: [Ends<T>; N],
+    copies: [FromTo<T>; N],
     size: i64,
     steps: [i64; 2],
     length: i64,
@@ -252,7 +252,7 @@ unsafe fn copy_each_row<T: Copy, const N: usize>(
 
 /// Where a copy is after so many steps.
 #[inline(always)]
-fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(Ends<T>) -> Ends<T> {
+fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(FromTo<T>) -> FromTo<T> {
     let (source, result) = (index.wrapping_mul(source), index.wrapping_mul(result));
     move |(from, to)| {
         (

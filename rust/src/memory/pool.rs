@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Mutex;
 
 use super::block::size_class;
-use super::driver::{Context, DISABLE_TIMING, Driver, Event, Stream};
+use super::driver::{Context, DISABLE_TIMING, Driver, Stream, StreamEvent};
 use crate::error::Failure;
 use crate::lock::lock;
 
@@ -15,9 +15,9 @@ pub struct StagingBuffer {
     context: Context,
     pub address: *mut c_void,
     bytes: usize,
-    pub events: [Event; 2],
+    pub events: [StreamEvent; 2],
     /// The one of the events that comes when the buffer is free again, if that is not now.
-    free_at: Option<Event>,
+    free_at: Option<StreamEvent>,
 }
 
 // SAFETY: contexts, memory and events of a driver may be used by any thread.
@@ -84,7 +84,7 @@ impl Drop for StagingBuffer {
 }
 
 /// The unused buffers, and how many bytes there are in all.
-struct State {
+struct Stock {
     idle: Vec<StagingBuffer>,
     bytes: usize,
     limit: usize,
@@ -94,10 +94,10 @@ struct State {
 ///
 /// Nothing that may wait for a stream is done with the lock, such as freeing: the stream may be waiting
 /// for a call that needs a buffer itself.
-pub struct Pool(Mutex<State>);
+pub struct Pool(Mutex<Stock>);
 
 /// The pool of this process.
-pub static POOL: Pool = Pool(Mutex::new(State {
+pub static POOL: Pool = Pool(Mutex::new(Stock {
     idle: Vec::new(),
     bytes: 0,
     limit: 1 << 30,
@@ -177,7 +177,7 @@ enum Choice {
     New,
 }
 
-impl State {
+impl Stock {
     /// Chooses the buffer for a call, and takes out those that are to be freed before.
     fn choose(&mut self, context: Context, size: usize) -> (Choice, Vec<StagingBuffer>) {
         // What went beyond the limit was for one call.

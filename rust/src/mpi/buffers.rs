@@ -7,14 +7,14 @@ use std::ptr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::abi::Abi;
-use super::registry::Datatype;
+use super::registry::SizedDatatype;
 
 /// A buffer that MPI reads: so many elements of a data type, in memory that stays as it is for `'b`.
 #[derive(Clone, Copy)]
 pub struct SendBuffer<'b> {
     source: Source,
     count: i64,
-    datatype: Datatype,
+    datatype: SizedDatatype,
     memory: PhantomData<&'b [u8]>,
 }
 
@@ -28,8 +28,8 @@ enum Source {
 /// A buffer that MPI writes, in memory that nobody else uses for `'b`.
 ///
 /// ```
-/// # use _core::mpi::{Datatype, RecvBuffer};
-/// fn receive(mut label: [u8; 4], byte: Datatype) -> [u8; 4] {
+/// # use _core::mpi::{SizedDatatype, RecvBuffer};
+/// fn receive(mut label: [u8; 4], byte: SizedDatatype) -> [u8; 4] {
 ///     let room = RecvBuffer::of(&mut label, byte);
 ///     drop(room);
 ///     label
@@ -39,8 +39,8 @@ enum Source {
 /// Memory is not used or moved meanwhile, and no shared reference leads to it:
 ///
 /// ```compile_fail
-/// # use _core::mpi::{Datatype, RecvBuffer};
-/// fn receive(mut label: [u8; 4], byte: Datatype) -> [u8; 4] {
+/// # use _core::mpi::{SizedDatatype, RecvBuffer};
+/// fn receive(mut label: [u8; 4], byte: SizedDatatype) -> [u8; 4] {
 ///     let room = RecvBuffer::of(&mut label, byte);
 ///     let moved = label;
 ///     drop(room);
@@ -49,8 +49,8 @@ enum Source {
 /// ```
 ///
 /// ```compile_fail
-/// # use _core::mpi::{Datatype, RecvBuffer};
-/// fn receive(label: &[u8; 4], byte: Datatype) {
+/// # use _core::mpi::{SizedDatatype, RecvBuffer};
+/// fn receive(label: &[u8; 4], byte: SizedDatatype) {
 ///     let room = RecvBuffer::of(label, byte);
 ///     drop(room);
 /// }
@@ -58,7 +58,7 @@ enum Source {
 pub struct RecvBuffer<'b> {
     address: *mut c_void,
     count: i64,
-    datatype: Datatype,
+    datatype: SizedDatatype,
     memory: PhantomData<&'b mut [u8]>,
 }
 
@@ -67,7 +67,7 @@ impl<'b> SendBuffer<'b> {
     ///
     /// # Safety
     /// They are there, and nobody writes to them for `'b`.
-    pub const unsafe fn new(address: *const c_void, count: i64, datatype: Datatype) -> Self {
+    pub const unsafe fn new(address: *const c_void, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             source: Source::Memory(address),
             count,
@@ -77,7 +77,7 @@ impl<'b> SendBuffer<'b> {
     }
 
     /// Values of the core's own, as elements of a type into which their bytes divide.
-    pub fn of<T: IntoBytes + Immutable + ?Sized>(values: &'b T, datatype: Datatype) -> Self {
+    pub fn of<T: IntoBytes + Immutable + ?Sized>(values: &'b T, datatype: SizedDatatype) -> Self {
         let bytes = values.as_bytes();
         let count = elements(bytes.len(), datatype);
         // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`.
@@ -85,7 +85,7 @@ impl<'b> SendBuffer<'b> {
     }
 
     /// `MPI_IN_PLACE`, for so many elements of the receive buffer.
-    pub const fn in_place(count: i64, datatype: Datatype) -> Self {
+    pub const fn in_place(count: i64, datatype: SizedDatatype) -> Self {
         Self {
             source: Source::InPlace,
             count,
@@ -105,7 +105,7 @@ impl<'b> SendBuffer<'b> {
     }
 
     /// The type of the elements.
-    pub const fn datatype(&self) -> Datatype {
+    pub const fn datatype(&self) -> SizedDatatype {
         self.datatype
     }
 
@@ -147,7 +147,7 @@ impl<'b> RecvBuffer<'b> {
     ///
     /// # Safety
     /// There is room for them, which nobody else reads or writes for `'b`.
-    pub const unsafe fn new(address: *mut c_void, count: i64, datatype: Datatype) -> Self {
+    pub const unsafe fn new(address: *mut c_void, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             address,
             count,
@@ -157,7 +157,10 @@ impl<'b> RecvBuffer<'b> {
     }
 
     /// Values of the core's own, as elements of a type into which their bytes divide.
-    pub fn of<T: IntoBytes + FromBytes + ?Sized>(values: &'b mut T, datatype: Datatype) -> Self {
+    pub fn of<T: IntoBytes + FromBytes + ?Sized>(
+        values: &'b mut T,
+        datatype: SizedDatatype,
+    ) -> Self {
         let bytes = values.as_mut_bytes();
         let count = elements(bytes.len(), datatype);
         // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`, and may have any
@@ -176,7 +179,7 @@ impl<'b> RecvBuffer<'b> {
     }
 
     /// The type of the elements.
-    pub const fn datatype(&self) -> Datatype {
+    pub const fn datatype(&self) -> SizedDatatype {
         self.datatype
     }
 
@@ -221,7 +224,7 @@ impl<'b> RecvBuffer<'b> {
 }
 
 /// How many elements there are in so many bytes.
-fn elements(bytes: usize, datatype: Datatype) -> i64 {
+fn elements(bytes: usize, datatype: SizedDatatype) -> i64 {
     assert!(
         bytes.is_multiple_of(datatype.size),
         "{bytes} bytes of elements with {} each",
@@ -230,7 +233,7 @@ fn elements(bytes: usize, datatype: Datatype) -> i64 {
     (bytes / datatype.size) as i64
 }
 
-fn bytes(count: i64, datatype: Datatype) -> usize {
+fn bytes(count: i64, datatype: SizedDatatype) -> usize {
     count as usize * datatype.size
 }
 
@@ -252,7 +255,7 @@ mod tests {
     use crate::mpi::abi::IntHandles;
 
     // SAFETY: no MPI gets it.
-    const INT: Datatype = unsafe { Datatype::new(0, 4) };
+    const INT: SizedDatatype = unsafe { SizedDatatype::new(0, 4) };
 
     #[test]
     fn parts_begin_at_their_elements() {

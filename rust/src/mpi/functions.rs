@@ -8,16 +8,23 @@ use super::types::Types;
 /// Declares the tables of functions once: the structs, how they are filled from a library, and
 /// [`mpi_functions`](crate::mpi_functions), with which tests and the referee fill them otherwise.
 ///
-/// A counted function has two symbols and one declaration, with `N` for the type of its counts and
-/// `D` for that of displacements.
+/// A function that takes counts has two symbols and one declaration, with `N` for the type of its counts
+/// and `D` for that of displacements. So has the nonblocking form of a collective one, which takes one
+/// argument more: the address of its request.
 macro_rules! functions {
     (
         plain {
             $($field:ident = $symbol:ident ( $($argument:ident : $type:ty),* $(,)? );)*
         }
-        counted {
-            $($counted:ident = $int:ident, $large:ident (
-                $($counted_argument:ident : $counted_type:ty),* $(,)?
+        messages {
+            $($message:ident = $int:ident, $large:ident (
+                $($message_argument:ident : $message_type:ty),* $(,)?
+            );)*
+        }
+        collectives {
+            $($collective:ident =
+                $blocking:ident / $nonblocking:ident, $large_blocking:ident / $large_nonblocking:ident (
+                $($collective_argument:ident : $collective_type:ty),* $(,)?
             );)*
         }
     ) => {
@@ -38,7 +45,14 @@ macro_rules! functions {
         pub struct Counted<A: Types, N, D> {
             $(
                 #[doc = concat!("`", stringify!($int), "` or `", stringify!($large), "`.")]
-                pub $counted: unsafe extern "C" fn($($counted_type),*) -> c_int,
+                pub $message: unsafe extern "C" fn($($message_type),*) -> c_int,
+            )*
+            $(
+                #[doc = concat!("`", stringify!($blocking), "` or `", stringify!($large_blocking), "`.")]
+                pub $collective: BothForms<
+                    unsafe extern "C" fn($($collective_type),*) -> c_int,
+                    unsafe extern "C" fn($($collective_type,)* *mut A::Request) -> c_int,
+                >,
             )*
         }
 
@@ -67,14 +81,21 @@ macro_rules! functions {
                 library: &Library,
                 pick: fn([&'static str; 2]) -> &'static str,
             ) -> Result<Self, String> {
-                Ok(Self {
-                    // SAFETY: the symbol is MPI's function of that name, whose signature in
-                    // this ABI is the one declared below. The caller vouches for `N`
-                    // and `D`.
-                    $($counted: unsafe {
-                        library.function(pick([stringify!($int), stringify!($large)]))?
-                    },)*
-                })
+                // SAFETY: the symbols are MPI's functions of these names, whose signatures in this
+                // ABI are those declared below. The caller vouches for `N` and `D`.
+                unsafe {
+                    Ok(Self {
+                        $($message: library.function(pick([stringify!($int), stringify!($large)]))?,)*
+                        $($collective: BothForms {
+                            blocking: library.function(pick([
+                                stringify!($blocking), stringify!($large_blocking),
+                            ]))?,
+                            nonblocking: library.function(pick([
+                                stringify!($nonblocking), stringify!($large_nonblocking),
+                            ]))?,
+                        },)*
+                    })
+                }
             }
         }
 
@@ -85,20 +106,36 @@ macro_rules! functions {
         macro_rules! mpi_functions {
             ($function:ident) => {
                 $crate::mpi_functions!($function, Some($crate::mpi::functions::Counted {
-                    $($counted: $function!($large($($counted_argument),*)),)*
+                    $($message: $function!($large($($message_argument),*)),)*
+                    $($collective: $crate::mpi::functions::BothForms {
+                        blocking: $function!($large_blocking($($collective_argument),*)),
+                        nonblocking: $function!($large_nonblocking($($collective_argument,)* request)),
+                    },)*
                 }))
             };
             ($function:ident, $table:expr) => {
                 $crate::mpi::functions::Functions {
                     $($field: $function!($symbol($($argument),*)),)*
                     int: $crate::mpi::functions::Counted {
-                        $($counted: $function!($int($($counted_argument),*)),)*
+                        $($message: $function!($int($($message_argument),*)),)*
+                        $($collective: $crate::mpi::functions::BothForms {
+                            blocking: $function!($blocking($($collective_argument),*)),
+                            nonblocking: $function!($nonblocking($($collective_argument,)* request)),
+                        },)*
                     },
                     large: $table,
                 }
             };
         }
     };
+}
+
+/// A collective function, and its nonblocking form (MPI-4.1 §6.12).
+pub struct BothForms<B, N> {
+    /// The function.
+    pub blocking: B,
+    /// Its nonblocking form, which also takes the address of the request.
+    pub nonblocking: N,
 }
 
 /// A user's function to reduce two vectors, the second of which takes the result
@@ -193,170 +230,106 @@ functions! {
         type_free = MPI_Type_free(datatype: *mut A::Datatype);
         wait = MPI_Wait(request: *mut A::Request, status: *mut A::Status);
     }
-    counted {
-        allgather = MPI_Allgather, MPI_Allgather_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
-        );
-        allgatherv = MPI_Allgatherv, MPI_Allgatherv_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
-            recv_type: A::Datatype, comm: A::Comm,
-        );
-        allreduce = MPI_Allreduce, MPI_Allreduce_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm,
-        );
-        alltoall = MPI_Alltoall, MPI_Alltoall_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
-        );
-        alltoallv = MPI_Alltoallv, MPI_Alltoallv_c(
-            send: *const c_void, send_counts: *const N, send_displacements: *const D,
-            send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, recv_displacements: *const D,
-            recv_type: A::Datatype, comm: A::Comm,
-        );
-        bcast = MPI_Bcast, MPI_Bcast_c(
-            buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
-        );
-        exscan = MPI_Exscan, MPI_Exscan_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm,
-        );
-        gather = MPI_Gather, MPI_Gather_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm,
-        );
-        gatherv = MPI_Gatherv, MPI_Gatherv_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
-            recv_type: A::Datatype, root: c_int, comm: A::Comm,
-        );
-        iallgather = MPI_Iallgather, MPI_Iallgather_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
-            request: *mut A::Request,
-        );
-        iallgatherv = MPI_Iallgatherv, MPI_Iallgatherv_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
-            recv_type: A::Datatype, comm: A::Comm, request: *mut A::Request,
-        );
-        iallreduce = MPI_Iallreduce, MPI_Iallreduce_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm, request: *mut A::Request,
-        );
-        ialltoall = MPI_Ialltoall, MPI_Ialltoall_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
-            request: *mut A::Request,
-        );
-        ialltoallv = MPI_Ialltoallv, MPI_Ialltoallv_c(
-            send: *const c_void, send_counts: *const N, send_displacements: *const D,
-            send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, recv_displacements: *const D,
-            recv_type: A::Datatype, comm: A::Comm, request: *mut A::Request,
-        );
-        ibcast = MPI_Ibcast, MPI_Ibcast_c(
-            buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
-            request: *mut A::Request,
-        );
-        iexscan = MPI_Iexscan, MPI_Iexscan_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm, request: *mut A::Request,
-        );
-        igather = MPI_Igather, MPI_Igather_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm, request: *mut A::Request,
-        );
-        igatherv = MPI_Igatherv, MPI_Igatherv_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
-            recv_type: A::Datatype, root: c_int, comm: A::Comm, request: *mut A::Request,
-        );
-        irecv = MPI_Irecv, MPI_Irecv_c(
+    messages {
+        irecv = MPI_Irecv, MPI_Irecv_c (
             buffer: *mut c_void, count: N, datatype: A::Datatype, source: c_int, tag: c_int,
             comm: A::Comm, request: *mut A::Request,
         );
-        ireduce = MPI_Ireduce, MPI_Ireduce_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, root: c_int, comm: A::Comm, request: *mut A::Request,
-        );
-        ireduce_scatter = MPI_Ireduce_scatter, MPI_Ireduce_scatter_c(
-            send: *const c_void, recv: *mut c_void, recv_counts: *const N,
-            datatype: A::Datatype, op: A::Op, comm: A::Comm, request: *mut A::Request,
-        );
-        ireduce_scatter_block = MPI_Ireduce_scatter_block, MPI_Ireduce_scatter_block_c(
-            send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm, request: *mut A::Request,
-        );
-        iscan = MPI_Iscan, MPI_Iscan_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm, request: *mut A::Request,
-        );
-        iscatter = MPI_Iscatter, MPI_Iscatter_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm, request: *mut A::Request,
-        );
-        iscatterv = MPI_Iscatterv, MPI_Iscatterv_c(
-            send: *const c_void, send_counts: *const N, displacements: *const D,
-            send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm, request: *mut A::Request,
-        );
-        isend = MPI_Isend, MPI_Isend_c(
+        isend = MPI_Isend, MPI_Isend_c (
             buffer: *const c_void, count: N, datatype: A::Datatype, dest: c_int, tag: c_int,
             comm: A::Comm, request: *mut A::Request,
         );
-        recv = MPI_Recv, MPI_Recv_c(
+        recv = MPI_Recv, MPI_Recv_c (
             buffer: *mut c_void, count: N, datatype: A::Datatype,
             source: c_int, tag: c_int, comm: A::Comm, status: *mut A::Status,
         );
-        reduce = MPI_Reduce, MPI_Reduce_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, root: c_int, comm: A::Comm,
-        );
-        reduce_scatter = MPI_Reduce_scatter, MPI_Reduce_scatter_c(
-            send: *const c_void, recv: *mut c_void, recv_counts: *const N,
-            datatype: A::Datatype, op: A::Op, comm: A::Comm,
-        );
-        reduce_scatter_block = MPI_Reduce_scatter_block, MPI_Reduce_scatter_block_c(
-            send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm,
-        );
-        scan = MPI_Scan, MPI_Scan_c(
-            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
-            op: A::Op, comm: A::Comm,
-        );
-        scatter = MPI_Scatter, MPI_Scatter_c(
-            send: *const c_void, send_count: N, send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm,
-        );
-        scatterv = MPI_Scatterv, MPI_Scatterv_c(
-            send: *const c_void, send_counts: *const N, displacements: *const D,
-            send_type: A::Datatype,
-            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
-            root: c_int, comm: A::Comm,
-        );
-        send = MPI_Send, MPI_Send_c(
+        send = MPI_Send, MPI_Send_c (
             buffer: *const c_void, count: N, datatype: A::Datatype,
             dest: c_int, tag: c_int, comm: A::Comm,
         );
-        sendrecv = MPI_Sendrecv, MPI_Sendrecv_c(
+        sendrecv = MPI_Sendrecv, MPI_Sendrecv_c (
             send: *const c_void, send_count: N, send_type: A::Datatype,
             dest: c_int, send_tag: c_int,
             recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
             source: c_int, recv_tag: c_int, comm: A::Comm, status: *mut A::Status,
         );
-        sendrecv_replace = MPI_Sendrecv_replace, MPI_Sendrecv_replace_c(
+        sendrecv_replace = MPI_Sendrecv_replace, MPI_Sendrecv_replace_c (
             buffer: *mut c_void, count: N, datatype: A::Datatype,
             dest: c_int, send_tag: c_int, source: c_int, recv_tag: c_int,
             comm: A::Comm, status: *mut A::Status,
+        );
+    }
+    collectives {
+        allgather = MPI_Allgather / MPI_Iallgather, MPI_Allgather_c / MPI_Iallgather_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+        );
+        allgatherv = MPI_Allgatherv / MPI_Iallgatherv, MPI_Allgatherv_c / MPI_Iallgatherv_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm,
+        );
+        allreduce = MPI_Allreduce / MPI_Iallreduce, MPI_Allreduce_c / MPI_Iallreduce_c (
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        alltoall = MPI_Alltoall / MPI_Ialltoall, MPI_Alltoall_c / MPI_Ialltoall_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype, comm: A::Comm,
+        );
+        alltoallv = MPI_Alltoallv / MPI_Ialltoallv, MPI_Alltoallv_c / MPI_Ialltoallv_c (
+            send: *const c_void, send_counts: *const N, send_displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, recv_displacements: *const D,
+            recv_type: A::Datatype, comm: A::Comm,
+        );
+        bcast = MPI_Bcast / MPI_Ibcast, MPI_Bcast_c / MPI_Ibcast_c (
+            buffer: *mut c_void, count: N, datatype: A::Datatype, root: c_int, comm: A::Comm,
+        );
+        exscan = MPI_Exscan / MPI_Iexscan, MPI_Exscan_c / MPI_Iexscan_c (
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        gather = MPI_Gather / MPI_Igather, MPI_Gather_c / MPI_Igather_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
+        );
+        gatherv = MPI_Gatherv / MPI_Igatherv, MPI_Gatherv_c / MPI_Igatherv_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_counts: *const N, displacements: *const D,
+            recv_type: A::Datatype, root: c_int, comm: A::Comm,
+        );
+        reduce = MPI_Reduce / MPI_Ireduce, MPI_Reduce_c / MPI_Ireduce_c (
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, root: c_int, comm: A::Comm,
+        );
+        reduce_scatter =
+            MPI_Reduce_scatter / MPI_Ireduce_scatter,
+            MPI_Reduce_scatter_c / MPI_Ireduce_scatter_c (
+            send: *const c_void, recv: *mut c_void, recv_counts: *const N,
+            datatype: A::Datatype, op: A::Op, comm: A::Comm,
+        );
+        reduce_scatter_block =
+            MPI_Reduce_scatter_block / MPI_Ireduce_scatter_block,
+            MPI_Reduce_scatter_block_c / MPI_Ireduce_scatter_block_c (
+            send: *const c_void, recv: *mut c_void, recv_count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        scan = MPI_Scan / MPI_Iscan, MPI_Scan_c / MPI_Iscan_c (
+            send: *const c_void, recv: *mut c_void, count: N, datatype: A::Datatype,
+            op: A::Op, comm: A::Comm,
+        );
+        scatter = MPI_Scatter / MPI_Iscatter, MPI_Scatter_c / MPI_Iscatter_c (
+            send: *const c_void, send_count: N, send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
+        );
+        scatterv = MPI_Scatterv / MPI_Iscatterv, MPI_Scatterv_c / MPI_Iscatterv_c (
+            send: *const c_void, send_counts: *const N, displacements: *const D,
+            send_type: A::Datatype,
+            recv: *mut c_void, recv_count: N, recv_type: A::Datatype,
+            root: c_int, comm: A::Comm,
         );
     }
 }

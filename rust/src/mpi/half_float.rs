@@ -251,6 +251,14 @@ mod tests {
         values.iter().copied().map(bf16::from_f32).collect()
     }
 
+    fn reduced_f16s(op: PredefinedOp, input: &[f32], inout: &[f32]) -> Vec<f16> {
+        reduced(op, &f16s(input), &f16s(inout))
+    }
+
+    fn reduced_bf16s(op: PredefinedOp, input: &[f32], inout: &[f32]) -> Vec<bf16> {
+        reduced(op, &bf16s(input), &bf16s(inout))
+    }
+
     const INF: f32 = f32::INFINITY;
 
     /// All values are tried, but for some by Miri, which takes a thousand times as long.
@@ -265,9 +273,8 @@ mod tests {
             (PredefinedOp::Max, [2.0, 8.0, 0.0, INF]),
             (PredefinedOp::Min, [1.5, -2.0, -3.0, 1.0]),
         ] {
-            assert_eq!(reduced(op, &f16s(left), &f16s(right)), f16s(&expected));
-            let reduced = reduced(op, &bf16s(left), &bf16s(right));
-            assert_eq!(reduced, bf16s(&expected));
+            assert_eq!(reduced_f16s(op, left, right), f16s(&expected));
+            assert_eq!(reduced_bf16s(op, left, right), bf16s(&expected));
         }
     }
 
@@ -280,17 +287,12 @@ mod tests {
             PredefinedOp::Min,
         ];
         for op in PredefinedOp::ALL {
-            let is_of_floats = of_floats.contains(op);
-            assert_eq!(
-                function_of::<IntHandles, f16>(*op).is_some(),
-                is_of_floats,
-                "{op:?}"
-            );
-            assert_eq!(
-                function_of::<IntHandles, bf16>(*op).is_some(),
-                is_of_floats,
-                "{op:?}"
-            );
+            let functions = [
+                function_of::<IntHandles, f16>(*op),
+                function_of::<IntHandles, bf16>(*op),
+            ];
+            let are_some = functions.map(|function| function.is_some());
+            assert_eq!(are_some, [of_floats.contains(op); 2], "{op:?}");
         }
     }
 
@@ -298,68 +300,32 @@ mod tests {
     #[test]
     fn sums_are_rounded_to_nearest_even() {
         // From 256 on, a bfloat16 has steps of 2, and from 2048 on a float16.
-        let bf16 = reduced(
-            PredefinedOp::Sum,
-            &bf16s(&[1.0, 3.0, 1.0]),
-            &bf16s(&[256.0, 256.0, 258.0]),
-        );
-        assert_eq!(bf16, bf16s(&[256.0, 260.0, 260.0]));
-        let f16 = reduced(
-            PredefinedOp::Sum,
-            &f16s(&[1.0, 3.0, 1.5]),
-            &f16s(&[2048.0, 2048.0, 2048.0]),
-        );
-        assert_eq!(f16, f16s(&[2048.0, 2052.0, 2050.0]));
+        let sums = reduced_bf16s(PredefinedOp::Sum, &[1.0, 3.0, 1.0], &[256.0, 256.0, 258.0]);
+        assert_eq!(sums, bf16s(&[256.0, 260.0, 260.0]));
+        let sums = reduced_f16s(PredefinedOp::Sum, &[1.0, 3.0, 1.5], &[2048.0; 3]);
+        assert_eq!(sums, f16s(&[2048.0, 2052.0, 2050.0]));
         // Rounded twice, or towards zero, this would be 1.
-        let just_above_half = reduced(
-            PredefinedOp::Sum,
-            &bf16s(&[0.00390625 + 0.00006]),
-            &bf16s(&[1.0]),
-        );
+        let just_above_half = reduced_bf16s(PredefinedOp::Sum, &[0.00390625 + 0.00006], &[1.0]);
         assert_eq!(just_above_half[0].to_f32(), 1.0078125);
     }
 
     #[test]
     fn what_is_too_large_is_infinite() {
-        let largest = bf16::MAX.to_f32();
-        assert_eq!(
-            reduced(
-                PredefinedOp::Sum,
-                &bf16s(&[largest, -largest]),
-                &bf16s(&[largest, -largest])
-            ),
-            bf16s(&[INF, -INF])
-        );
-        assert_eq!(
-            reduced(
-                PredefinedOp::Prod,
-                &f16s(&[65504.0, -65504.0]),
-                &f16s(&[2.0, 2.0])
-            ),
-            f16s(&[INF, -INF])
-        );
+        let largest = [bf16::MAX.to_f32(), -bf16::MAX.to_f32()];
+        let sums = reduced_bf16s(PredefinedOp::Sum, &largest, &largest);
+        assert_eq!(sums, bf16s(&[INF, -INF]));
+        let products = reduced_f16s(PredefinedOp::Prod, &[65504.0, -65504.0], &[2.0, 2.0]);
+        assert_eq!(products, f16s(&[INF, -INF]));
     }
 
     #[test]
     fn what_is_too_small_is_subnormal_or_zero() {
         let smallest = f16::MIN_POSITIVE_SUBNORMAL.to_f32();
-        assert_eq!(
-            reduced(
-                PredefinedOp::Prod,
-                &f16s(&[smallest, smallest]),
-                &f16s(&[0.5, 3.0])
-            ),
-            f16s(&[0.0, 3.0 * smallest])
-        );
+        let products = reduced_f16s(PredefinedOp::Prod, &[smallest; 2], &[0.5, 3.0]);
+        assert_eq!(products, f16s(&[0.0, 3.0 * smallest]));
         let smallest = bf16::MIN_POSITIVE_SUBNORMAL.to_f32();
-        assert_eq!(
-            reduced(
-                PredefinedOp::Prod,
-                &bf16s(&[smallest, smallest]),
-                &bf16s(&[0.5, 3.0])
-            ),
-            bf16s(&[0.0, 3.0 * smallest])
-        );
+        let products = reduced_bf16s(PredefinedOp::Prod, &[smallest; 2], &[0.5, 3.0]);
+        assert_eq!(products, bf16s(&[0.0, 3.0 * smallest]));
     }
 
     /// Also one with all bits set, which rounding would make a zero, and one whose only bit is
@@ -371,12 +337,13 @@ mod tests {
             assert!(round(nan).is_nan(), "{nan:?}");
         }
         for op in [PredefinedOp::Sum, PredefinedOp::Prod] {
-            let nan = reduced(op, &bf16s(&[f32::NAN, 1.0]), &bf16s(&[1.0, f32::NAN]));
-            assert!(nan[0].is_nan() && nan[1].is_nan());
-            let nan = reduced(op, &f16s(&[f32::NAN, 1.0]), &f16s(&[1.0, f32::NAN]));
-            assert!(nan[0].is_nan() && nan[1].is_nan());
+            let (left, right) = (&[f32::NAN, 1.0], &[1.0, f32::NAN]);
+            let nans = reduced_bf16s(op, left, right);
+            assert!(nans.into_iter().all(bf16::is_nan));
+            let nans = reduced_f16s(op, left, right);
+            assert!(nans.into_iter().all(f16::is_nan));
         }
-        assert!(reduced(PredefinedOp::Sum, &bf16s(&[INF]), &bf16s(&[-INF]))[0].is_nan());
+        assert!(reduced_bf16s(PredefinedOp::Sum, &[INF], &[-INF])[0].is_nan());
     }
 
     /// As MPICH and Open MPI have it for floats: what compares false is the first vector's.
@@ -385,14 +352,12 @@ mod tests {
         // Of nine, eight are compared at once and the ninth by itself.
         let (nans, ones) = ([f32::NAN; 9], [1.0; 9]);
         for op in [PredefinedOp::Max, PredefinedOp::Min] {
-            let nan = reduced(op, &bf16s(&nans), &bf16s(&ones));
-            assert!(nan.into_iter().all(bf16::is_nan));
-            let nan = reduced(op, &f16s(&nans), &f16s(&ones));
-            assert!(nan.into_iter().all(f16::is_nan));
-            let reduced_ones = reduced(op, &bf16s(&ones), &bf16s(&nans));
-            assert_eq!(reduced_ones, bf16s(&ones));
-            let reduced_ones = reduced(op, &f16s(&ones), &f16s(&nans));
-            assert_eq!(reduced_ones, f16s(&ones));
+            let first = reduced_bf16s(op, &nans, &ones);
+            assert!(first.into_iter().all(bf16::is_nan));
+            let first = reduced_f16s(op, &nans, &ones);
+            assert!(first.into_iter().all(f16::is_nan));
+            assert_eq!(reduced_bf16s(op, &ones, &nans), bf16s(&ones));
+            assert_eq!(reduced_f16s(op, &ones, &nans), f16s(&ones));
         }
     }
 
@@ -500,9 +465,9 @@ mod tests {
             let left: Vec<f32> = (0..len).map(|n| (n % 100) as f32).collect();
             let right = vec![2.0; len];
             let expected: Vec<f32> = left.iter().map(|n| n + 2.0).collect();
-            let sum = reduced(PredefinedOp::Sum, &bf16s(&left), &bf16s(&right));
+            let sum = reduced_bf16s(PredefinedOp::Sum, &left, &right);
             assert_eq!(sum, bf16s(&expected), "{len}");
-            let sum = reduced(PredefinedOp::Sum, &f16s(&left), &f16s(&right));
+            let sum = reduced_f16s(PredefinedOp::Sum, &left, &right);
             assert_eq!(sum, f16s(&expected), "{len}");
         }
     }

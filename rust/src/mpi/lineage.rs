@@ -43,6 +43,7 @@ pub type Lineage = usize;
 
 /// A communicator: the one that it is a copy of, its index among those copies, and how many copies
 /// there are of itself.
+#[derive(Default)]
 struct Node {
     parent: Lineage,
     index: u32,
@@ -57,10 +58,11 @@ fn add_copy(nodes: &mut Vec<Node>, parent: Lineage) -> Option<Lineage> {
     let original = nodes.get_mut(parent)?;
     original.copies += 1;
     let index = original.copies;
+    let copies = 0;
     nodes.push(Node {
         parent,
         index,
-        copies: 0,
+        copies,
     });
     Some(nodes.len() - 1)
 }
@@ -97,11 +99,7 @@ pub unsafe fn follow_copies<A: Abi>(functions: &Functions<A>, world: A::Comm) {
         0
     }
     KEYVAL.get_or_init(|| {
-        lock(&NODES).push(Node {
-            parent: 0,
-            index: 0,
-            copies: 0,
-        });
+        lock(&NODES).push(Node::default());
         let mut keyval = 0;
         // SAFETY: both functions live for good, and the key may be written. The attribute of
         // MPI_COMM_WORLD is its lineage, 0.
@@ -159,14 +157,9 @@ mod tests {
 
     #[test]
     fn copies_of_copies_have_a_path() {
-        let world = Node {
-            parent: 0,
-            index: 0,
-            copies: 0,
-        };
         let first = {
             let mut nodes = lock(&NODES);
-            nodes.push(world);
+            nodes.push(Node::default());
             let first = add_copy(&mut nodes, 0).unwrap();
             add_copy(&mut nodes, 0).unwrap();
             add_copy(&mut nodes, first).unwrap();

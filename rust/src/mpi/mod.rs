@@ -24,16 +24,16 @@ pub use abort::{abort, exit_at_once, set_world};
 pub use availability::{before_finalize, check_available, follow_end, is_available, is_forked};
 pub use buffers::{RecvBuffer, SendBuffer};
 pub use functions::{
-    CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
+    BothForms, CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };
 pub use growing_list::GrowingList;
 pub use library::{Library, RTLD_NOLOAD};
 pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of, path};
 pub use operators::PredefinedOp;
 pub use registry::{
-    Communicator, Companion, Datatype, Ends, Neighbor, Neighbors, REGISTRY, Registry,
+    Communicator, Companion, Ends, Neighbor, Neighbors, REGISTRY, Registry, SizedDatatype,
 };
-pub use requests::Request;
-pub use status::{Status, StatusPlace};
+pub use requests::OwnedRequest;
+pub use status::{OwnStatus, StatusPlace};
 pub use types::{Handle, Types};
 pub use waiting::{Waiting, give_way};

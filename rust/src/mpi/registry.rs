@@ -152,13 +152,13 @@ impl Ends {
 
 /// An MPI data type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datatype {
+pub struct SizedDatatype {
     handle: usize,
     /// The bytes of an element.
     pub size: usize,
 }
 
-impl Datatype {
+impl SizedDatatype {
     /// A data type by mpi4py's number for its handle.
     ///
     /// # Safety
@@ -166,7 +166,7 @@ impl Datatype {
     /// without gaps. No safe code makes one up:
     ///
     /// ```compile_fail
-    /// let datatype = _core::mpi::Datatype::new(0xf32, 4);
+    /// let datatype = _core::mpi::SizedDatatype::new(0xf32, 4);
     /// ```
     pub const unsafe fn new(handle: usize, size: usize) -> Self {
         Self { handle, size }
@@ -212,7 +212,7 @@ struct CommunicatorSlot {
 pub struct Registry {
     communicators: GrowingList<CommunicatorSlot>,
     operators: GrowingList<OnceLock<usize>>,
-    datatypes: GrowingList<OnceLock<Datatype>>,
+    datatypes: GrowingList<OnceLock<SizedDatatype>>,
     statuses: GrowingList<AtomicUsize>,
 }
 
@@ -230,6 +230,11 @@ fn gone(communicator: i64) -> Error {
 /// A number is for one object only, in all programs that hold it.
 fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
+}
+
+/// What was set.
+fn get_set<T: Copy>(list: &GrowingList<OnceLock<T>>, number: i64) -> Option<T> {
+    list.get(number)?.get().copied()
 }
 
 impl Registry {
@@ -293,7 +298,7 @@ impl Registry {
     }
 
     /// Says which MPI data type holds elements of XLA's type `dtype`.
-    pub fn set_datatype(&self, dtype: usize, datatype: Datatype) {
+    pub fn set_datatype(&self, dtype: usize, datatype: SizedDatatype) {
         set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
@@ -327,21 +332,15 @@ impl Registry {
 
     /// mpi4py's number for the handle of the operator with this number.
     pub fn raw_operator(&self, op_number: i64) -> Result<usize> {
-        self.operators
-            .get(op_number)
-            .and_then(OnceLock::get)
-            .copied()
-            .ok_or_else(|| {
-                Error::precondition(format!("reduction operator {op_number} is unknown"))
-            })
+        let handle = get_set(&self.operators, op_number);
+        handle.ok_or_else(|| {
+            Error::precondition(format!("reduction operator {op_number} is unknown"))
+        })
     }
 
     /// The MPI data type for XLA's type `dtype`.
-    pub fn datatype(&self, dtype: i32) -> Result<Datatype> {
-        self.datatypes
-            .get(dtype.into())
-            .and_then(OnceLock::get)
-            .copied()
+    pub fn datatype(&self, dtype: i32) -> Result<SizedDatatype> {
+        get_set(&self.datatypes, dtype.into())
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 

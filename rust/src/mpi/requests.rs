@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use super::abi::Abi;
 use super::functions::Functions;
-use super::status::Status;
+use super::status::OwnStatus;
 use super::types::Handle;
 use super::waiting::Waiting;
 
@@ -12,18 +12,18 @@ use super::waiting::Waiting;
 trait Completion: Sync {
     fn cancel(&self, request: usize);
     /// The error code with which the operation has ended, if it has.
-    fn test(&self, request: usize, status: &mut Status) -> Option<c_int>;
-    fn wait(&self, request: usize, status: &mut Status) -> c_int;
+    fn test(&self, request: usize, status: &mut OwnStatus) -> Option<c_int>;
+    fn wait(&self, request: usize, status: &mut OwnStatus) -> c_int;
 }
 
 impl<A: Abi> Completion for Functions<A> {
     fn cancel(&self, request: usize) {
         let mut request = A::Request::from_raw(request);
-        // SAFETY: a `Request` has one of MPI's that is not complete.
+        // SAFETY: an `OwnedRequest` has one of MPI's that is not complete.
         unsafe { (self.cancel)(&raw mut request) };
     }
 
-    fn test(&self, request: usize, status: &mut Status) -> Option<c_int> {
+    fn test(&self, request: usize, status: &mut OwnStatus) -> Option<c_int> {
         let mut request = A::Request::from_raw(request);
         let (mut flag, status) = (0, status.address::<A>());
         // SAFETY: as above; there is room for the status.
@@ -31,7 +31,7 @@ impl<A: Abi> Completion for Functions<A> {
         (code != 0 || flag != 0).then_some(code)
     }
 
-    fn wait(&self, request: usize, status: &mut Status) -> c_int {
+    fn wait(&self, request: usize, status: &mut OwnStatus) -> c_int {
         let mut request = A::Request::from_raw(request);
         // SAFETY: as above; there is room for the status.
         unsafe { (self.wait)(&raw mut request, status.address::<A>()) }
@@ -43,23 +43,23 @@ impl<A: Abi> Completion for Functions<A> {
 /// It does not know its buffers. Its owner keeps them until it [is done](Self::is_done), and neither
 /// drops it before nor has the program go on with them.
 #[must_use = "MPI reads or writes its buffers until it is done"]
-pub struct Request {
+pub struct OwnedRequest {
     raw: usize,
     functions: &'static dyn Completion,
     /// Filled when it is done.
-    status: Status,
+    status: OwnStatus,
     /// The error code with which it has ended.
     code: Option<c_int>,
 }
 
-impl Request {
+impl OwnedRequest {
     /// # Safety
     /// MPI has given the request, and nobody else completes it. Its buffers stay until it is done.
     pub unsafe fn new<A: Abi>(functions: &'static Functions<A>, request: A::Request) -> Self {
         Self {
             raw: request.into_raw(),
             functions,
-            status: Status::EMPTY,
+            status: OwnStatus::EMPTY,
             code: None,
         }
     }
@@ -70,17 +70,17 @@ impl Request {
         struct Never;
         impl Completion for Never {
             fn cancel(&self, _: usize) {}
-            fn test(&self, _: usize, _: &mut Status) -> Option<c_int> {
+            fn test(&self, _: usize, _: &mut OwnStatus) -> Option<c_int> {
                 None
             }
-            fn wait(&self, _: usize, _: &mut Status) -> c_int {
+            fn wait(&self, _: usize, _: &mut OwnStatus) -> c_int {
                 panic!("it waits for ever")
             }
         }
         Self {
             raw: 0,
             functions: &Never,
-            status: Status::EMPTY,
+            status: OwnStatus::EMPTY,
             code: None,
         }
     }
@@ -115,7 +115,7 @@ impl Request {
     }
 
     /// The status of a receive that is done.
-    pub fn status(&mut self) -> &mut Status {
+    pub fn status(&mut self) -> &mut OwnStatus {
         &mut self.status
     }
 }

@@ -8,9 +8,9 @@ use super::abi::Abi;
 use super::functions::Functions;
 
 /// Room for a status: more words than any MPI's has.
-pub struct Status([u64; 16]);
+pub struct OwnStatus([u64; 16]);
 
-impl Status {
+impl OwnStatus {
     /// A status that MPI has not filled yet.
     pub const EMPTY: Self = Self([0; 16]);
 
@@ -45,7 +45,7 @@ impl Status {
 /// The place where MPI puts a status: the core's own, a user's, or none (`MPI_STATUS_IGNORE`).
 pub struct StatusPlace<'s, A: Abi> {
     address: *mut A::Status,
-    status: PhantomData<&'s mut Status>,
+    status: PhantomData<&'s mut OwnStatus>,
 }
 
 impl<A: Abi> StatusPlace<'_, A> {
@@ -85,8 +85,14 @@ impl<A: Abi> StatusPlace<'_, A> {
     /// The rank that has sent the message, and the tag of the message.
     pub fn source_and_tag(&self) -> (c_int, c_int) {
         assert!(!self.is_ignored());
-        // SAFETY: any words are numbers. Of a status that MPI has not filled, they are 0.
-        unsafe { source_and_tag::<A>(self.address) }
+        // SAFETY: in this ABI, the fields are there. Of a status that MPI has not filled, they are 0.
+        unsafe {
+            let fields = self
+                .address
+                .cast::<c_int>()
+                .add(A::constants().status_source);
+            (*fields, *fields.add(1))
+        }
     }
 
     /// How many elements of a type have been received, or MPI's error code.
@@ -109,17 +115,5 @@ impl<A: Abi> StatusPlace<'_, A> {
         assert!(!self.is_ignored());
         // SAFETY: the status is MPI's or empty, and nobody else uses it.
         unsafe { (functions.status_set_elements)(self.address, datatype, count) }
-    }
-}
-
-/// The rank that has sent a message, and the tag of the message.
-///
-/// # Safety
-/// MPI has filled the status.
-unsafe fn source_and_tag<A: Abi>(status: *const A::Status) -> (c_int, c_int) {
-    // SAFETY: in this ABI, the fields are there.
-    unsafe {
-        let fields = status.cast::<c_int>().add(A::constants().status_source);
-        (*fields, *fields.add(1))
     }
 }

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::call::buffers::measure;
 use super::check::check_is_enabled;
 use super::collectives::{blocks, reduction, row_counts, rows};
-use super::flights::{collectives, start_and_wait};
+use super::flights::start_and_wait;
 use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
@@ -20,35 +20,33 @@ use crate::xla::{self, Buffer, Frame, Handler};
 /// the frame and call it. The function of a collective operation serves its nonblocking form, too.
 ///
 /// An operation is declared by its name, and that of its nonblocking form if it has one, the file of
-/// its function, which processes take part in it, and what else [`Operation`] says of it. Those of the
-/// second list only copy their arrays, so that MPI need not take device memory.
+/// its function, which processes take part in it, and the fields of [`Operation`] that are not as usual.
+/// Those of the second list only copy their arrays, so that MPI need not take device memory.
 macro_rules! handlers {
     (
         operations {
             $($name:ident $(/ $nonblocking:ident)? = $file:ident: $scope:ident
-                $(, $property:ident $(($value:expr))?)*;)*
+                $(, $field:ident = $value:expr)*;)*
         }
         flights {
             $($flight:ident = $flight_file:ident: $flight_scope:ident
-                $(, $flight_property:ident $(($flight_value:expr))?)*;)*
+                $(, $flight_field:ident = $flight_value:expr)*;)*
         }
     ) => {
         /// The operations, as their records refer to them.
         #[expect(non_upper_case_globals, reason = "each is called as its operation")]
         mod recorded {
             use super::NONBLOCKING;
-            use crate::recorder::{Operation, Scope, Side::*};
+            use crate::recorder::{Operation, Scope, Shown, Side};
 
             $(
-                pub static $name: Operation = Operation::new(stringify!($name), Scope::$scope)
-                    $(.$property($($value)?))*;
+                pub static $name: Operation = operation!($name: $scope $(, $field = $value)*);
                 $(pub static $nonblocking: Operation =
                     $name.nonblocking_form(stringify!($nonblocking));)?
             )*
             $(
                 pub static $flight: Operation =
-                    Operation::new(stringify!($flight), Scope::$flight_scope)
-                        $(.$flight_property($($flight_value)?))*;
+                    operation!($flight: $flight_scope $(, $flight_field = $flight_value)*);
             )*
 
             pub static ALL: &[&Operation] = &[
@@ -59,67 +57,75 @@ macro_rules! handlers {
 
         /// The handlers for host memory, by the name of their operation.
         pub fn host_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
-            $(
-                handler!($name, |frame| {
-                    run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
-                });
-                $(handler!($nonblocking, |frame| {
-                    start(&recorded::$nonblocking, frame, Host, $file::$name::<A, Host>)
-                });)?
-            )*
-            $(
-                handler!($flight, |frame| {
-                    run(&recorded::$flight, frame, Host, $flight_file::$flight::<A, Host>)
-                });
-            )*
             let handlers = [
-                $((stringify!($name), $name::<A> as Handler),
-                $((stringify!($nonblocking), $nonblocking::<A>),)?)*
-                $((stringify!($flight), $flight::<A>),)*
+                $(
+                    handler!($name, |frame| {
+                        run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
+                    }),
+                    $(handler!($nonblocking, |frame| {
+                        start(&recorded::$nonblocking, frame, Host, $file::$name::<A, Host>)
+                    }),)?
+                )*
+                $(
+                    handler!($flight, |frame| {
+                        run(&recorded::$flight, frame, Host, $flight_file::$flight::<A, Host>)
+                    }),
+                )*
             ];
             handlers.into_iter().chain(local::ON_HOST).collect()
         }
 
         /// The handlers for device memory, by the name of their operation.
         pub fn device_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
-            $(
-                handler!($name, |frame| {
-                    let (direct, staged) = ($file::$name::<A, Direct>, $file::$name::<A, Staged>);
-                    run_on_device(&recorded::$name, frame, direct, staged)
-                });
-                $(handler!($nonblocking, |frame| {
-                    with_copies(frame, |frame, memory| {
-                        start(&recorded::$nonblocking, frame, memory, $file::$name::<A, Staged>)
-                    })
-                });)?
-            )*
-            $(
-                handler!($flight, |frame| {
-                    with_copies(frame, |frame, memory| {
-                        run(&recorded::$flight, frame, memory, $flight_file::$flight::<A, Staged>)
-                    })
-                });
-            )*
             let handlers = [
-                $((stringify!($name), $name::<A> as Handler),
-                $((stringify!($nonblocking), $nonblocking::<A>),)?)*
-                $((stringify!($flight), $flight::<A>),)*
+                $(
+                    handler!($name, |frame| {
+                        let (direct, staged) = ($file::$name::<A, Direct>, $file::$name::<A, Staged>);
+                        run_on_device(&recorded::$name, frame, direct, staged)
+                    }),
+                    $(handler!($nonblocking, |frame| {
+                        with_copies(frame, |frame, memory| {
+                            start(&recorded::$nonblocking, frame, memory, $file::$name::<A, Staged>)
+                        })
+                    }),)?
+                )*
+                $(
+                    handler!($flight, |frame| {
+                        with_copies(frame, |frame, memory| {
+                            let body = $flight_file::$flight::<A, Staged>;
+                            run(&recorded::$flight, frame, memory, body)
+                        })
+                    }),
+                )*
             ];
             handlers.into_iter().chain(local::ON_DEVICE).collect()
         }
     };
 }
 
-/// A handler: a C function that calls `body` with the frame that XLA lends.
+/// An operation, with the fields that are not as usual.
+macro_rules! operation {
+    ($name:ident: $scope:ident) => {
+        Operation::new(stringify!($name), Scope::$scope)
+    };
+    ($name:ident: $scope:ident $(, $field:ident = $value:expr)+) => {{
+        let mut operation = Operation::new(stringify!($name), Scope::$scope);
+        $(operation.$field = $value;)+
+        operation
+    }};
+}
+
+/// A handler, with its name: a C function that calls `body` with the frame that XLA lends.
 macro_rules! handler {
-    ($name:ident, $body:expr) => {
+    ($name:ident, $body:expr) => {{
         unsafe extern "C" fn $name<A: Abi>(
             frame: *mut xla::raw::XLA_FFI_CallFrame,
         ) -> *mut xla::raw::XLA_FFI_Error {
             // SAFETY: XLA calls the handler with a frame that it lends.
             unsafe { xla::enter(frame, $body) }
         }
-    };
+        (stringify!($name), $name::<A> as Handler)
+    }};
 }
 
 /// The nonblocking operations, in the order of their names. A call that waits has the index of what it
@@ -136,6 +142,21 @@ pub fn nonblocking_names() -> Vec<&'static str> {
     NONBLOCKING.iter().map(|operation| operation.name).collect()
 }
 
+/// Begins a call, which is compared with those of other ranks before if that is on.
+#[inline(always)]
+fn begin<'a, A: Abi, M: Memory>(
+    operation: &'static Operation,
+    frame: &'a Frame<'a>,
+    memory: M,
+) -> Result<Call<'a, A, M>> {
+    check_available()?;
+    let mut call = Call::begin(operation, frame, memory)?;
+    if check_is_enabled() {
+        call.check_before()?;
+    }
+    Ok(call)
+}
+
 #[inline(always)]
 fn run<A: Abi, M: Memory>(
     operation: &'static Operation,
@@ -143,12 +164,7 @@ fn run<A: Abi, M: Memory>(
     memory: M,
     body: impl FnOnce(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    check_available()?;
-    let mut call = Call::begin(operation, frame, memory)?;
-    if check_is_enabled() {
-        call.check_before()?;
-    }
-    body(&call)
+    body(&begin(operation, frame, memory)?)
 }
 
 /// Starts an operation: `body` is that of its blocking form.
@@ -158,12 +174,7 @@ fn start<A: Abi, M: Memory>(
     memory: M,
     body: fn(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
-    check_available()?;
-    let mut call = Call::begin(operation, frame, memory)?;
-    if check_is_enabled() {
-        call.check_before()?;
-    }
-    collectives::start(call, body)
+    start_and_wait::start(begin(operation, frame, memory)?, body)
 }
 
 /// Runs an operation that copies its arrays from and to a device.
@@ -234,23 +245,23 @@ handlers! {
         allgather / iallgather = blocks: All;
         alltoall / ialltoall = blocks: All;
         barrier / ibarrier = blocks: All;
-        bcast / ibcast = blocks: All, in_place;
+        bcast / ibcast = blocks: All, is_in_place = true;
         gather / igather = blocks: All;
-        scatter / iscatter = blocks: All, agrees_on(Received), shows_received;
+        scatter / iscatter = blocks: All, agreed = Side::Received, shown = Shown::Received;
 
-        allreduce / iallreduce = reduction: All, in_place;
-        exscan / iexscan = reduction: All, in_place;
-        reduce / ireduce = reduction: All, in_place;
+        allreduce / iallreduce = reduction: All, is_in_place = true;
+        exscan / iexscan = reduction: All, is_in_place = true;
+        reduce / ireduce = reduction: All, is_in_place = true;
         reduce_scatter / ireduce_scatter = reduction: All;
-        scan / iscan = reduction: All, in_place;
+        scan / iscan = reduction: All, is_in_place = true;
 
-        allgatherv / iallgatherv = rows: All, agrees_on_type(Sent);
-        allgatherv_rows = rows: All, agrees_on_type(Sent);
-        alltoallv / ialltoallv = rows: All, agrees_on_type(Sent), with_counts_of_pairs;
-        alltoallv_rows = rows: All, agrees_on_type(Sent);
-        gatherv / igatherv = rows: All, agrees_on_type(Sent);
-        reduce_scatterv / ireduce_scatterv = rows: All, agrees_on_type(Sent), with_all_rows;
-        scatterv / iscatterv = rows: All, agrees_on_type(Received);
+        allgatherv / iallgatherv = rows: All, agrees_on_size = false;
+        allgatherv_rows = rows: All, agrees_on_size = false;
+        alltoallv / ialltoallv = rows: All, agrees_on_size = false, has_counts_of_pairs = true;
+        alltoallv_rows = rows: All, agrees_on_size = false;
+        gatherv / igatherv = rows: All, agrees_on_size = false;
+        reduce_scatterv / ireduce_scatterv = rows: All, agrees_on_size = false, has_all_rows = true;
+        scatterv / iscatterv = rows: All, agrees_on_size = false, agreed = Side::Received;
 
         allgatherv_counts = row_counts: All;
         alltoallv_counts = row_counts: All;
@@ -260,14 +271,14 @@ handlers! {
         neighbor_alltoall / ineighbor_alltoall = neighborhood: Neighbors;
         neighbor_alltoallv / ineighbor_alltoallv = neighborhood: Neighbors;
 
-        exchange = exchange: Message, shows_messages;
-        recv = point_to_point: Message, shows_received;
+        exchange = exchange: Message, shown = Shown::Messages;
+        recv = point_to_point: Message, shown = Shown::Received;
         send = point_to_point: Message;
-        sendrecv = point_to_point: Message, in_place, shows_both;
+        sendrecv = point_to_point: Message, is_in_place = true, shown = Shown::Both;
     }
     flights {
-        hold = start_and_wait: Message, nonblocking;
-        iexchange = start_and_wait: Message, shows_messages, nonblocking;
-        wait = start_and_wait: Message, shows_messages, waits_for(&NONBLOCKING);
+        hold = start_and_wait: Message, is_nonblocking = true;
+        iexchange = start_and_wait: Message, shown = Shown::Messages, is_nonblocking = true;
+        wait = start_and_wait: Message, shown = Shown::Messages, waits_for = Some(&NONBLOCKING);
     }
 }

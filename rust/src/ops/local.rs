@@ -3,49 +3,34 @@
 use super::call::buffers::check_blocks;
 use crate::error::{Error, Result};
 use crate::memory::{PartCopy, huge_pages};
-use crate::xla::{Buffer, Frame, Handler};
+use crate::xla::{self, Buffer, Frame, Handler, count_of};
 
-/// Makes XLA handlers of functions of a frame.
-macro_rules! handlers {
-    ($($name:ident),*) => {
-        mod handler {
-            use crate::xla;
-
-            $(
-                pub unsafe extern "C" fn $name(
-                    frame: *mut xla::raw::XLA_FFI_CallFrame,
-                ) -> *mut xla::raw::XLA_FFI_Error {
-                    // SAFETY: XLA calls the handler with a frame that it lends.
-                    unsafe { xla::enter(frame, super::$name) }
-                }
-            )*
+/// An XLA handler that calls a function of a frame, with its name.
+macro_rules! handler {
+    ($name:literal, $body:ident) => {{
+        unsafe extern "C" fn handler(
+            frame: *mut xla::raw::XLA_FFI_CallFrame,
+        ) -> *mut xla::raw::XLA_FFI_Error {
+            // SAFETY: XLA calls the handler with a frame that it lends.
+            unsafe { xla::enter(frame, $body) }
         }
-    };
+        ($name, handler as Handler)
+    }};
 }
-
-handlers!(
-    concatenate,
-    copy,
-    give_back,
-    in_order,
-    in_order_on_device,
-    order,
-    split
-);
 
 /// Those for arrays in host memory.
 pub const ON_HOST: [(&str, Handler); 6] = [
-    ("concatenate", handler::concatenate),
-    ("copy", handler::copy),
-    ("give_back", handler::give_back),
-    ("in_order", handler::in_order),
-    ("order", handler::order),
-    ("split", handler::split),
+    handler!("concatenate", concatenate),
+    handler!("copy", copy),
+    handler!("give_back", give_back),
+    handler!("in_order", in_order),
+    handler!("order", order),
+    handler!("split", split),
 ];
 /// Those for arrays in device memory.
 pub const ON_DEVICE: [(&str, Handler); 2] = [
-    ("in_order", handler::in_order_on_device),
-    ("order", handler::order),
+    handler!("in_order", in_order_on_device),
+    handler!("order", order),
 ];
 
 /// Makes a token of the byte that orders calls on GPUs, or a byte of a token: neither holds data.
@@ -205,9 +190,7 @@ fn rows_of_parts<'p, 'a>(
     let Some((last, rows)) = whole.dims.split_last() else {
         return Err(Error::invalid("an array without axes has no parts"));
     };
-    let row_count = rows
-        .iter()
-        .fold(1i64, |count, dim| count.saturating_mul(*dim));
+    let row_count = count_of(rows);
     let mut start = 0;
     let mut copies = Vec::new();
     for part in parts {

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::binding::loaded;
-use crate::mpi::{Communicator, Datatype, Ends, Neighbor, Neighbors, REGISTRY};
+use crate::mpi::{Communicator, Ends, Neighbor, Neighbors, REGISTRY, SizedDatatype};
 use crate::recorder::{CommunicatorFacts, Identity};
 use crate::{mpi, recorder};
 
@@ -102,7 +102,7 @@ pub fn set_operator(op_number: usize, handle: usize) {
 #[pyfunction]
 pub fn set_datatype(dtype: usize, handle: usize, size: usize) {
     // SAFETY: Python passes a handle of mpi4py's, and the size of such elements.
-    REGISTRY.set_datatype(dtype, unsafe { Datatype::new(handle, size) });
+    REGISTRY.set_datatype(dtype, unsafe { SizedDatatype::new(handle, size) });
 }
 
 /// Makes `status_number` stand for the `MPI_Status` at this address.

@@ -70,11 +70,11 @@ pub fn call_sites(count: usize) -> Vec<(i64, String)> {
 
 /// A communicator: its number, its name, its members as runs of first, stride and count, and, if it
 /// is a copy of `MPI_COMM_WORLD`, the copies that lead to it, each as index and number of copies.
-type CommunicatorEntry = (i64, String, Vec<(i32, i32, i32)>, Option<Vec<(u32, u32)>>);
+type CommunicatorTuple = (i64, String, Vec<(i32, i32, i32)>, Option<Vec<(u32, u32)>>);
 
 /// All communicators of this process.
 #[pyfunction]
-pub fn communicators() -> Vec<CommunicatorEntry> {
+pub fn communicators() -> Vec<CommunicatorTuple> {
     recorder::communicators()
         .into_iter()
         .map(|(comm_number, facts)| {
@@ -91,13 +91,13 @@ pub fn communicators() -> Vec<CommunicatorEntry> {
 
 /// Gives the communicators of several processes numbers that are the same in all of them.
 #[pyfunction]
-pub fn identify_communicators(tables: Vec<Vec<CommunicatorEntry>>) -> Vec<Vec<usize>> {
+pub fn identify_communicators(tables: Vec<Vec<CommunicatorTuple>>) -> Vec<Vec<usize>> {
     let run = |(first, stride, count)| RankRun {
         first,
         stride,
         count,
     };
-    let entry = |(comm_number, name, members, copies): CommunicatorEntry| {
+    let entry = |(comm_number, name, members, copies): CommunicatorTuple| {
         let members = members.into_iter().map(run).collect();
         recorder::CommunicatorEntry {
             comm_number,
@@ -106,7 +106,7 @@ pub fn identify_communicators(tables: Vec<Vec<CommunicatorEntry>>) -> Vec<Vec<us
             copies,
         }
     };
-    let table = |table: Vec<CommunicatorEntry>| table.into_iter().map(entry).collect();
+    let table = |table: Vec<CommunicatorTuple>| table.into_iter().map(entry).collect();
     let tables: Vec<Vec<_>> = tables.into_iter().map(table).collect();
     recorder::identify(&tables)
 }

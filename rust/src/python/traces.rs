@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use zerocopy::IntoBytes;
 
-use crate::timeline::{Clocks, Comparison, Pattern};
+use crate::timeline::{ClockComparison, Clocks, Pattern};
 use crate::{recorder, timeline, trace};
 
 /// Writes all calls from now on into a file. `operations` are the names of all of them. If there
@@ -67,7 +67,7 @@ pub fn read_calls(
     have_same_boot: bool,
 ) -> PyResult<Bound<'_, PyBytes>> {
     let comparisons = comparisons.into_iter();
-    let comparisons = comparisons.map(|(at, offset, error)| Comparison { at, offset, error });
+    let comparisons = comparisons.map(|(at, offset, error)| ClockComparison { at, offset, error });
     let clocks = Clocks::new(comparisons.collect(), have_same_boot);
     let calls = py.detach(|| timeline::read_calls(&path, begin, &clocks))?;
     Ok(PyBytes::new(py, calls.as_bytes()))

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::binding::loaded;
 use crate::diagnosis::{End, ThreadActivity};
-use crate::mpi::{Communicator, Datatype};
+use crate::mpi::{Communicator, SizedDatatype};
 use crate::watch::{self, Objects, Settings, Start};
 
 /// The state of Python's threads: the lines of those that are in calls; those that are elsewhere, by
@@ -89,7 +89,7 @@ pub fn connect_watchers(
     let (communicator, byte) = unsafe {
         (
             Communicator::new(comm, rank, size, 0),
-            Datatype::new(byte, 1),
+            SizedDatatype::new(byte, 1),
         )
     };
     let objects = Objects {

@@ -27,11 +27,11 @@ pub use describe::{communicator_name, operator_name};
 pub use group::{Group, RankRun};
 pub use identify::{CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting};
-pub use operation::{Operation, Scope, Side};
+pub use operation::{Operation, Scope, Shown, Side};
 pub use reader::Reader;
 pub use ring::{
-    Array, Awaited, Progress, Record, Recordable, Recording, begin, calls_on, in_progress, recent,
-    record, recorded, set_capacity,
+    Array, Awaited, Record, Recordable, Recording, begin, calls_on, in_progress, recent, record,
+    recorded, set_capacity,
 };
 pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,

@@ -81,75 +81,16 @@ impl Operation {
         }
     }
 
-    /// Declares that the operand may be where the result goes.
-    pub const fn in_place(mut self) -> Self {
-        self.is_in_place = true;
-        self
-    }
-
-    /// Declares that a call only starts the operation.
-    pub const fn nonblocking(mut self) -> Self {
-        self.is_nonblocking = true;
-        self
-    }
-
     /// The operation that starts this one, with copies of its arrays. What it receives is not there
     /// to be compared.
     pub const fn nonblocking_form(&self, name: &'static str) -> Self {
-        let mut form = Self::new(name, self.scope).nonblocking();
+        let mut form = Self::new(name, self.scope);
+        form.is_nonblocking = true;
         form.agreed = self.agreed;
         form.agrees_on_size = self.agrees_on_size;
         form.has_all_rows = self.has_all_rows;
         form.shown = self.shown;
         form
-    }
-
-    /// Declares which array all ranks have to agree about.
-    pub const fn agrees_on(mut self, side: Side) -> Self {
-        self.agreed = side;
-        self
-    }
-
-    /// Declares that ranks may have different amounts of what this is.
-    pub const fn agrees_on_type(mut self, side: Side) -> Self {
-        self.agrees_on_size = false;
-        self.agrees_on(side)
-    }
-
-    /// Declares that the array that is agreed about has the rows of all ranks.
-    pub const fn with_all_rows(mut self) -> Self {
-        self.has_all_rows = true;
-        self
-    }
-
-    /// Declares that each rank says how much it sends to each, and how much it expects.
-    pub const fn with_counts_of_pairs(mut self) -> Self {
-        self.has_counts_of_pairs = true;
-        self
-    }
-
-    /// Declares that records show what is received.
-    pub const fn shows_received(mut self) -> Self {
-        self.shown = Shown::Received;
-        self
-    }
-
-    /// Declares that records show what is sent, and what is received.
-    pub const fn shows_both(mut self) -> Self {
-        self.shown = Shown::Both;
-        self
-    }
-
-    /// Declares that records show messages, and no arrays.
-    pub const fn shows_messages(mut self) -> Self {
-        self.shown = Shown::Messages;
-        self
-    }
-
-    /// Declares that a call waits for one of these.
-    pub const fn waits_for(mut self, started: &'static LazyLock<Vec<&'static Self>>) -> Self {
-        self.waits_for = Some(started);
-        self
     }
 
     /// Whether all processes of the communicator take part.

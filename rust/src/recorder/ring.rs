@@ -200,15 +200,22 @@ impl Ring {
     /// The slot of the next call, and its id.
     #[inline(always)]
     fn next(&self) -> (&Slot, u64) {
+        self.claim_next().unwrap_or_else(|id| self.next_free(id))
+    }
+
+    /// The slot of the next id, and that, or the id alone if the slot is occupied.
+    #[inline(always)]
+    fn claim_next(&self) -> Result<(&Slot, u64), u64> {
         let id = self.count.fetch_add(1, Relaxed) + 1;
         if self.is_taken(id) {
             self.wait(id);
         }
         let slot = self.slot(id);
         if slot.lock.claim() {
-            return (slot, id);
+            Ok((slot, id))
+        } else {
+            Err(id)
         }
-        self.next_free(id)
     }
 
     /// The slot of the next call, where that for this id is occupied.
@@ -217,14 +224,10 @@ impl Ring {
     fn next_free(&self, mut id: u64) -> (&Slot, u64) {
         for _ in 0..self.slots.len() {
             self.skip(id);
-            id = self.count.fetch_add(1, Relaxed) + 1;
-            if self.is_taken(id) {
-                self.wait(id);
-            }
-            let slot = self.slot(id);
-            if slot.lock.claim() {
-                return (slot, id);
-            }
+            id = match self.claim_next() {
+                Ok(claimed) => return claimed,
+                Err(id) => id,
+            };
         }
         // There are more calls in progress than the ring has room for.
         self.skip(id);
@@ -386,35 +389,57 @@ impl Recording {
         self.slot.sequence.load(Relaxed)
     }
 
-    /// Records the operation in flight that the call has started, or waits for: its number, and its
-    /// position among the collective operations, if the call itself has none.
-    pub fn set_flight(&self, flight: u32, sequence: Option<u64>) {
-        if self.slot.lock.has(self.id) {
-            self.slot.in_flight.store(flight, Relaxed);
-            if let Some(sequence) = sequence {
-                self.slot.sequence.store(sequence, Relaxed);
-            }
-        }
-    }
-
     /// A copy of the record, if it is still kept.
     pub fn record(&self) -> Option<Record> {
         record(self.id)
     }
 
-    /// Records whether the call has reached MPI. A call on host memory always has.
-    pub fn set_reached_mpi(&self, has_reached: bool) {
-        if self.slot.lock.has(self.id) {
-            self.slot.has_reached_mpi.store(has_reached, Relaxed);
+    /// The slot, unless it was too many calls ago that it was the call's.
+    #[inline(always)]
+    fn own_slot(&self) -> Option<&'static Slot> {
+        self.slot.lock.has(self.id).then_some(self.slot)
+    }
+
+    /// Records the operation in flight that the call has started, or waits for: its number, and its
+    /// position among the collective operations, if the call itself has none.
+    pub fn set_flight(&self, flight: u32, sequence: Option<u64>) {
+        if let Some(slot) = self.own_slot() {
+            slot.in_flight.store(flight, Relaxed);
+            if let Some(sequence) = sequence {
+                slot.sequence.store(sequence, Relaxed);
+            }
         }
     }
 
-    /// A handle by which the call says which message it waits for.
+    /// Records whether the call has reached MPI. A call on host memory always has.
+    pub fn set_reached_mpi(&self, has_reached: bool) {
+        if let Some(slot) = self.own_slot() {
+            slot.has_reached_mpi.store(has_reached, Relaxed);
+        }
+    }
+
+    /// Records which of several messages the call waits for: its index among those that it receives, and
+    /// then those that it sends.
     #[inline(always)]
-    pub fn progress(&self) -> Progress {
-        Progress {
-            slot: self.slot,
-            id: self.id,
+    pub fn set_awaited_message(&self, index: usize) {
+        if let Some(slot) = self.own_slot() {
+            slot.awaited.store(index as u32 + 1, Relaxed);
+        }
+    }
+
+    /// Records that all messages have come, and that the call waits for those that it sends.
+    pub fn set_awaited_sends(&self) {
+        if let Some(slot) = self.own_slot() {
+            slot.awaited.store(SENDS, Relaxed);
+        }
+    }
+}
+
+impl Drop for Recording {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(slot) = self.own_slot() {
+            slot.lock.finish(now().0);
         }
     }
 }
@@ -437,40 +462,6 @@ fn decode_awaited(encoded: u32) -> Option<Awaited> {
         0 => None,
         SENDS => Some(Awaited::Sends),
         _ => Some(Awaited::Message(encoded as usize - 1)),
-    }
-}
-
-/// The progress of a call with several messages.
-#[derive(Clone, Copy)]
-pub struct Progress {
-    slot: &'static Slot,
-    id: u64,
-}
-
-impl Progress {
-    /// Says which message the call waits for: its index among those that it receives, and then
-    /// those that it sends.
-    #[inline(always)]
-    pub fn set_awaited_message(&self, index: usize) {
-        if self.slot.lock.has(self.id) {
-            self.slot.awaited.store(index as u32 + 1, Relaxed);
-        }
-    }
-
-    /// Says that all messages have come, and that the call waits for those that it sends.
-    pub fn set_awaited_sends(&self) {
-        if self.slot.lock.has(self.id) {
-            self.slot.awaited.store(SENDS, Relaxed);
-        }
-    }
-}
-
-impl Drop for Recording {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.slot.lock.has(self.id) {
-            self.slot.lock.finish(now().0);
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::clocks::{Clocks, MOST_NANOSECONDS};
-use super::error::Error;
+use super::error::{Result, TimelineError};
 use super::run::{Process, RunFacts};
 use crate::trace::{self, Entry, SIZE};
 
@@ -57,7 +57,7 @@ impl<'a> CallReader<'a> {
 
     /// The next call in the wanted part, or that has a message and is before it: each takes one from
     /// those that follow.
-    pub(super) fn next(&mut self) -> Result<Option<TimedCall>, Error> {
+    pub(super) fn next(&mut self) -> Result<Option<TimedCall>> {
         loop {
             if self.entries.is_empty() && !self.is_over {
                 self.read()?;
@@ -68,7 +68,7 @@ impl<'a> CallReader<'a> {
             let offset = trace::offset(self.shown);
             self.shown += 1;
             if let Some(problem) = self.problem(&entry) {
-                return Err(Error::at(&self.path, offset, problem));
+                return Err(TimelineError::at(&self.path, offset, problem));
             }
             let clocks = &self.process.clocks;
             let call = TimedCall {
@@ -105,10 +105,10 @@ impl<'a> CallReader<'a> {
         Some(format!("an array of {negative} elements"))
     }
 
-    fn read(&mut self) -> Result<(), Error> {
+    fn read(&mut self) -> Result<()> {
         let entries = trace::read(&self.path, self.shown, self.capacity);
         self.entries = entries
-            .map_err(|error| Error::of(&self.path, error))?
+            .map_err(|error| TimelineError::of(&self.path, error))?
             .into();
         self.is_over = self.entries.is_empty();
         Ok(())

@@ -7,7 +7,7 @@ pub(super) const MOST_NANOSECONDS: u64 = 1 << 62;
 
 /// A comparison of a process's clock with rank 0's, in nanoseconds.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Comparison {
+pub struct ClockComparison {
     /// When it was made, by the process's clock.
     pub at: i64,
     /// By how much the process's clock was ahead.
@@ -16,7 +16,7 @@ pub struct Comparison {
     pub error: i64,
 }
 
-impl Comparison {
+impl ClockComparison {
     /// Whether sums of its numbers stay in range.
     pub(super) fn is_plausible(&self) -> bool {
         let largest = MOST_NANOSECONDS;
@@ -28,7 +28,7 @@ impl Comparison {
 /// The clock of a process.
 #[derive(Debug, Clone, Default)]
 pub struct Clocks {
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<ClockComparison>,
     is_shared: bool,
 }
 
@@ -37,9 +37,9 @@ const WORST_DRIFT: f64 = 1e-4;
 
 impl Clocks {
     /// `have_same_boot` says whether the process runs on the same system as rank 0.
-    pub fn new(comparisons: Vec<Comparison>, have_same_boot: bool) -> Self {
+    pub fn new(comparisons: Vec<ClockComparison>, have_same_boot: bool) -> Self {
         // A container may have a clock of its own.
-        let is_equal = |each: &Comparison| each.offset.abs() <= each.error;
+        let is_equal = |each: &ClockComparison| each.offset.abs() <= each.error;
         Self {
             is_shared: have_same_boot && comparisons.iter().all(is_equal),
             comparisons,

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::call_reader::TimedCall;
 use super::matching::{
-    CollectiveKey, CollectiveMatcher, MessageMatcher, Participant, Receive, Sent, needed,
+    CollectiveKey, CollectiveMatcher, MessageMatcher, Participant, Receive, SentMessage, needed,
 };
 use super::perfetto::{Annotations, Row, Track, Value, Writer};
 use super::rules::Pattern;
@@ -294,7 +294,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             let Some(receiver) = communicator.members.get(message.rank) else {
                 continue;
             };
-            let sent = Sent {
+            let sent = SentMessage {
                 flow: pending.sent.end,
                 rank: process.rank,
                 tag: message.tag,

@@ -5,9 +5,12 @@ use std::path::Path;
 
 /// A trace that can't be read, or a timeline that can't be written: the file, and what is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error(String);
+pub struct TimelineError(String);
 
-impl Error {
+/// An outcome that may be such an error.
+pub(super) type Result<T> = std::result::Result<T, TimelineError>;
+
+impl TimelineError {
     /// An error of a file as a whole.
     pub(super) fn of(path: &Path, reason: impl fmt::Display) -> Self {
         Self(format!("{}: {reason}", path.display()))
@@ -19,10 +22,10 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TimelineError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TimelineError {}

@@ -75,7 +75,7 @@ pub(super) type Channel = (usize, bool, i32);
 
 /// A message that was sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SentMessage {
     /// The arrow that stands for it.
     pub(super) flow: u64,
     /// The sender's rank in `MPI_COMM_WORLD`.
@@ -105,7 +105,7 @@ pub(super) struct Receive {
 #[derive(Default)]
 struct Queues {
     /// The messages, by sender.
-    sent: HashMap<i32, Unreceived<Sent>>,
+    sent: HashMap<i32, Unreceived<SentMessage>>,
     /// In the order of the calls' ends.
     receives: VecDeque<Receive>,
 }
@@ -128,7 +128,7 @@ const MOST_WAITING: usize = 1 << 22;
 
 impl MessageMatcher {
     /// Adds a message.
-    pub(super) fn send(&mut self, channel: Channel, message: Sent) {
+    pub(super) fn send(&mut self, channel: Channel, message: SentMessage) {
         let queues = self.channels.entry(channel).or_default();
         let sent = queues.sent.entry(message.rank).or_default();
         sent.push(message.tag, message);
@@ -150,7 +150,7 @@ impl MessageMatcher {
 
     /// The next receive of which all messages are known that it can have got, and the one that it
     /// got. All calls that began before `now` have been added.
-    pub(super) fn next_before(&mut self, now: i64) -> Option<(Receive, Option<Sent>)> {
+    pub(super) fn next_before(&mut self, now: i64) -> Option<(Receive, Option<SentMessage>)> {
         let Reverse((settled, channel)) = self.settled.peek()?;
         if *settled >= now {
             return None;
@@ -166,7 +166,7 @@ impl MessageMatcher {
 
 impl Queues {
     /// Takes the message that a receive got.
-    fn take(&mut self, receive: &Receive) -> Option<Sent> {
+    fn take(&mut self, receive: &Receive) -> Option<SentMessage> {
         let source = receive.source.or_else(|| self.first_sender(receive))?;
         let sent = self.sent.get_mut(&source)?;
         first(sent, receive)?;
@@ -184,7 +184,7 @@ impl Queues {
 }
 
 /// The first message from one process that a receive can have got.
-fn first<'a>(sent: &'a Unreceived<Sent>, receive: &Receive) -> Option<&'a Sent> {
+fn first<'a>(sent: &'a Unreceived<SentMessage>, receive: &Receive) -> Option<&'a SentMessage> {
     let latest = receive.end.saturating_add(receive.error);
     // Nothing arrives before it is sent.
     sent.first(receive.tag)

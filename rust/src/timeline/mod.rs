@@ -23,18 +23,19 @@ use std::path::{Path, PathBuf};
 
 pub use call_reader::read_calls;
 use call_reader::{CallReader, TimedCall};
-pub use clocks::{Clocks, Comparison};
+pub use clocks::{ClockComparison, Clocks};
 use drawing::Drawing;
-pub use error::Error;
+use error::Result;
+pub use error::TimelineError;
 pub use rules::{Pattern, match_messages};
 use run::Run;
 
 /// Writes the timeline of the traces in a folder into a file. `seconds` is the part to show, from
 /// the beginning of the run. Gives a summary, line by line.
-pub fn merge(folder: &Path, output: &Path, seconds: Range<f64>) -> Result<Vec<String>, Error> {
+pub fn merge(folder: &Path, output: &Path, seconds: Range<f64>) -> Result<Vec<String>> {
     let run = Run::read(folder)?;
     let target = Target::new(&run, output)?;
-    let failed = |error| Error::of(output, error);
+    let failed = |error| TimelineError::of(output, error);
     let summary = File::create(&target.unfinished)
         .map_err(failed)
         .and_then(|file| draw(&run, file, output, &seconds))
@@ -55,15 +56,15 @@ struct Target {
 }
 
 impl Target {
-    fn new(run: &Run, output: &Path) -> Result<Self, Error> {
+    fn new(run: &Run, output: &Path) -> Result<Self> {
         // What a link leads to is replaced.
         let path = output.canonicalize().unwrap_or_else(|_| output.into());
         if path.is_dir() {
-            return Err(Error::of(output, "is a folder, expected a file"));
+            return Err(TimelineError::of(output, "is a folder, expected a file"));
         }
         let is_same = |input: PathBuf| input.canonicalize().is_ok_and(|input| input == path);
         if run.files().any(is_same) {
-            return Err(Error::of(
+            return Err(TimelineError::of(
                 output,
                 "is a part of the trace, expected another file",
             ));
@@ -71,7 +72,7 @@ impl Target {
         let mut unfinished = path.clone();
         if let Ok(facts) = path.metadata() {
             if facts.permissions().readonly() {
-                return Err(Error::of(output, "is read-only"));
+                return Err(TimelineError::of(output, "is read-only"));
             }
             if !facts.is_file() {
                 return Ok(Self { path, unfinished });
@@ -98,8 +99,8 @@ impl Target {
 /// How much is in memory before it is written.
 const BUFFER: usize = 1 << 20;
 
-fn draw(run: &Run, file: File, output: &Path, seconds: &Range<f64>) -> Result<String, Error> {
-    let failed = |error: io::Error| Error::of(output, error);
+fn draw(run: &Run, file: File, output: &Path, seconds: &Range<f64>) -> Result<String> {
+    let failed = |error: io::Error| TimelineError::of(output, error);
     let mut drawing = Drawing::new(run, BufWriter::with_capacity(BUFFER, file));
     let start = run.started();
     let at = |seconds: f64| start.saturating_add((seconds * 1e9) as i64);
@@ -137,7 +138,7 @@ struct Merged<'a> {
 const READ_AHEAD: usize = 64 << 20;
 
 impl<'a> Merged<'a> {
-    fn new(run: &'a Run, part: Range<i64>) -> Result<Self, Error> {
+    fn new(run: &'a Run, part: Range<i64>) -> Result<Self> {
         let capacity = READ_AHEAD / run.processes.len();
         let calls: Vec<_> = run
             .processes
@@ -155,7 +156,7 @@ impl<'a> Merged<'a> {
         Ok(merged)
     }
 
-    fn read(&mut self, process: usize) -> Result<(), Error> {
+    fn read(&mut self, process: usize) -> Result<()> {
         let call = self.calls[process].next()?;
         if let Some(call) = call {
             self.next.push(Reverse((call.begin, process)));
@@ -164,7 +165,7 @@ impl<'a> Merged<'a> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<(usize, TimedCall)>, Error> {
+    fn next(&mut self) -> Result<Option<(usize, TimedCall)>> {
         let Some(Reverse((_, process))) = self.next.pop() else {
             return Ok(None);
         };

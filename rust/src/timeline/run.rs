@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::clocks::{Clocks, Comparison, MOST_NANOSECONDS};
-use super::error::Error;
+use super::clocks::{ClockComparison, Clocks, MOST_NANOSECONDS};
+use super::error::{Result, TimelineError};
 use super::rules::Pattern;
 use crate::diagnosis::Ranks;
 use crate::recorder::{self, CommunicatorEntry, Group, Message, Messages, RankRun};
@@ -33,7 +33,7 @@ enum Line {
         members: Vec<(i32, i32, i32)>,
         copies: Option<Vec<(u32, u32)>>,
     },
-    Clock(Comparison),
+    Clock(ClockComparison),
     Compile(Span),
     Eager(Span),
     End {
@@ -143,11 +143,8 @@ pub(super) struct Run {
 }
 
 /// Shows the lines of a file, each with the offset at which it begins.
-fn for_each_line(
-    path: &Path,
-    mut see: impl FnMut(u64, Line) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let failed = |error| Error::of(path, error);
+fn for_each_line(path: &Path, mut see: impl FnMut(u64, Line) -> Result<()>) -> Result<()> {
+    let failed = |error| TimelineError::of(path, error);
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
     let mut text = Vec::new();
     let mut offset = 0;
@@ -159,7 +156,7 @@ fn for_each_line(
             return Ok(());
         }
         let line = serde_json::from_slice(&text)
-            .map_err(|error| Error::at(path, offset, reason(&error)))?;
+            .map_err(|error| TimelineError::at(path, offset, reason(&error)))?;
         see(offset, line)?;
         offset += length as u64;
     }
@@ -176,12 +173,12 @@ fn reason(error: &serde_json::Error) -> String {
 struct Reading {
     process: Process,
     beginning: Beginning,
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<ClockComparison>,
     communicators: Vec<CommunicatorEntry>,
 }
 
 impl Reading {
-    fn new(path: &Path, texts: &mut HashMap<String, Arc<str>>) -> Result<Self, Error> {
+    fn new(path: &Path, texts: &mut HashMap<String, Arc<str>>) -> Result<Self> {
         let mut beginning = None;
         let mut comparisons = Vec::new();
         let mut communicators = Vec::new();
@@ -212,7 +209,7 @@ impl Reading {
                     copies,
                 } => {
                     let members = runs(&members)
-                        .ok_or_else(|| Error::at(path, offset, "ranks that can't be"))?;
+                        .ok_or_else(|| TimelineError::at(path, offset, "ranks that can't be"))?;
                     communicators.push(CommunicatorEntry {
                         comm_number: number.into(),
                         name,
@@ -223,16 +220,18 @@ impl Reading {
                 Line::Clock(comparison) if comparison.is_plausible() => {
                     comparisons.push(comparison);
                 }
-                Line::Clock(_) => return Err(Error::at(path, offset, "a time that can't be")),
+                Line::Clock(_) => {
+                    return Err(TimelineError::at(path, offset, "a time that can't be"));
+                }
                 Line::Compile(_) | Line::Eager(_) => has_spans = true,
                 Line::End { lost: count } => lost = count,
             }
             Ok(())
         })?;
         let beginning: Beginning =
-            beginning.ok_or_else(|| Error::of(path, "the file has no beginning"))?;
+            beginning.ok_or_else(|| TimelineError::of(path, "the file has no beginning"))?;
         if beginning.started >= MOST_NANOSECONDS {
-            return Err(Error::of(
+            return Err(TimelineError::of(
                 path,
                 format!("it started at {} ns", beginning.started),
             ));
@@ -256,7 +255,7 @@ impl Reading {
     }
 
     /// Checks that the process is of the same run as rank 0.
-    fn check_run(&self, root: &Self) -> Result<(), Error> {
+    fn check_run(&self, root: &Self) -> Result<()> {
         let path = &self.process.path;
         let Beginning {
             rank, size, run, ..
@@ -267,10 +266,10 @@ impl Reading {
             .file_name()
             .is_none_or(|name| name != &expected_name[..])
         {
-            return Err(Error::of(path, format!("is of rank {rank}")));
+            return Err(TimelineError::of(path, format!("is of rank {rank}")));
         }
         if (run, size) != (&root_beginning.run, &root_beginning.size) || rank >= size {
-            return Err(Error::of(
+            return Err(TimelineError::of(
                 path,
                 format!(
                     "is of another run ({} processes) than {} ({} processes)",
@@ -281,7 +280,7 @@ impl Reading {
             ));
         }
         if self.beginning.facts != root_beginning.facts {
-            return Err(Error::of(
+            return Err(TimelineError::of(
                 path,
                 "is of another version of mpi4jax than that of rank 0",
             ));
@@ -310,7 +309,7 @@ fn runs(members: &[(i32, i32, i32)]) -> Option<Vec<RankRun>> {
 
 impl Run {
     /// Reads what all processes wrote besides their calls.
-    pub(super) fn read(folder: &Path) -> Result<Self, Error> {
+    pub(super) fn read(folder: &Path) -> Result<Self> {
         let paths = paths(folder)?;
         let mut texts = HashMap::new();
         let mut readings: Vec<Reading> = Vec::new();
@@ -401,8 +400,8 @@ impl Run {
 const MOST_LINES: usize = 16;
 
 /// The files of a run, by rank.
-fn paths(folder: &Path) -> Result<BTreeMap<u32, PathBuf>, Error> {
-    let failed = |error| Error::of(folder, error);
+fn paths(folder: &Path) -> Result<BTreeMap<u32, PathBuf>> {
+    let failed = |error| TimelineError::of(folder, error);
     let mut paths = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -416,11 +415,11 @@ fn paths(folder: &Path) -> Result<BTreeMap<u32, PathBuf>, Error> {
     }
     match paths.first_key_value() {
         Some((0, _)) => Ok(paths),
-        Some(_) => Err(Error::of(
+        Some(_) => Err(TimelineError::of(
             folder,
             "lacks rank-0.json, whose clock is that of the others",
         )),
-        None => Err(Error::of(
+        None => Err(TimelineError::of(
             folder,
             "has no trace: no file is called rank-0.json",
         )),
@@ -485,10 +484,7 @@ impl Process {
 
     /// Shows the spans in which the process did something else than MPI, with the times of rank 0's
     /// clock.
-    pub(super) fn for_each_span(
-        &self,
-        mut see: impl FnMut(Span) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn for_each_span(&self, mut see: impl FnMut(Span) -> Result<()>) -> Result<()> {
         if !self.has_spans {
             return Ok(());
         }
@@ -501,7 +497,7 @@ impl Process {
             let largest = MOST_NANOSECONDS as i64;
             if !(0 <= span.begin && span.begin <= span.end && span.end < largest) {
                 let reason = format!("from {} ns to {} ns", span.begin, span.end);
-                return Err(Error::at(&self.path, offset, reason));
+                return Err(TimelineError::at(&self.path, offset, reason));
             }
             see(Span {
                 is_eager,

@@ -5,11 +5,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
 use super::records::{self, CallArguments, Started};
-use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE};
+use super::served::{COMM_NULL, Devices, REQUEST_NULL, Served, UNAVAILABLE, code_of};
 use super::status::{TrampolineStatus, give_status};
 use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::calls::{Mpi, check};
-use crate::mpi::{Abi, RecvBuffer, SendBuffer, Status, is_available};
+use crate::mpi::{Abi, OwnStatus, RecvBuffer, SendBuffer, is_available};
 
 /// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
@@ -89,10 +89,10 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     unsafe fn comm_free(&self, comm: *mut usize) -> c_int {
         // SAFETY: the caller lends the handle.
         let code = match self.comm(unsafe { *comm }) {
-            Ok((index, communicator)) => {
+            Ok((of_jax, communicator)) => {
                 let mpi = Mpi::new(self.functions, &communicator);
                 // SAFETY: it is one of the communicators that the caller has made, and uses no more.
-                self.code(index, unsafe { mpi.blocking(identity).comm_free() })
+                code_of(of_jax, unsafe { mpi.blocking(identity).comm_free() })
             }
             Err(_) => 0,
         };
@@ -102,42 +102,32 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     }
 
     unsafe fn comm_rank(&self, comm: usize, rank: *mut c_int) -> c_int {
-        match self.rank_and_size(comm) {
-            // SAFETY: the caller lends room for the rank.
-            Ok((own, _)) => unsafe { *rank = own },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the rank.
+        unsafe { give(self.communicator_of_jax(comm).map(|comm| comm.rank), rank) }
     }
 
     unsafe fn comm_size(&self, comm: usize, size: *mut c_int) -> c_int {
-        match self.rank_and_size(comm) {
-            // SAFETY: the caller lends room for the size.
-            Ok((_, processes)) => unsafe { *size = processes as c_int },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the size.
+        unsafe { give(self.communicator_of_jax(comm).map(|comm| comm.size), size) }
     }
 
     /// XLA does not look at the error code. Where there can be no communicator, it gets one on which
     /// every call fails.
     unsafe fn comm_split(&self, _: usize, color: c_int, key: c_int, new_comm: *mut usize) -> c_int {
-        let index = match self.members(color, key) {
+        let (new, handle) = match self.members(color, key) {
             Ok(members) => {
-                let index = self.communicators.add(key, &members);
-                let handle = self.create(&members, index);
-                let handle = handle.map_err(|code| self.error_text(code));
-                self.communicators.set_handle(index, handle);
-                index
+                let new = self.communicators.add(key, &members);
+                let handle = self.create(&members, new);
+                (new, handle.map_err(|code| self.error_text(code)))
             }
             Err(reason) => {
-                let index = self.communicators.add(0, &[self.communicators.own_rank()]);
-                self.communicators.set_handle(index, Err(reason));
-                index
+                let own_rank = self.communicators.own_rank;
+                (self.communicators.add(0, &[own_rank]), Err(reason))
             }
         };
+        let _ = new.handle.set(handle);
         // SAFETY: the caller lends room for the handle.
-        unsafe { *new_comm = HANDLES.len() + index };
+        unsafe { *new_comm = HANDLES.len() + new.index };
         0
     }
 
@@ -186,12 +176,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             expected: expected.map(|datatype| (datatype, count)),
             request: own,
         };
-        match self.start(comm, begin, started) {
-            // SAFETY: the caller lends room for the request.
-            Ok(number) => unsafe { *request = number },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the request.
+        unsafe { give(self.start(comm, begin, started), request) }
     }
 
     /// XLA makes communicators on the thread that asks for this only. It asks on threads of its
@@ -229,12 +215,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             expected: None,
             request: own,
         };
-        match self.start(comm, begin, started) {
-            // SAFETY: the caller lends room for the request.
-            Ok(number) => unsafe { *request = number },
-            Err(code) => return code,
-        }
-        0
+        // SAFETY: the caller lends room for the request.
+        unsafe { give(self.start(comm, begin, started), request) }
     }
 
     unsafe fn reduce_scatter(
@@ -246,8 +228,8 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         op: usize,
         comm: usize,
     ) -> c_int {
-        let size = match self.rank_and_size(comm) {
-            Ok((_, size)) => size,
+        let size = match self.communicator_of_jax(comm) {
+            Ok(communicator) => communicator.size as usize,
             Err(code) => return code,
         };
         // SAFETY: the caller has a count for each process.
@@ -300,7 +282,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
                     RecvBuffer::new(recv, recv_count.into(), recv_type),
                 )
             };
-            let mut received = Status::EMPTY;
+            let mut received = OwnStatus::EMPTY;
             let (to, from) = (Self::peer(dest, send_tag), Self::peer(source, recv_tag));
             mpi.blocking(identity)
                 .sendrecv((send, to), (recv, from), received.place())?;
@@ -319,7 +301,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let Some(mut started) = self.requests.take(jax_request) else {
             // It waits for nothing (MPI-4.1 §3.7.3).
             // SAFETY: the caller lends room for the status unless it wants none.
-            unsafe { give_status::<A>(&mut { Status::EMPTY }, 0, status) };
+            unsafe { give_status::<A>(&mut { OwnStatus::EMPTY }, 0, status) };
             return 0;
         };
         self.call(started.operation, started.comm, started.arguments, |_| {
@@ -333,5 +315,20 @@ impl<A: Abi> TrampolineAbi for Served<A> {
                 None => Ok(()),
             }
         })
+    }
+}
+
+/// Gives an output, and the error code, which is 0 if there was no error.
+///
+/// # Safety
+/// There is room at `output`.
+unsafe fn give<T>(outcome: Result<T, c_int>, output: *mut T) -> c_int {
+    match outcome {
+        Ok(value) => {
+            // SAFETY: the caller's promise.
+            unsafe { output.write(value) };
+            0
+        }
+        Err(code) => code,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::table::{HANDLES, index_of};
 use crate::lock::lock;
-use crate::mpi::{Datatype, PredefinedOp, Request};
+use crate::mpi::{OwnedRequest, PredefinedOp, SizedDatatype};
 use crate::recorder::{self, Recordable, Scope};
 use crate::xla::raw::*;
 
@@ -172,8 +172,8 @@ pub struct Started {
     pub comm: usize,
     pub arguments: CallArguments,
     /// The type and number of the elements that are to come, if it is received.
-    pub expected: Option<(Datatype, c_int)>,
-    pub request: Request,
+    pub expected: Option<(SizedDatatype, c_int)>,
+    pub request: OwnedRequest,
 }
 
 /// The sends and receives that were started, by the numbers that jaxlib has for them.

@@ -6,14 +6,15 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use super::clique;
-use super::communicators::Communicators;
+use super::communicators::{Communicators, JaxCommunicator};
 use super::records::{self, CallArguments, Requests, Started};
 use super::table::{HANDLES, IN_PLACE, PROC_NULL, index_of};
 use crate::error::{self, Error};
+use crate::lock::lock;
 use crate::mpi::calls::{CallError, Mpi, Operator, Outcome, check};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, Request, SendBuffer, Status, check_available,
-    is_available,
+    Abi, Communicator, Functions, Neighbor, OwnStatus, OwnedRequest, SendBuffer, SizedDatatype,
+    check_available, is_available,
 };
 use crate::ops::{self, Comparison};
 use crate::recorder::{Record, Recording};
@@ -35,7 +36,7 @@ pub(super) struct Served<A: Abi> {
     /// In the order of [`HANDLES`].
     handles: Vec<usize>,
     /// The types that XLA sends, in the same order.
-    datatypes: Vec<Option<Datatype>>,
+    datatypes: Vec<Option<SizedDatatype>>,
     pub(super) communicators: Communicators,
     pub(super) requests: Requests,
     devices: Devices,
@@ -73,7 +74,7 @@ impl<A: Abi> Served<A> {
         let datatype = |(index, handle): (usize, &usize)| {
             let size = data_type_size(records::data_type(index)?);
             // SAFETY: MPI knows the handle as that of the type, which has elements of this size.
-            Some(unsafe { Datatype::new(*handle, size) })
+            Some(unsafe { SizedDatatype::new(*handle, size) })
         };
         let datatypes = handles.iter().enumerate().map(datatype).collect();
         Self {
@@ -91,37 +92,34 @@ impl<A: Abi> Served<A> {
         self.handles.get(handle).copied().unwrap_or(handle)
     }
 
-    /// A communicator and its index, or an error code. There is none where MPI may not be called.
-    pub(super) fn comm(&self, handle: usize) -> Result<(usize, Communicator), c_int> {
+    /// A communicator of jaxlib's, and the one that it is for MPI, or an error code. There is none where
+    /// MPI may not be called.
+    pub(super) fn comm(&self, handle: usize) -> Result<(&JaxCommunicator, Communicator), c_int> {
         if !is_available() {
             return Err(UNAVAILABLE);
         }
-        let index = Self::index(handle).ok_or(UNKNOWN)?;
-        let handle = self.communicators.handle(index);
-        let handle = handle.map_err(|_| REFUSED - index as c_int)?;
-        let (rank, size) = self.communicators.rank_and_size(index);
+        let of_jax = self.communicator_of_jax(handle)?;
+        let Some(Ok(handle)) = of_jax.handle.get() else {
+            return Err(REFUSED - of_jax.index as c_int);
+        };
         // SAFETY: it is JAX's world, or MPI has made it, of so many processes.
-        let communicator = unsafe { Communicator::new(handle, rank, size as c_int, 0) };
-        Ok((index, communicator))
+        let communicator = unsafe { Communicator::new(*handle, of_jax.rank, of_jax.size, 0) };
+        Ok((of_jax, communicator))
     }
 
-    /// The index of a communicator among those that jaxlib has made. The first is its world. MPI's
-    /// other constants have none.
-    fn index(handle: usize) -> Option<usize> {
-        match handle {
+    /// One of the communicators that jaxlib has made, the first of which is its world, or an error code.
+    /// MPI's other constants are none.
+    pub(super) fn communicator_of_jax(&self, handle: usize) -> Result<&JaxCommunicator, c_int> {
+        let index = match handle {
             COMM_WORLD => Some(0),
             _ => handle.checked_sub(HANDLES.len()),
-        }
-    }
-
-    /// The rank of this process in a communicator and how many processes that has, or an error code.
-    pub(super) fn rank_and_size(&self, handle: usize) -> Result<(c_int, usize), c_int> {
-        let index = Self::index(handle).ok_or(UNKNOWN)?;
-        Ok(self.communicators.rank_and_size(index))
+        };
+        let found = index.and_then(|index| self.communicators.get(index));
+        found.ok_or(UNKNOWN)
     }
 
     /// A type of MPI's that XLA sends.
-    pub(super) fn datatype(&self, handle: usize) -> error::Result<Datatype> {
+    pub(super) fn datatype(&self, handle: usize) -> error::Result<SizedDatatype> {
         let datatype = self.datatypes.get(handle).copied().flatten();
         datatype.ok_or_else(|| {
             let name = HANDLES.get(handle).copied().unwrap_or("?");
@@ -155,7 +153,7 @@ impl<A: Abi> Served<A> {
         send: *const c_void,
         recv: *mut c_void,
         count: c_int,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send == recv.cast_const() {
             SendBuffer::in_place(count.into(), datatype)
@@ -172,7 +170,7 @@ impl<A: Abi> Served<A> {
     pub(super) unsafe fn block<'b>(
         send: *const c_void,
         count: c_int,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send.addr() == IN_PLACE {
             SendBuffer::in_place(count.into(), datatype)
@@ -190,66 +188,54 @@ impl<A: Abi> Served<A> {
         arguments: CallArguments,
         body: impl FnOnce(&Mpi<A>) -> Outcome,
     ) -> c_int {
-        let (index, communicator) = match self.comm(comm) {
+        let (of_jax, communicator) = match self.comm(comm) {
             Ok(found) => found,
             Err(code) => return code,
         };
         let is_compared = operation.recorded.is_collective() && ops::check_is_enabled();
-        self.record_call(operation, index, arguments, |recording| {
+        self.record_call(operation, of_jax, arguments, |recording| {
             if is_compared && let Some(record) = recording.record() {
-                let code = self.compare(&communicator, index, &record);
+                let code = self.compare(of_jax, &communicator, &record);
                 if code != 0 {
                     return code;
                 }
             }
-            self.code(index, body(&Mpi::new(self.functions, &communicator)))
+            code_of(of_jax, body(&Mpi::new(self.functions, &communicator)))
         })
-    }
-
-    /// The error code of a call on a communicator.
-    pub(super) fn code(&self, index: usize, outcome: Outcome) -> c_int {
-        match outcome {
-            Ok(()) => 0,
-            Err(CallError::Mpi(failure)) => failure.code,
-            Err(CallError::Impossible(error)) => self.report(index, error.message),
-        }
-    }
-
-    /// Keeps why a call on a communicator fails, and gives its error code.
-    #[cold]
-    fn report(&self, index: usize, report: String) -> c_int {
-        self.communicators.set_report(index, report);
-        REPORTED - index as c_int
     }
 
     /// Starts a send or a receive, and gives its number, or an error code.
     pub(super) fn start(
         &self,
         comm: usize,
-        begin: impl FnOnce(&Mpi<A>, &mut Vec<Request>) -> Result<c_int, CallError>,
-        started: impl FnOnce(Request) -> Started,
+        begin: impl FnOnce(&Mpi<A>, &mut Vec<OwnedRequest>) -> Result<c_int, CallError>,
+        started: impl FnOnce(OwnedRequest) -> Started,
     ) -> Result<usize, c_int> {
-        let (index, communicator) = self.comm(comm)?;
+        let (of_jax, communicator) = self.comm(comm)?;
         let mut requests = Vec::new();
         let begun = begin(&Mpi::new(self.functions, &communicator), &mut requests);
         match (begun, requests.pop()) {
             (Ok(_), Some(request)) => Ok(self.requests.add(started(request))),
             (Ok(code), None) => Err(code),
-            (Err(error), _) => Err(self.code(index, Err(error))),
+            (Err(error), _) => Err(code_of(of_jax, Err(error))),
         }
     }
 
     /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
     #[cold]
-    fn compare(&self, communicator: &Communicator, index: usize, record: &Record) -> c_int {
-        let companion = self.communicators.companion(index);
-        let Some(companion) = companion.filter(|_| communicator.size > 1) else {
+    fn compare(
+        &self,
+        of_jax: &JaxCommunicator,
+        communicator: &Communicator,
+        record: &Record,
+    ) -> c_int {
+        if communicator.size == 1 {
             return 0;
-        };
-        match self.disagreement(communicator, companion, record) {
+        }
+        match self.disagreement(communicator, &of_jax.companion, record) {
             Ok(None) => 0,
-            Ok(Some(report)) => self.report(index, report),
-            Err(error) => self.report(index, error.message),
+            Ok(Some(report)) => refused(of_jax, report),
+            Err(error) => refused(of_jax, error.message),
         }
     }
 
@@ -288,14 +274,14 @@ impl<A: Abi> Served<A> {
     fn record_call(
         &self,
         operation: &'static records::JaxOperation,
-        index: usize,
+        of_jax: &JaxCommunicator,
         arguments: CallArguments,
         body: impl FnOnce(&Recording) -> c_int,
     ) -> c_int {
         let is_collective = operation.recorded.is_collective();
-        let _lock = is_collective.then(|| self.communicators.lock(index));
-        let recording = self.communicators.record(operation, index, &arguments);
-        let entry = self.communicators.log(operation, index, &arguments);
+        let _lock = is_collective.then(|| lock(&of_jax.collective));
+        let recording = of_jax.record(operation, &arguments);
+        let entry = self.communicators.log(operation, of_jax, &arguments);
         let code = body(&recording);
         if let Some(entry) = entry {
             entry.end(code);
@@ -306,8 +292,8 @@ impl<A: Abi> Served<A> {
     /// Checks that all of an array has come. MPI accepts a message that is shorter.
     pub(super) fn check_length(
         &self,
-        status: &mut Status,
-        datatype: Datatype,
+        status: &mut OwnStatus,
+        datatype: SizedDatatype,
         expected: c_int,
     ) -> Outcome {
         let count = status.count(self.functions, datatype.handle::<A>());
@@ -347,24 +333,24 @@ impl<A: Abi> Served<A> {
                  (jax_num_cpu_devices=1)"
             ));
         }
-        if members.get(rank) != Some(&self.communicators.own_rank()) {
+        if members.get(rank) != Some(&self.communicators.own_rank) {
             return Err(format!("device {color} has others beside it than XLA says"));
         }
         Ok(members)
     }
 
     /// A new communicator of these processes, made by them alone (MPI-4.1 §7.4.2).
-    pub(super) fn create(&self, members: &[c_int], index: usize) -> Result<usize, c_int> {
+    pub(super) fn create(&self, members: &[c_int], new: &JaxCommunicator) -> Result<usize, c_int> {
         let (_, world) = self.comm(COMM_WORLD)?;
         let mpi = Mpi::new(self.functions, &world);
         let mut made = None;
-        let code = self.communicators.with_tag(index, |tag| {
+        let code = self.communicators.with_tag(new, |tag| {
             let arguments = CallArguments::default();
-            self.record_call(&records::COMM_CREATE_GROUP, index, arguments, |_| {
+            self.record_call(&records::COMM_CREATE_GROUP, new, arguments, |_| {
                 let call = mpi.blocking(identity);
                 let outcome = call.comm_create_group(members, tag);
                 let outcome = outcome.map(|communicator| made = Some(communicator.raw_handle()));
-                self.code(index, outcome)
+                code_of(new, outcome)
             })
         });
         made.ok_or(code)
@@ -381,11 +367,32 @@ impl<A: Abi> Served<A> {
         if code == UNAVAILABLE {
             return check_available().err().map(|error| error.message);
         }
-        let index_below = |first: c_int| usize::try_from(first - code).ok();
-        match (index_below(REPORTED), index_below(REFUSED)) {
-            (Some(index), _) => self.communicators.report(index),
-            (None, Some(index)) => self.communicators.handle(index).err(),
-            (None, None) => None,
+        let below = |first: c_int| {
+            let index = usize::try_from(first - code).ok()?;
+            self.communicators.get(index)
+        };
+        if let Some(of_jax) = below(REPORTED) {
+            return lock(&of_jax.report).clone();
         }
+        let reason = below(REFUSED)?.handle.get().cloned();
+        reason
+            .unwrap_or_else(|| Err("a communicator that was not made".to_owned()))
+            .err()
     }
+}
+
+/// The error code of a call on a communicator.
+pub(super) fn code_of(of_jax: &JaxCommunicator, outcome: Outcome) -> c_int {
+    match outcome {
+        Ok(()) => 0,
+        Err(CallError::Mpi(failure)) => failure.code,
+        Err(CallError::Impossible(error)) => refused(of_jax, error.message),
+    }
+}
+
+/// Keeps why a call on a communicator fails, and gives its error code.
+#[cold]
+fn refused(of_jax: &JaxCommunicator, report: String) -> c_int {
+    *lock(&of_jax.report) = Some(report);
+    REPORTED - of_jax.index as c_int
 }

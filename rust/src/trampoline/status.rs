@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::mpi::{Abi, Status};
+use crate::mpi::{Abi, OwnStatus};
 
 /// `MPIABI_STATUS_IGNORE`.
 pub(super) const STATUS_IGNORE: usize = 0;
@@ -25,7 +25,7 @@ pub struct TrampolineStatus {
 /// # Safety
 /// `trampoline_status` stands for none, or may be written.
 pub(super) unsafe fn give_status<A: Abi>(
-    status: &mut Status,
+    status: &mut OwnStatus,
     error: c_int,
     trampoline_status: *mut TrampolineStatus,
 ) {

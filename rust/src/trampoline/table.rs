@@ -48,65 +48,49 @@ macro_rules! table {
             $(concat!("MPIX_", stringify!($extension)),)*
         ];
 
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($missing)))]
-            extern "C" fn missing() -> c_int {
-                code_of(concat!("MPI_", stringify!($missing)))
-            }
-        };)*
-
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIXABI_", stringify!($extension)))]
-            extern "C" fn missing() -> c_int {
-                code_of(concat!("MPIX_", stringify!($extension)))
-            }
-        };)*
-
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($number)))]
-            extern "C" fn missing() -> usize {
-                complain(concat!("MPI_", stringify!($number)));
-                0
-            }
-        };)*
-
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($seconds)))]
-            extern "C" fn missing() -> f64 {
-                complain(concat!("MPI_", stringify!($seconds)));
-                f64::NAN
-            }
-        };)*
+        $(missing!("MPIABI_", $missing: c_int = code_of(concat!("MPI_", stringify!($missing))));)*
+        $(missing!("MPIXABI_", $extension: c_int = code_of(concat!("MPIX_", stringify!($extension))));)*
+        $(missing!("MPIABI_", $number: usize = {
+            complain(concat!("MPI_", stringify!($number)));
+            0
+        });)*
+        $(missing!("MPIABI_", $seconds: f64 = {
+            complain(concat!("MPI_", stringify!($seconds)));
+            f64::NAN
+        });)*
 
         /// The handles that are constants, without the prefix. The index of each is its number.
         pub const HANDLES: &[&str] = &[$(stringify!($handle)),*];
 
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($handle)))]
-            static CONSTANT: usize = index_of(HANDLES, stringify!($handle));
-        };)*
-
         const OTHER_INTS: &[&str] = &[$(stringify!($other_int)),*];
 
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($int)))]
-            static CONSTANT: c_int = $value;
-        };)*
+        $(constant!($handle: usize = index_of(HANDLES, stringify!($handle)));)*
+        $(constant!($int: c_int = $value);)*
+        $(constant!($other_int: c_int = 1 + index_of(OTHER_INTS, stringify!($other_int)) as c_int);)*
+        $(constant!($address: usize = $where);)*
+        $(constant!($null: usize = 0);)*
+    };
+}
 
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($other_int)))]
-            static CONSTANT: c_int = 1 + index_of(OTHER_INTS, stringify!($other_int)) as c_int;
-        };)*
+/// A constant of the ABI.
+macro_rules! constant {
+    ($name:tt: $type:ty = $value:expr) => {
+        const _: () = {
+            #[unsafe(export_name = concat!("MPIABI_", stringify!($name)))]
+            static CONSTANT: $type = $value;
+        };
+    };
+}
 
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($address)))]
-            static CONSTANT: usize = $where;
-        };)*
-
-        $(const _: () = {
-            #[unsafe(export_name = concat!("MPIABI_", stringify!($null)))]
-            static CONSTANT: usize = 0;
-        };)*
+/// A function that exists in name only, and whatever its arguments are does this.
+macro_rules! missing {
+    ($prefix:literal, $name:ident: $type:ty = $body:expr) => {
+        const _: () = {
+            #[unsafe(export_name = concat!($prefix, stringify!($name)))]
+            extern "C" fn missing() -> $type {
+                $body
+            }
+        };
     };
 }
 

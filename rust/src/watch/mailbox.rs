@@ -11,8 +11,8 @@ use std::mem;
 use super::watcher::WatcherMessage;
 use crate::mpi::calls::{Mpi, Owner};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, RecvBuffer, Request, SendBuffer, Status,
-    StatusPlace, abort,
+    Abi, Communicator, Functions, Neighbor, OwnStatus, OwnedRequest, RecvBuffer, SendBuffer,
+    SizedDatatype, StatusPlace, abort,
 };
 
 /// The objects of mpi4py's that the mailbox needs.
@@ -21,7 +21,7 @@ pub struct Objects {
     /// The communicator.
     pub communicator: Communicator,
     /// `MPI_BYTE`.
-    pub byte: Datatype,
+    pub byte: SizedDatatype,
     /// `MPI_ANY_SOURCE`.
     pub any_source: c_int,
 }
@@ -40,7 +40,7 @@ pub struct Mailbox<A: Abi> {
     mpi: Mpi<A>,
     objects: Objects,
     /// The messages that are being sent.
-    sends: Vec<(Request, Vec<u8>)>,
+    sends: Vec<(OwnedRequest, Vec<u8>)>,
     /// The barrier that this rank is in, at its end.
     barrier: Barrier,
     /// How many barriers it has left.
@@ -49,10 +49,10 @@ pub struct Mailbox<A: Abi> {
 
 /// The request of a barrier, which has no buffers.
 #[derive(Default)]
-struct Barrier(Cell<Option<Request>>);
+struct Barrier(Cell<Option<OwnedRequest>>);
 
 impl Owner for Barrier {
-    fn take_over(&self, request: Request) {
+    fn take_over(&self, request: OwnedRequest) {
         self.0.set(Some(request));
     }
 
@@ -60,7 +60,7 @@ impl Owner for Barrier {
 }
 
 /// Whether a request is complete, or has failed.
-fn is_done(request: &mut Request) -> bool {
+fn is_done(request: &mut OwnedRequest) -> bool {
     request.test();
     request.is_done()
 }
@@ -111,7 +111,7 @@ impl<A: Abi> Mailbox<A> {
         let Objects {
             byte, any_source, ..
         } = self.objects;
-        let mut status = Status::EMPTY;
+        let mut status = OwnStatus::EMPTY;
         let is_there = self.mpi.iprobe(peer(any_source), status.place());
         if is_there != Ok(true) {
             return None;

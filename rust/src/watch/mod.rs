@@ -22,4 +22,4 @@ pub use mailbox::{Mailbox, Objects};
 pub use python_threads::{Ask, Python, set_ask};
 pub use round::{Question, RoundId};
 pub use thread::{Start, connect, end_with, start};
-pub use watcher::{Action, Alarm, Process, Settings, Watcher, WatcherMessage};
+pub use watcher::{Action, Alarm, Settings, WatchedProcess, Watcher, WatcherMessage};

@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 use super::busy_threads::BusyThreads;
 use super::python_threads::{Asking, Python};
 use super::signals;
-use super::watcher::Process;
+use super::watcher::WatchedProcess;
 use crate::diagnosis::{
     CallNote, Collective, CommunicatorId, End, Note, Running, State, ThreadActivity, attendances,
     group_of,
@@ -179,11 +179,16 @@ impl Observer {
         }
     }
 
+    /// The last answer of Python, if it has answered.
+    fn answer(&self) -> Option<&Python> {
+        self.python.as_ref()?.1.as_ref()
+    }
+
     /// The calls that this process is in.
     fn running(&self) -> (Running, Vec<Group>) {
         let records = self.records().filter(|record| record.end.is_none());
         let records: Vec<_> = records.collect();
-        let python = self.python.as_ref().and_then(|(_, python)| python.as_ref());
+        let python = self.answer();
         let mut calls: Vec<CallNote> = records.iter().map(CallNote::new).collect();
         for (call, record) in calls.iter_mut().zip(&records) {
             let lines = python.map(|python| &python.lines);
@@ -245,7 +250,7 @@ fn shutdown() -> CallNote {
     }
 }
 
-impl Process for Observer {
+impl WatchedProcess for Observer {
     fn calls(&self) -> &[(u64, f64)] {
         &self.calls
     }
@@ -279,8 +284,7 @@ impl Process for Observer {
                 (State::Running(Box::new(running)), groups)
             }
         };
-        let python = self.python.as_ref().and_then(|(_, python)| python.as_ref());
-        let in_shutdown = python.is_some_and(|python| python.is_in_shutdown);
+        let in_shutdown = self.answer().is_some_and(|python| python.is_in_shutdown);
         let calls_made = recorder::calls_on(recorder::DEFAULT_COMMUNICATOR);
         let note = Note {
             steady: self.now - self.steady.1,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::mailbox::{Mailbox, Objects};
 use super::observer::Observer;
 use super::signals::note_interrupts;
-use super::watcher::{Action, Process, Settings, Watcher, report_alone, timeout_text};
+use super::watcher::{Action, Settings, WatchedProcess, Watcher, report_alone, timeout_text};
 use crate::diagnosis::{DEADLOCK, End};
 use crate::lock::lock;
 use crate::log;

@@ -78,7 +78,7 @@ pub enum Action {
 }
 
 /// The process of a watcher, as it sees itself.
-pub trait Process {
+pub trait WatchedProcess {
     /// Its calls in progress: their ids, and for how many seconds it has seen them.
     fn calls(&self) -> &[(u64, f64)];
     /// Whether it ends, or has ended, with an error.
@@ -129,6 +129,10 @@ pub struct Watcher {
     rank: i32,
     size: i32,
     settings: Settings,
+    /// The time of the step.
+    now: f64,
+    /// What is to be done after it.
+    actions: Vec<Action>,
     /// The calls of this rank that were reported, of those in progress.
     reported: HashSet<u64>,
     /// The call that is past the timeout.
@@ -176,12 +180,22 @@ impl Watcher {
 
     /// This rank has ended with these messages.
     pub fn end(&mut self, traffic: Option<Traffic>) -> Vec<Action> {
-        if self.rank != 0 {
-            return vec![Action::Send(0, WatcherMessage::Traffic(traffic))];
+        if self.rank == 0 {
+            self.note_traffic(0, traffic);
+        } else {
+            self.send(0, WatcherMessage::Traffic(traffic));
         }
-        let mut actions = Vec::new();
-        self.note_traffic(0, traffic, &mut actions);
-        actions
+        std::mem::take(&mut self.actions)
+    }
+
+    fn end_all(&mut self, why: &str, code: i32) {
+        let text = format!("mpi4jax: {}\n", ending_text(why, code));
+        self.actions
+            .extend([Action::Print(text), Action::Abort(code)]);
+    }
+
+    fn send(&mut self, rank: i32, message: WatcherMessage) {
+        self.actions.push(Action::Send(rank, message));
     }
 
     /// Whether this rank waits for no more messages about traffic.
@@ -189,11 +203,12 @@ impl Watcher {
         self.rank != 0 || self.traffic.len() == self.size as usize
     }
 
-    fn note_traffic(&mut self, rank: i32, traffic: Option<Traffic>, actions: &mut Vec<Action>) {
+    fn note_traffic(&mut self, rank: i32, traffic: Option<Traffic>) {
         self.traffic.insert(rank, traffic);
         if self.knows_traffic() {
             let all: Option<Vec<Traffic>> = self.traffic.values().cloned().collect();
-            actions.extend(all.and_then(|all| unreceived(&all)).map(Action::Print));
+            let report = all.and_then(|all| unreceived(&all));
+            self.actions.extend(report.map(Action::Print));
         }
     }
 
@@ -207,11 +222,11 @@ impl Watcher {
         &mut self,
         now: f64,
         messages: Vec<(i32, WatcherMessage)>,
-        process: &mut dyn Process,
+        process: &mut dyn WatchedProcess,
     ) -> Vec<Action> {
-        let mut actions = Vec::new();
+        self.now = now;
         for (from, message) in messages {
-            self.receive(now, from, message, process, &mut actions);
+            self.receive(from, message, process);
         }
         if now - self.asked > self.settings.report_after + LOST_AFTER * self.longest_pause() {
             // The leader that was told has asked no more: it is lost, and another one has to lead.
@@ -229,19 +244,17 @@ impl Watcher {
                 since: now,
                 attempts: 0,
             });
-            self.give_alarm(now, &mut actions);
+            self.give_alarm();
         } else if self
             .unheard
             .as_ref()
             .is_some_and(|alarm| now - alarm.since > HEARING)
         {
-            self.give_alarm(now, &mut actions);
+            self.give_alarm();
         }
         if process.interrupts() > self.interrupts.max(1) {
             // The report was made when it was interrupted first.
-            let text = format!("{}\n", ending_text("interrupted again", INTERRUPTED));
-            actions.push(Action::Print(format!("mpi4jax: {text}")));
-            actions.push(Action::Abort(INTERRUPTED));
+            self.end_all("interrupted again", INTERRUPTED);
         }
         self.interrupts = process.interrupts();
         if let Some((when, pause)) = self.next_look
@@ -255,10 +268,10 @@ impl Watcher {
         if self.round.is_none()
             && let Some(reason) = self.due.take()
         {
-            self.begin_round(now, reason, Vec::new(), process, &mut actions);
+            self.begin_round(reason, Vec::new(), process);
         }
-        self.collect(now, process, &mut actions);
-        actions
+        self.collect(process);
+        std::mem::take(&mut self.actions)
     }
 
     /// How long the leader waits at most until it looks again.
@@ -266,24 +279,13 @@ impl Watcher {
         LONGEST_PAUSE.max(PAUSE_PER_RANK * f64::from(self.size))
     }
 
-    fn receive(
-        &mut self,
-        now: f64,
-        from: i32,
-        message: WatcherMessage,
-        process: &mut dyn Process,
-        actions: &mut Vec<Action>,
-    ) {
+    fn receive(&mut self, from: i32, message: WatcherMessage, process: &dyn WatchedProcess) {
         match message {
-            WatcherMessage::Alarm { reason, leader } if leader == self.rank => {
-                self.hear(now, reason);
-            }
-            WatcherMessage::Alarm { reason, leader } => self.pass_on(now, reason, leader, actions),
+            WatcherMessage::Alarm { reason, leader } if leader == self.rank => self.hear(reason),
+            WatcherMessage::Alarm { reason, leader } => self.pass_on(reason, leader),
             WatcherMessage::Ask(question) => {
-                actions.push(Action::Send(from, WatcherMessage::Heard(question.round)));
-                self.note_question(now, &question, process);
-                let mut collection = Collection::new(question, Some(from), self.size, now);
-                ask(collection.ask_others(now), actions);
+                self.send(from, WatcherMessage::Heard(question.round));
+                let collection = self.begin_collection(question, Some(from), process);
                 self.collections.push(collection);
             }
             WatcherMessage::Heard(round) => {
@@ -296,7 +298,7 @@ impl Watcher {
                     collection.add(from, notes);
                 }
             }
-            WatcherMessage::Traffic(traffic) => self.note_traffic(from, traffic, actions),
+            WatcherMessage::Traffic(traffic) => self.note_traffic(from, traffic),
         }
     }
 
@@ -307,7 +309,7 @@ impl Watcher {
     }
 
     /// The alarm that this rank has reason to give, by the calls that it is in.
-    fn alarm(&mut self, process: &dyn Process) -> Option<Alarm> {
+    fn alarm(&mut self, process: &dyn WatchedProcess) -> Option<Alarm> {
         if process.fails() && !self.has_told_of_end {
             self.has_told_of_end = true;
             return Some(Alarm::Ending);
@@ -337,51 +339,45 @@ impl Watcher {
     }
 
     /// Alarms the next one of those that may lead.
-    fn give_alarm(&mut self, now: f64, actions: &mut Vec<Action>) {
+    fn give_alarm(&mut self) {
         let along_tree = (self.rank != 0 && self.rank_above(0) != 0).then_some(0);
         let Some(unheard) = &mut self.unheard else {
             return;
         };
         let (reason, attempts) = (unheard.reason, unheard.attempts);
-        unheard.since = now;
+        unheard.since = self.now;
         unheard.attempts += 1;
         // Along the tree, so that rank 0 does not hear of all at once; then directly; then others.
         let others = (0..31).map(|power| 1 << power);
         let mut leaders = along_tree.into_iter().chain([0]).chain(others);
         let leader = leaders.nth(attempts).unwrap_or(self.rank).min(self.rank);
         if leader == self.rank {
-            self.hear(now, reason);
+            self.hear(reason);
             self.unheard = None;
         } else if attempts == 0 {
-            self.pass_on(now, reason, leader, actions);
+            self.pass_on(reason, leader);
         } else {
-            actions.push(Action::Send(
-                leader,
-                WatcherMessage::Alarm { reason, leader },
-            ));
+            self.send(leader, WatcherMessage::Alarm { reason, leader });
         }
     }
 
     /// Passes an alarm on to the leader, but not each of many.
-    fn pass_on(&mut self, now: f64, reason: Alarm, leader: i32, actions: &mut Vec<Action>) {
+    fn pass_on(&mut self, reason: Alarm, leader: i32) {
         let last = self.passed_on.get(&(leader, reason));
-        if last.is_some_and(|last| now - last < HEARING / 2.0) {
+        if last.is_some_and(|last| self.now - last < HEARING / 2.0) {
             return;
         }
-        self.passed_on.insert((leader, reason), now);
+        self.passed_on.insert((leader, reason), self.now);
         let above = self.rank_above(leader);
-        actions.push(Action::Send(
-            above,
-            WatcherMessage::Alarm { reason, leader },
-        ));
+        self.send(above, WatcherMessage::Alarm { reason, leader });
     }
 
     /// This rank is the leader, and was alarmed.
-    fn hear(&mut self, now: f64, reason: Alarm) {
+    fn hear(&mut self, reason: Alarm) {
         if reason == Alarm::Ending {
             // The ranks that wait for it may not have waited for long.
             self.next_look
-                .get_or_insert((now + FIRST_PAUSE, FIRST_PAUSE));
+                .get_or_insert((self.now + FIRST_PAUSE, FIRST_PAUSE));
             self.unheard = None;
             return;
         }
@@ -392,25 +388,27 @@ impl Watcher {
         }
     }
 
-    /// This rank is asked. A call that is told to the user is not told again.
-    fn note_question(&mut self, now: f64, question: &Question, process: &dyn Process) {
-        self.asked = now;
+    /// This rank is asked, by another one or itself, and asks others. A call that is told to the user is
+    /// not told again.
+    fn begin_collection(
+        &mut self,
+        question: Question,
+        asked_by: Option<i32>,
+        process: &dyn WatchedProcess,
+    ) -> Collection {
+        self.asked = self.now;
         if question.is_report {
             let is_urgent = |alarm: &Unheard| alarm.reason == Alarm::Timeout;
             self.unheard = self.unheard.take().filter(is_urgent);
             let ids = process.calls().iter().map(|call| call.0);
             self.reported.extend(ids);
         }
+        let mut collection = Collection::new(question, asked_by, self.size, self.now);
+        ask(collection.ask_others(self.now), &mut self.actions);
+        collection
     }
 
-    fn begin_round(
-        &mut self,
-        now: f64,
-        reason: Alarm,
-        about: Vec<Collective>,
-        process: &mut dyn Process,
-        actions: &mut Vec<Action>,
-    ) {
+    fn begin_round(&mut self, reason: Alarm, about: Vec<Collective>, process: &dyn WatchedProcess) {
         self.rounds += 1;
         let question = Question {
             round: RoundId {
@@ -421,19 +419,16 @@ impl Watcher {
             is_report: reason != Alarm::Ending,
             about,
         };
-        self.note_question(now, &question, process);
-        let mut collection = Collection::new(question, None, self.size, now);
-        ask(collection.ask_others(now), actions);
         self.round = Some(Round {
             reason,
-            begin: now,
-            collection,
+            begin: self.now,
+            collection: self.begin_collection(question, None, process),
         });
     }
 
     /// Goes on with what it collects, for itself and for others.
-    fn collect(&mut self, now: f64, process: &mut dyn Process, actions: &mut Vec<Action>) {
-        let rank = self.rank;
+    fn collect(&mut self, process: &mut dyn WatchedProcess) {
+        let (rank, now) = (self.rank, self.now);
         let led = self.round.as_mut().map(|round| &mut round.collection);
         let mut done = Vec::new();
         for collection in self.collections.iter_mut().chain(led) {
@@ -442,7 +437,7 @@ impl Watcher {
             {
                 collection.add_own_note(|notes| notes.add(rank, note, groups));
             }
-            ask(collection.give_up(now), actions);
+            ask(collection.give_up(now), &mut self.actions);
             if let Some(notes) = collection.take_if_complete(now) {
                 done.push((collection.asked_by, collection.question().clone(), notes));
             }
@@ -452,40 +447,31 @@ impl Watcher {
             if let Some(to) = asked_by {
                 self.collections
                     .retain(|collection| collection.question() != &question);
-                actions.push(Action::Send(to, WatcherMessage::Answer { round, notes }));
+                self.send(to, WatcherMessage::Answer { round, notes });
             } else if let Some(round) = self.round.take() {
-                self.end_round(now, &round, &notes, process, actions);
+                self.end_round(&round, &notes, process);
             }
         }
     }
 
     /// All notes are there that come.
-    fn end_round(
-        &mut self,
-        now: f64,
-        round: &Round,
-        notes: &Notes,
-        process: &mut dyn Process,
-        actions: &mut Vec<Action>,
-    ) {
+    fn end_round(&mut self, round: &Round, notes: &Notes, process: &dyn WatchedProcess) {
         let (reason, about) = (round.reason, &round.collection.question().about);
         let snapshot = Snapshot::new(notes, self.size, about);
         if about.is_empty() {
             let about = snapshot.questions(MOST_QUESTIONS);
             if !about.is_empty() {
-                self.begin_round(now, reason, about, process, actions);
+                self.begin_round(reason, about, process);
                 return;
             }
         }
         let diagnosis = diagnose(&snapshot, settling_time(notes, self.settings.report_after));
         let is_deadlock = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
-        let is_over = is_deadlock && (reason == Alarm::Timeout || fails_anyway(notes));
-        if is_over {
-            self.tell(now, reason, notes, &diagnosis, is_over, actions);
+        if is_deadlock && (reason == Alarm::Timeout || fails_anyway(notes)) {
+            self.tell(reason, notes, &diagnosis, true);
             return;
         }
-        let begin = round.begin;
-        let mut is_news = self.rule(begin, is_deadlock, notes, &diagnosis, actions);
+        let mut is_news = self.rule(round.begin, is_deadlock, notes, &diagnosis);
         is_news |= match reason {
             Alarm::Ending => self.is_news(notes, about),
             // The waiting may be over by now.
@@ -495,15 +481,16 @@ impl Watcher {
         match reason {
             // All ranks note then that they were reported.
             Alarm::Ending if is_news => self.due = self.due.max(Some(Alarm::Waiting)),
-            _ if is_news => self.tell(now, reason, notes, &diagnosis, is_over, actions),
+            _ if is_news => self.tell(reason, notes, &diagnosis, false),
             _ => {}
         }
         // A rank that is awaited may come to its end later, or to a call that does not fit: the
         // ranks that wait don't alarm again.
         let is_fine = notes.iter().all(|(_, note)| is_fine(note));
         let due = self.verdict.due(self.settings.report_after);
-        let (mut when, pause) = self.next_look.unwrap_or((now + FIRST_PAUSE, FIRST_PAUSE));
-        if let Some(due) = due.filter(|due| *due > now) {
+        let first_look = (self.now + FIRST_PAUSE, FIRST_PAUSE);
+        let (mut when, pause) = self.next_look.unwrap_or(first_look);
+        if let Some(due) = due.filter(|due| *due > self.now) {
             when = when.min(due);
         }
         self.next_look = (!is_fine || due.is_some()).then_some((when, pause));
@@ -517,7 +504,6 @@ impl Watcher {
         is_deadlock: bool,
         notes: &Notes,
         diagnosis: &Diagnosis,
-        actions: &mut Vec<Action>,
     ) -> bool {
         if !self.settings.end_deadlocks {
             return false;
@@ -528,29 +514,19 @@ impl Watcher {
             Ruling::Announce => is_deadlock,
             Ruling::End => {
                 let why = format!("nothing has moved for {wait} s");
-                let text = ending_text(&why, diagnosis.exit_code);
-                actions.push(Action::Print(format!("mpi4jax: {text}\n")));
-                actions.push(Action::Abort(diagnosis.exit_code));
+                self.end_all(&why, diagnosis.exit_code);
                 false
             }
             Ruling::Withdraw(moved) => {
                 let text = format!("mpi4jax: something moved on {moved}: nothing is ended");
-                actions.push(Action::Print(fit(&[text])));
+                self.actions.push(Action::Print(fit(&[text])));
                 false
             }
         }
     }
 
     /// Prints the report, and ends all ranks if there is reason to.
-    fn tell(
-        &mut self,
-        now: f64,
-        reason: Alarm,
-        notes: &Notes,
-        diagnosis: &Diagnosis,
-        is_over: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell(&mut self, reason: Alarm, notes: &Notes, diagnosis: &Diagnosis, is_over: bool) {
         for (ranks, note) in notes.iter() {
             let stuck = ranks.iter().filter(|rank| diagnosis.stuck.contains(*rank));
             let calls = stuck.flat_map(|rank| note.calls().iter().map(move |call| (rank, call.id)));
@@ -569,7 +545,7 @@ impl Watcher {
             code = Some(DEADLOCK);
             text += &timeout_text("all ranks", DEADLOCK);
         } else if !diagnosis.stuck.is_empty() && self.settings.end_deadlocks {
-            self.verdict.announce(now);
+            self.verdict.announce(self.now);
             let wait = self.settings.report_after;
             text += &format!(
                 "this is a deadlock: ending all ranks in {wait} s unless something moves\n"
@@ -580,8 +556,8 @@ impl Watcher {
         if code.is_none() && reason == Alarm::Interrupted {
             text += "Ctrl-C again ends all ranks\n";
         }
-        actions.push(Action::Print(text));
-        actions.extend(code.map(Action::Abort));
+        self.actions.push(Action::Print(text));
+        self.actions.extend(code.map(Action::Abort));
     }
 
     /// Whether there is a deadlock that is not reported, in a program that goes on nevertheless. A

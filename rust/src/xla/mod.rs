@@ -12,5 +12,5 @@ mod frame;
 pub mod raw;
 
 pub use data_types::{data_type_name, data_type_size};
-pub use frame::{Buffer, BufferFacts, Frame, enter, hash};
+pub use frame::{Buffer, BufferFacts, Frame, count_of, enter, hash};
 pub use raw::XLA_FFI_Handler as Handler;

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use _core::error::Result;
-use _core::mpi::{Communicator, Datatype, REGISTRY};
+use _core::mpi::{Communicator, REGISTRY, SizedDatatype};
 use _core::xla::raw::*;
 use _core::xla::{Frame, enter};
 
@@ -41,7 +41,7 @@ pub fn set_communicator_in_pieces(
 /// Gives a number to a data type of a stand-in's.
 pub fn set_datatype(dtype: c_int, handle: usize, size: usize) {
     // SAFETY: the stand-in takes it for such a type.
-    REGISTRY.set_datatype(dtype as usize, unsafe { Datatype::new(handle, size) });
+    REGISTRY.set_datatype(dtype as usize, unsafe { SizedDatatype::new(handle, size) });
 }
 
 /// Gives a number to an operator of a stand-in's.

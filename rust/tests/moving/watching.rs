@@ -12,7 +12,7 @@ use _core::diagnosis::{
 };
 use _core::mpi::{Abi, IntHandles};
 use _core::recorder::{self, CommunicatorFacts, Group, Identity, Record};
-use _core::watch::{Action, Alarm, Mailbox, Process, Settings, Watcher, WatcherMessage};
+use _core::watch::{Action, Alarm, Mailbox, Settings, WatchedProcess, Watcher, WatcherMessage};
 
 use super::messages::{peers, recv, send};
 use super::mpi::*;
@@ -57,7 +57,7 @@ impl Records {
     }
 }
 
-impl Process for Records {
+impl WatchedProcess for Records {
     fn calls(&self) -> &[(u64, f64)] {
         &self.calls
     }

@@ -6,8 +6,8 @@ use std::mem::offset_of;
 #[cfg(standard_abi)]
 use binding::mpi::STANDARD;
 use binding::mpi::{
-    Abi, Constants, Functions, IntHandles, MAX_ERROR_STRING, MPICH, OPEN_MPI, PointerHandles,
-    Status, Types,
+    Abi, Constants, Functions, IntHandles, MAX_ERROR_STRING, MPICH, OPEN_MPI, OwnStatus,
+    PointerHandles, Types,
 };
 use mpi_sys as symbols;
 use referee::mpi as header;
@@ -106,7 +106,7 @@ fn a_status_is_what_the_header_has() {
         Kind::Pointer => OPEN_MPI.status_source,
     };
     assert_eq!((source, tag), (expected, expected + 1));
-    assert!(size_of::<mpi_sys::MPI_Status>() <= size_of::<Status>());
+    assert!(size_of::<mpi_sys::MPI_Status>() <= size_of::<OwnStatus>());
 }
 
 /// Handles are ints in the MPICH family and pointers in Open MPI's.
@@ -199,6 +199,6 @@ mod standard {
         let tag = offset_of!(header::MPI_Status, MPI_TAG) / size_of::<c_int>();
         let expected = STANDARD.status_source;
         assert_eq!((source, tag), (expected, expected + 1));
-        assert!(size_of::<header::MPI_Status>() <= size_of::<Status>());
+        assert!(size_of::<header::MPI_Status>() <= size_of::<OwnStatus>());
     }
 }

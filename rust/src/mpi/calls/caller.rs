@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::counts::{Count, Counting, Form};
+use super::counts::{CollectiveForm, Count, Counting, Form};
 use super::derived::TypedCount;
 use super::outcome::{CallError, Outcome, check};
 use crate::error::{self, Error};
@@ -13,8 +13,8 @@ use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::functions::Functions;
 use crate::mpi::half_float::{self, Format};
 use crate::mpi::operators::PredefinedOp;
-use crate::mpi::registry::{Communicator, Datatype, REGISTRY};
-use crate::mpi::requests::Request;
+use crate::mpi::registry::{Communicator, REGISTRY, SizedDatatype};
+use crate::mpi::requests::OwnedRequest;
 use crate::mpi::types::Handle;
 use crate::mpi::waiting::Waiting;
 
@@ -43,7 +43,7 @@ impl<E, F: FnOnce(CallError) -> E> Around for F {
 /// The owner of the buffers of a nonblocking call, which it keeps until the requests are done.
 pub trait Owner {
     /// Takes over a request that MPI has given.
-    fn take_over(&self, request: Request);
+    fn take_over(&self, request: OwnedRequest);
     /// Takes over a list that MPI reads until then.
     fn keep(&self, list: Box<dyn Send>);
 }
@@ -98,13 +98,25 @@ impl<A: Abi> Mpi<A> {
 
     /// `count` elements for one call.
     #[inline(always)]
-    pub fn typed(&self, count: i64, datatype: Datatype) -> Result<TypedCount<A>, CallError> {
+    pub fn typed(&self, count: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
         TypedCount::new(self.functions, &self.counting, count, datatype)
     }
 
     #[inline(always)]
     pub(super) fn form(&self, largest: Count) -> Form<A> {
         self.counting.form(largest)
+    }
+
+    #[inline(always)]
+    pub(super) fn collective_form(
+        &self,
+        largest: Count,
+        request: Option<*mut A::Request>,
+    ) -> CollectiveForm<A> {
+        CollectiveForm {
+            counted: self.form(largest),
+            request,
+        }
     }
 
     /// A blocking call, with what is to be done around it.
@@ -158,13 +170,12 @@ impl<A: Abi> Mpi<A> {
                 check(self.functions, "MPI_Op_create", code)
             })?;
             Ok(handle)
-        });
-        made.map(|handle| {
-            handle.map(|handle| Operator {
-                handle,
-                is_predefined: false,
-            })
-        })
+        })?;
+        let is_predefined = false;
+        Some(made.map(|handle| Operator {
+            handle,
+            is_predefined,
+        }))
     }
 }
 
@@ -241,7 +252,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
                 owner.keep(Box::new(lists));
             }
             // SAFETY: MPI has given the request. The owner keeps buffers and lists.
-            owner.take_over(unsafe { Request::new(mpi.functions, request) });
+            owner.take_over(unsafe { OwnedRequest::new(mpi.functions, request) });
             Ok(())
         })
     }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use super::caller::{Around, Caller, Operator, check_root, recv_address, send_address};
-use super::counts::{Count, CountList, Form, Pass, invoke};
+use super::counts::{Count, CountList, Form, Pass, invoke_collective};
 use super::layout::{check_room, check_sent};
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
@@ -18,7 +18,7 @@ pub enum BcastBuffer<'b> {
 
 /// Declares a reduction with an operand and a result on every rank, as MPI declares them alike.
 macro_rules! reduction {
-    ($(#[$doc:meta])* $name:ident / $nonblocking:ident = $functions:expr) => {
+    ($(#[$doc:meta])* $name:ident = $functions:expr) => {
         $(#[$doc])*
         #[inline(always)]
         pub fn $name(self, send: SendBuffer, recv: RecvBuffer, op: &Operator<A>) -> Result<(), W::Error> {
@@ -26,16 +26,12 @@ macro_rules! reduction {
             let count = Count(send.count());
             let datatype = send.datatype().handle::<A>();
             self.collective($functions, (), |mpi, request, ()| {
-                let form = mpi.form(count);
+                let form = mpi.collective_form(count, request);
                 // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
                 Ok(unsafe {
-                    invoke!(
-                        form.$name / $nonblocking(
-                            send.address::<A>(), recv.address(), count, datatype, op.handle,
-                            mpi.comm,
-                        ),
-                        request
-                    )
+                    invoke_collective!(form.$name(
+                        send.address::<A>(), recv.address(), count, datatype, op.handle, mpi.comm,
+                    ))
                 })
             })
         }
@@ -45,15 +41,15 @@ macro_rules! reduction {
 impl<A: Abi, W: Around> Caller<'_, A, W> {
     reduction!(
         /// MPI-4.1 §6.9.6.
-        allreduce / iallreduce = ["MPI_Allreduce", "MPI_Iallreduce"]
+        allreduce = ["MPI_Allreduce", "MPI_Iallreduce"]
     );
     reduction!(
         /// MPI-4.1 §6.11.2.
-        exscan / iexscan = ["MPI_Exscan", "MPI_Iexscan"]
+        exscan = ["MPI_Exscan", "MPI_Iexscan"]
     );
     reduction!(
         /// MPI-4.1 §6.11.1.
-        scan / iscan = ["MPI_Scan", "MPI_Iscan"]
+        scan = ["MPI_Scan", "MPI_Iscan"]
     );
 
     /// MPI-4.1 §6.9.1. Root has the result.
@@ -70,13 +66,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         let (count, datatype) = (Count(send.count()), send.datatype().handle::<A>());
         self.collective(["MPI_Reduce", "MPI_Ireduce"], (), |mpi, request, ()| {
-            let (form, recv) = (mpi.form(count), recv_address(recv.as_ref()));
-            let send = send.address::<A>();
+            let form = mpi.collective_form(count, request);
+            let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
             // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
             Ok(unsafe {
-                invoke!(
-                    form.reduce / ireduce(send, recv, count, datatype, op.handle, root, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.reduce(send, recv, count, datatype, op.handle, root, mpi.comm)
                 )
             })
         })
@@ -93,13 +88,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let (count, datatype) = (Count(recv.count()), recv.datatype().handle::<A>());
         let functions = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
         self.collective(functions, (), |mpi, request, ()| {
-            let (form, send, recv) = (mpi.form(count), send.address::<A>(), recv.address());
+            let form = mpi.collective_form(count, request);
+            let (send, recv) = (send.address::<A>(), recv.address());
             // SAFETY: `send` has `count` elements for every rank, and `recv` for this one.
             Ok(unsafe {
-                invoke!(
-                    form.reduce_scatter_block
-                        / ireduce_scatter_block(send, recv, count, datatype, op.handle, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.reduce_scatter_block(send, recv, count, datatype, op.handle, mpi.comm)
                 )
             })
         })
@@ -122,14 +116,12 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"];
         let counts = CountList::new(counts.into_iter());
         self.collective(functions, counts, |mpi, request, counts| {
-            let form = mpi.form(Count(longest));
+            let form = mpi.collective_form(Count(longest), request);
             let (send, recv) = (send.address::<A>(), recv.address());
             // SAFETY: `send` has the elements of all ranks, and `recv` those of this one.
             Ok(unsafe {
-                invoke!(
-                    form.reduce_scatter
-                        / ireduce_scatter(send, recv, counts, datatype, op.handle, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.reduce_scatter(send, recv, counts, datatype, op.handle, mpi.comm)
                 )
             })
         })
@@ -142,15 +134,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Allgather", "MPI_Iallgather"];
         self.collective(functions, (), |mpi, request, ()| {
             let block = mpi.typed(send.count(), send.datatype())?;
-            let form = mpi.form(block.count);
+            let form = mpi.collective_form(block.count, request);
             let (send, recv) = (send.address::<A>(), recv.address());
             let (count, datatype) = (block.count, block.datatype);
             // SAFETY: `send` has a block, and `recv` one for every rank.
             Ok(unsafe {
-                invoke!(
-                    form.allgather
-                        / iallgather(send, count, datatype, recv, count, datatype, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.allgather(send, count, datatype, recv, count, datatype, mpi.comm)
                 )
             })
         })
@@ -164,15 +154,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Alltoall", "MPI_Ialltoall"];
         self.collective(functions, (), |mpi, request, ()| {
             let block = mpi.typed(count, send.datatype())?;
-            let form = mpi.form(block.count);
+            let form = mpi.collective_form(block.count, request);
             let (send, recv) = (send.address::<A>(), recv.address());
             let (count, datatype) = (block.count, block.datatype);
             // SAFETY: both arrays have a block for every rank.
             Ok(unsafe {
-                invoke!(
-                    form.alltoall
-                        / ialltoall(send, count, datatype, recv, count, datatype, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.alltoall(send, count, datatype, recv, count, datatype, mpi.comm)
                 )
             })
         })
@@ -203,15 +191,10 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         };
         self.collective(["MPI_Bcast", "MPI_Ibcast"], (), |mpi, request, ()| {
             let typed = mpi.typed(count, datatype)?;
-            let form = mpi.form(typed.count);
+            let form = mpi.collective_form(typed.count, request);
             let (count, datatype) = (typed.count, typed.datatype);
             // SAFETY: the array has so many elements there, and root's is not written to.
-            Ok(unsafe {
-                invoke!(
-                    form.bcast / ibcast(address, count, datatype, root, mpi.comm),
-                    request
-                )
-            })
+            Ok(unsafe { invoke_collective!(form.bcast(address, count, datatype, root, mpi.comm)) })
         })
     }
 
@@ -229,15 +212,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         self.collective(["MPI_Gather", "MPI_Igather"], (), |mpi, request, ()| {
             let block = mpi.typed(send.count(), send.datatype())?;
-            let form = mpi.form(block.count);
+            let form = mpi.collective_form(block.count, request);
             let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
             let (count, datatype) = (block.count, block.datatype);
             // SAFETY: `send` has a block, and on root `recv` has one for every rank.
             Ok(unsafe {
-                invoke!(
-                    form.gather
-                        / igather(send, count, datatype, recv, count, datatype, root, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.gather(send, count, datatype, recv, count, datatype, root, mpi.comm)
                 )
             })
         })
@@ -256,15 +237,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         self.collective(["MPI_Scatter", "MPI_Iscatter"], (), |mpi, request, ()| {
             let block = mpi.typed(recv.count(), recv.datatype())?;
-            let form = mpi.form(block.count);
+            let form = mpi.collective_form(block.count, request);
             let (send, recv) = (send_address::<A>(send.as_ref()), recv.address());
             let (count, datatype) = (block.count, block.datatype);
             // SAFETY: `recv` has a block, and on root `send` has one for every rank.
             Ok(unsafe {
-                invoke!(
-                    form.scatter
-                        / iscatter(send, count, datatype, recv, count, datatype, root, mpi.comm),
-                    request
+                invoke_collective!(
+                    form.scatter(send, count, datatype, recv, count, datatype, root, mpi.comm)
                 )
             })
         })

@@ -10,12 +10,12 @@ use crate::mpi::registry::Communicator;
 use crate::mpi::types::Handle;
 
 /// A group of processes (MPI-4.1 §7.3). It goes with this value.
-struct Group<A: Abi> {
+struct OwnedGroup<A: Abi> {
     functions: &'static Functions<A>,
     handle: A::Group,
 }
 
-impl<A: Abi> Group<A> {
+impl<A: Abi> OwnedGroup<A> {
     fn make(
         functions: &'static Functions<A>,
         function: &'static str,
@@ -44,7 +44,7 @@ impl<A: Abi> Group<A> {
     }
 }
 
-impl<A: Abi> Drop for Group<A> {
+impl<A: Abi> Drop for OwnedGroup<A> {
     fn drop(&mut self) {
         // SAFETY: the group was made, and is freed once. An error would be one of the core's own.
         unsafe { (self.functions.group_free)(&raw mut self.handle) };
@@ -62,7 +62,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         assert!(own < ranks.len(), "this process is not a member");
         let mut handle = self.mpi.comm;
         self.blocking("MPI_Comm_create_group", |mpi| {
-            let group = Group::of(mpi)?.include(ranks)?;
+            let group = OwnedGroup::of(mpi)?.include(ranks)?;
             // SAFETY: MPI gives the new communicator in place of this one.
             Ok(unsafe {
                 (mpi.functions.comm_create_group)(mpi.comm, group.handle, tag, &raw mut handle)

@@ -101,19 +101,14 @@ pub enum Form<A: Types> {
     Large(&'static Counted<A, i64, A::Aint>),
 }
 
-/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`, or one that is collective,
-/// by both of its names: `invoke!(form.bcast / ibcast(address, count, ...), request)`, with the address
-/// of the request if the call is nonblocking.
+/// The form of a collective call. If it is nonblocking, with the place for its request.
+pub struct CollectiveForm<A: Types> {
+    pub counted: Form<A>,
+    pub request: Option<*mut A::Request>,
+}
+
+/// Calls a function of a [`Form`]: `invoke!(form.send(address, count, ...))`.
 macro_rules! invoke {
-    (
-        $form:ident . $blocking:ident / $nonblocking:ident ( $($argument:expr),* $(,)? ),
-        $request:ident
-    ) => {
-        match $request {
-            None => invoke!($form.$blocking($($argument),*)),
-            Some(request) => invoke!($form.$nonblocking($($argument,)* request)),
-        }
-    };
     ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
         match $form {
             Form::Int(functions) => (functions.$function)($(Pass::pass($argument)),*),
@@ -121,7 +116,27 @@ macro_rules! invoke {
         }
     };
 }
-pub(super) use invoke;
+
+/// Calls a function of a [`CollectiveForm`]: `invoke_collective!(form.bcast(address, count, ...))`.
+macro_rules! invoke_collective {
+    ($form:ident . $function:ident ( $($argument:expr),* $(,)? )) => {
+        match ($form.counted, $form.request) {
+            (Form::Int(functions), None) => {
+                (functions.$function.blocking)($(Pass::pass($argument)),*)
+            }
+            (Form::Int(functions), Some(request)) => {
+                (functions.$function.nonblocking)($(Pass::pass($argument),)* request)
+            }
+            (Form::Large(functions), None) => {
+                (functions.$function.blocking)($(Pass::pass($argument)),*)
+            }
+            (Form::Large(functions), Some(request)) => {
+                (functions.$function.nonblocking)($(Pass::pass($argument),)* request)
+            }
+        }
+    };
+}
+pub(super) use {invoke, invoke_collective};
 
 /// How one call counts.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use super::outcome::{CallError, check};
 use crate::error::Error;
 use crate::mpi::abi::Abi;
 use crate::mpi::functions::Functions;
-use crate::mpi::registry::Datatype;
+use crate::mpi::registry::SizedDatatype;
 
 /// A data type made of others (MPI-4.1 §5.1.2). It goes with this value.
 struct Derived<A: Abi> {
@@ -61,7 +61,7 @@ impl<A: Abi> TypedCount<A> {
         functions: &'static Functions<A>,
         counting: &Counting<A>,
         count: i64,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> Result<Self, CallError> {
         if !counting.takes(count) {
             return Self::at(functions, counting, 0, count, datatype);
@@ -81,7 +81,7 @@ impl<A: Abi> TypedCount<A> {
         counting: &Counting<A>,
         first: i64,
         count: i64,
-        element: Datatype,
+        element: SizedDatatype,
     ) -> Result<Self, CallError> {
         let length = count.min(counting.limit);
         let (chunks, rest) = (count / length, count % length);

@@ -8,10 +8,10 @@ use super::outcome::CallError;
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::registry::Neighbor;
-use crate::mpi::requests::Request;
+use crate::mpi::requests::OwnedRequest;
 
 /// A buffer, with the process that it is sent to or received from.
-pub struct Message<A: Abi, B> {
+pub struct PeerBuffer<A: Abi, B> {
     /// The process on the other side, and the tag.
     pub peer: Neighbor,
     /// The elements of the message.
@@ -20,12 +20,12 @@ pub struct Message<A: Abi, B> {
 }
 
 /// A message that is sent.
-pub type Outgoing<'b, A> = Message<A, SendBuffer<'b>>;
+pub type Outgoing<'b, A> = PeerBuffer<A, SendBuffer<'b>>;
 /// A message that is received.
-pub type Incoming<'b, A> = Message<A, RecvBuffer<'b>>;
+pub type Incoming<'b, A> = PeerBuffer<A, RecvBuffer<'b>>;
 
 /// Requests whose buffers are borrowed: dropping them waits for all.
-struct Borrowed(Vec<Request>);
+struct Borrowed(Vec<OwnedRequest>);
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl<A: Abi> Mpi<A> {
         buffer: SendBuffer<'b>,
     ) -> Result<Outgoing<'b, A>, CallError> {
         let elements = self.typed(buffer.count(), buffer.datatype())?;
-        Ok(Message {
+        Ok(PeerBuffer {
             peer,
             buffer,
             elements,
@@ -57,7 +57,7 @@ impl<A: Abi> Mpi<A> {
         buffer: RecvBuffer<'b>,
     ) -> Result<Incoming<'b, A>, CallError> {
         let elements = self.typed(buffer.count(), buffer.datatype())?;
-        Ok(Message {
+        Ok(PeerBuffer {
             peer,
             buffer,
             elements,
@@ -93,7 +93,7 @@ impl<A: Abi> Mpi<A> {
         &self,
         sent: &[Outgoing<A>],
         received: &[Incoming<A>],
-        requests: &mut Vec<Request>,
+        requests: &mut Vec<OwnedRequest>,
     ) -> c_int {
         requests.reserve(received.len() + sent.len());
         let first = requests.len();
@@ -121,9 +121,9 @@ impl<A: Abi> Mpi<A> {
 
 /// Begins messages and adds their requests, until one can't be begun.
 fn add_each<M>(
-    requests: &mut Vec<Request>,
+    requests: &mut Vec<OwnedRequest>,
     messages: &[M],
-    begin: impl Fn(&M) -> Result<Request, c_int>,
+    begin: impl Fn(&M) -> Result<OwnedRequest, c_int>,
 ) -> Result<(), c_int> {
     for message in messages {
         requests.push(begin(message)?);
@@ -133,8 +133,8 @@ fn add_each<M>(
 
 /// Sees to it that nothing is received any more.
 #[cold]
-fn withdraw(receives: &mut [Request]) {
-    receives.iter_mut().for_each(Request::cancel);
+fn withdraw(receives: &mut [OwnedRequest]) {
+    receives.iter_mut().for_each(OwnedRequest::cancel);
     for receive in receives {
         receive.wait();
     }

@@ -12,6 +12,11 @@ pub struct Layout {
     pub(super) row: i64,
 }
 
+/// The sum of some counts.
+pub fn sum(counts: &[i64]) -> i64 {
+    counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
+}
+
 /// A part of an array: so many elements from one on.
 #[derive(Clone, Copy)]
 pub struct Part {
@@ -48,8 +53,7 @@ impl Layout {
 
     /// The elements of all ranks.
     pub fn total(&self) -> i64 {
-        let rows = self.rows.iter().fold(0i64, |sum, n| sum.saturating_add(*n));
-        rows.saturating_mul(self.row)
+        sum(&self.rows).saturating_mul(self.row)
     }
 
     /// The elements of a rank.
@@ -60,7 +64,7 @@ impl Layout {
     /// The most rows of a rank, or before one.
     pub(super) fn most_rows(&self) -> i64 {
         let (_, before) = self.rows.split_last().unwrap_or((&0, &[]));
-        let last_displacement = before.iter().fold(0i64, |sum, n| sum.saturating_add(*n));
+        let last_displacement = sum(before);
         self.rows.iter().fold(last_displacement, |n, m| n.max(*m))
     }
 

@@ -8,7 +8,7 @@ use super::derived::TypedCount;
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 use crate::mpi::registry::Neighbor;
-use crate::mpi::requests::Request;
+use crate::mpi::requests::OwnedRequest;
 use crate::mpi::status::StatusPlace;
 use crate::mpi::types::Handle;
 
@@ -114,16 +114,13 @@ impl<A: Abi> Mpi<A> {
         address: *mut c_void,
         elements: &TypedCount<A>,
         from: Neighbor,
-    ) -> Result<Request, c_int> {
-        let mut request = A::Request::from_raw(0);
-        let (form, slot) = (self.form(elements.count), &raw mut request);
-        let (count, datatype) = (elements.count, elements.datatype);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            let (source, tag) = (from.rank, from.tag);
-            invoke!(form.irecv(address, count, datatype, source, tag, self.comm, slot))
-        };
-        self.request(code, request)
+    ) -> Result<OwnedRequest, c_int> {
+        let (form, comm) = (self.form(elements.count), self.comm);
+        let (count, datatype, Neighbor { rank, tag }) = (elements.count, elements.datatype, from);
+        self.begin_one(|request| {
+            // SAFETY: the caller's promise.
+            unsafe { invoke!(form.irecv(address, count, datatype, rank, tag, comm, request)) }
+        })
     }
 
     /// Begins to send a message, or gives MPI's error code.
@@ -135,15 +132,13 @@ impl<A: Abi> Mpi<A> {
         address: *const c_void,
         elements: &TypedCount<A>,
         to: Neighbor,
-    ) -> Result<Request, c_int> {
-        let mut request = A::Request::from_raw(0);
-        let (form, slot) = (self.form(elements.count), &raw mut request);
-        let (count, datatype) = (elements.count, elements.datatype);
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            invoke!(form.isend(address, count, datatype, to.rank, to.tag, self.comm, slot))
-        };
-        self.request(code, request)
+    ) -> Result<OwnedRequest, c_int> {
+        let (form, comm) = (self.form(elements.count), self.comm);
+        let (count, datatype, Neighbor { rank, tag }) = (elements.count, elements.datatype, to);
+        self.begin_one(|request| {
+            // SAFETY: the caller's promise.
+            unsafe { invoke!(form.isend(address, count, datatype, rank, tag, comm, request)) }
+        })
     }
 
     /// MPI-4.1 §3.8.1: whether a message is there that can be received, or MPI's error code.
@@ -155,11 +150,17 @@ impl<A: Abi> Mpi<A> {
         if code == 0 { Ok(flag != 0) } else { Err(code) }
     }
 
-    fn request(&self, code: c_int, request: A::Request) -> Result<Request, c_int> {
+    /// The request that `begin` has MPI give, or the error code.
+    fn begin_one(
+        &self,
+        begin: impl FnOnce(*mut A::Request) -> c_int,
+    ) -> Result<OwnedRequest, c_int> {
+        let mut request = A::Request::from_raw(0);
+        let code = begin(&raw mut request);
         if code != 0 {
             return Err(code);
         }
         // SAFETY: MPI has given the request, and who has begun the message keeps the buffer.
-        Ok(unsafe { Request::new(self.functions, request) })
+        Ok(unsafe { OwnedRequest::new(self.functions, request) })
     }
 }

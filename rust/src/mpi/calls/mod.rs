@@ -23,6 +23,6 @@ mod rows;
 pub use caller::{Around, Caller, Mpi, Operator, Owner, free_communicator};
 pub use collectives::BcastBuffer;
 pub use counts::set_count_limit;
-pub use exchange::{Incoming, Message, Outgoing};
-pub use layout::{Layout, Part};
+pub use exchange::{Incoming, Outgoing, PeerBuffer};
+pub use layout::{Layout, Part, sum};
 pub use outcome::{CallError, Outcome, check};

@@ -10,14 +10,14 @@
 use std::ffi::{c_int, c_void};
 
 use super::caller::{Around, Caller, Mpi, check_root, recv_address, send_address};
-use super::counts::{Count, Form, Pass, invoke};
+use super::counts::{Count, Form, Pass, invoke_collective};
 use super::derived::TypedCount;
 use super::layout::{Layout, Part, check_room, check_sent};
 use super::outcome::CallError;
 use crate::error::{self, Error};
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
-use crate::mpi::registry::Datatype;
+use crate::mpi::registry::SizedDatatype;
 
 /// An array as `MPI_Alltoallw` takes it: one element of a data type for each rank, or none.
 struct PerRankTypes<A: Abi> {
@@ -29,7 +29,7 @@ struct PerRankTypes<A: Abi> {
 impl<A: Abi> PerRankTypes<A> {
     fn new(
         mpi: &Mpi<A>,
-        datatype: Datatype,
+        datatype: SizedDatatype,
         part_of: impl Fn(c_int) -> Part,
     ) -> Result<Self, CallError> {
         let of_rank = |rank| match part_of(rank) {
@@ -75,7 +75,7 @@ impl<A: Abi> Mpi<A> {
     }
 
     /// The type of a unit of so many elements.
-    fn unit(&self, unit: i64, datatype: Datatype) -> Result<TypedCount<A>, CallError> {
+    fn unit(&self, unit: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
         match unit {
             1 => self.typed(1, datatype),
             _ => TypedCount::at(self.functions, &self.counting, 0, unit, datatype),
@@ -91,7 +91,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
     fn alltoallw(
         self,
         [function, nonblocking]: [&'static str; 2],
-        datatype: Datatype,
+        datatype: SizedDatatype,
         (send, sent): (*const c_void, impl Fn(c_int) -> Part),
         (recv, received): (*mut c_void, impl Fn(c_int) -> Part),
     ) -> Result<(), W::Error> {
@@ -147,16 +147,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         let (sent, datatype) = (Count(sent), datatype.handle::<A>());
         self.collective(functions, layout.lists(), |mpi, request, lists| {
-            let (form, counts, starts) = (mpi.form(largest), &lists.counts, &lists.displacements);
+            let form = mpi.collective_form(largest, request);
+            let (counts, starts) = (&lists.counts, &lists.displacements);
             // SAFETY: `send` has this rank's rows, and `recv` has room for those of all ranks.
             Ok(unsafe {
-                invoke!(
-                    form.allgatherv
-                        / iallgatherv(
-                            send, sent, datatype, recv, counts, starts, datatype, mpi.comm,
-                        ),
-                    request
-                )
+                invoke_collective!(form.allgatherv(
+                    send, sent, datatype, recv, counts, starts, datatype, mpi.comm,
+                ))
             })
         })
     }
@@ -182,24 +179,20 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self.collective(functions, lists, |mpi, request, (sent, received)| {
             let send_unit = mpi.unit(send_unit, send.datatype())?;
             let recv_unit = mpi.unit(recv_unit, recv.datatype())?;
-            let form = mpi.form(largest);
+            let form = mpi.collective_form(largest, request);
             // SAFETY: both arrays have the rows of all ranks.
             Ok(unsafe {
-                invoke!(
-                    form.alltoallv
-                        / ialltoallv(
-                            send.address::<A>(),
-                            &sent.counts,
-                            &sent.displacements,
-                            send_unit.datatype,
-                            recv.address(),
-                            &received.counts,
-                            &received.displacements,
-                            recv_unit.datatype,
-                            mpi.comm,
-                        ),
-                    request
-                )
+                invoke_collective!(form.alltoallv(
+                    send.address::<A>(),
+                    &sent.counts,
+                    &sent.displacements,
+                    send_unit.datatype,
+                    recv.address(),
+                    &received.counts,
+                    &received.displacements,
+                    recv_unit.datatype,
+                    mpi.comm,
+                ))
             })
         })
     }
@@ -232,16 +225,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         let (count, datatype) = (Count(count), datatype.handle::<A>());
         self.collective(functions, layout.lists(), |mpi, request, lists| {
-            let (form, counts, starts) = (mpi.form(largest), &lists.counts, &lists.displacements);
+            let form = mpi.collective_form(largest, request);
+            let (counts, starts) = (&lists.counts, &lists.displacements);
             // SAFETY: `send` has this rank's rows, and on root `recv` has those of all ranks.
             Ok(unsafe {
-                invoke!(
-                    form.gatherv
-                        / igatherv(
-                            send, count, datatype, recv, counts, starts, datatype, root, mpi.comm,
-                        ),
-                    request
-                )
+                invoke_collective!(form.gatherv(
+                    send, count, datatype, recv, counts, starts, datatype, root, mpi.comm,
+                ))
             })
         })
     }
@@ -270,16 +260,13 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         }
         let (count, datatype) = (Count(count), datatype.handle::<A>());
         self.collective(functions, layout.lists(), |mpi, request, lists| {
-            let (form, counts, starts) = (mpi.form(largest), &lists.counts, &lists.displacements);
+            let form = mpi.collective_form(largest, request);
+            let (counts, starts) = (&lists.counts, &lists.displacements);
             // SAFETY: `recv` has this rank's rows, and on root `send` has those of all ranks.
             Ok(unsafe {
-                invoke!(
-                    form.scatterv
-                        / iscatterv(
-                            send, counts, starts, datatype, recv, count, datatype, root, mpi.comm,
-                        ),
-                    request
-                )
+                invoke_collective!(form.scatterv(
+                    send, counts, starts, datatype, recv, count, datatype, root, mpi.comm,
+                ))
             })
         })
     }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use super::Call;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, REGISTRY, RecvBuffer, SendBuffer};
+use crate::mpi::{Abi, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -135,7 +135,7 @@ fn nowhere(array: Array) -> Buffer<'static> {
 
 /// The type of an array's elements, and its bytes.
 #[inline(always)]
-pub fn measure(array: &Buffer) -> Result<(Datatype, usize)> {
+pub fn measure(array: &Buffer) -> Result<(SizedDatatype, usize)> {
     let datatype = REGISTRY.datatype(array.dtype)?;
     match usize::try_from(array.count).map(|count| count.checked_mul(datatype.size)) {
         Ok(Some(bytes)) => Ok((datatype, bytes)),

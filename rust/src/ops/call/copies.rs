@@ -12,7 +12,7 @@ use super::buffers::measure;
 use super::in_flight::{Arrival, InFlight};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
-use crate::mpi::{Abi, Datatype, RecvBuffer, SendBuffer};
+use crate::mpi::{Abi, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 use crate::xla::raw::XLA_FFI_DataType;
@@ -79,7 +79,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// How many elements a call of MPI has. A nonblocking operation is not one of pieces: nothing is
     /// copied while these are under way.
     #[inline(always)]
-    pub fn piece_length(&self, datatype: Datatype) -> i64 {
+    pub fn piece_length(&self, datatype: SizedDatatype) -> i64 {
         if self.is_nonblocking() {
             return i64::MAX;
         }

@@ -9,8 +9,10 @@ use std::mem;
 use std::ops::Range;
 
 use crate::memory::Block;
-use crate::mpi::calls::{Incoming, Message, Mpi, Outgoing, Owner};
-use crate::mpi::{Abi, Datatype, RecvBuffer, Request, SendBuffer, Status, is_available};
+use crate::mpi::calls::{Incoming, Mpi, Outgoing, Owner, PeerBuffer};
+use crate::mpi::{
+    Abi, OwnStatus, OwnedRequest, RecvBuffer, SendBuffer, SizedDatatype, is_available,
+};
 use crate::recorder::Array;
 
 /// An array that is being received, or is there already.
@@ -23,7 +25,7 @@ pub struct Arrival {
     /// The pieces in which it is received, by the indices of their requests.
     pub pieces: Range<usize>,
     /// The type in which its pieces are counted, and how many of these a piece has.
-    pub datatype: Datatype,
+    pub datatype: SizedDatatype,
     pub length: i64,
     /// The request and the block of the label that travels ahead of it.
     pub label: Option<(usize, usize)>,
@@ -31,7 +33,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// An array that is there when all requests are done.
-    pub fn whole(array: Array, datatype: Datatype, block: usize, bytes: usize) -> Self {
+    pub fn whole(array: Array, datatype: SizedDatatype, block: usize, bytes: usize) -> Self {
         Self {
             block,
             bytes,
@@ -53,7 +55,7 @@ struct Parts {
     blocks: Vec<Block>,
     /// Lists that MPI may read.
     lists: Vec<Box<dyn Send>>,
-    requests: Vec<Request>,
+    requests: Vec<OwnedRequest>,
     arrivals: Vec<Arrival>,
 }
 
@@ -66,7 +68,12 @@ impl InFlight {
     }
 
     /// Takes over a block for MPI to read, at whose begin there are so many elements.
-    pub fn add_send(&self, mut block: Block, count: i64, datatype: Datatype) -> SendBuffer<'_> {
+    pub fn add_send(
+        &self,
+        mut block: Block,
+        count: i64,
+        datatype: SizedDatatype,
+    ) -> SendBuffer<'_> {
         let address = block.part(0..count as usize * datatype.size).as_ptr();
         self.add_block(block);
         // SAFETY: the block stays as long as this value is borrowed, and nobody writes to it.
@@ -78,7 +85,7 @@ impl InFlight {
         &self,
         mut block: Block,
         count: i64,
-        datatype: Datatype,
+        datatype: SizedDatatype,
     ) -> (usize, RecvBuffer<'_>) {
         let address = block.part(0..count as usize * datatype.size).as_mut_ptr();
         let index = self.add_block(block);
@@ -116,10 +123,10 @@ impl InFlight {
                 "a message in flight is a part of its blocks"
             );
         };
-        for Message { buffer, .. } in sent {
+        for PeerBuffer { buffer, .. } in sent {
             check_own(buffer.address::<A>(), buffer.bytes());
         }
-        for Message { buffer, .. } in received {
+        for PeerBuffer { buffer, .. } in received {
             check_own(buffer.address(), buffer.bytes());
         }
         // SAFETY: they are, and the blocks stay until all requests are done.
@@ -133,7 +140,7 @@ impl InFlight {
 
     /// Whether MPI uses its memory no more.
     pub fn is_done(&self) -> bool {
-        self.0.borrow().requests.iter().all(Request::is_done)
+        self.0.borrow().requests.iter().all(OwnedRequest::is_done)
     }
 
     /// Has MPI make progress, and notes what is done. Once MPI is finalised, nothing ever is.
@@ -142,11 +149,11 @@ impl InFlight {
             return;
         }
         let requests = &mut self.0.get_mut().requests;
-        requests.iter_mut().for_each(Request::test);
+        requests.iter_mut().for_each(OwnedRequest::test);
     }
 
     /// Waits for one request, and gives its status.
-    pub fn wait_for(&mut self, request: usize) -> Result<&mut Status, c_int> {
+    pub fn wait_for(&mut self, request: usize) -> Result<&mut OwnStatus, c_int> {
         let request = &mut self.0.get_mut().requests[request];
         match request.wait() {
             0 => Ok(request.status()),
@@ -156,7 +163,7 @@ impl InFlight {
 
     /// Waits for the label of an array that is being received, if it has one, and gives it with its
     /// status.
-    pub fn label(&mut self, arrival: usize) -> Option<Result<(&mut Block, &mut Status), c_int>> {
+    pub fn label(&mut self, arrival: usize) -> Option<Result<(&mut Block, &mut OwnStatus), c_int>> {
         let parts = self.0.get_mut();
         let (request, block) = parts.arrivals[arrival].label.take()?;
         let request = &mut parts.requests[request];
@@ -168,7 +175,7 @@ impl InFlight {
 
     /// Waits for all requests. Gives the first error code.
     pub fn wait(&mut self) -> c_int {
-        let codes = self.0.get_mut().requests.iter_mut().map(Request::wait);
+        let codes = self.0.get_mut().requests.iter_mut().map(OwnedRequest::wait);
         codes.fold(0, |first, code| if first == 0 { code } else { first })
     }
 
@@ -185,7 +192,7 @@ impl InFlight {
 }
 
 impl Owner for InFlight {
-    fn take_over(&self, request: Request) {
+    fn take_over(&self, request: OwnedRequest) {
         self.0.borrow_mut().requests.push(request);
     }
 
@@ -235,7 +242,7 @@ mod tests {
         drop(idle);
         let (pending, again) = with_a_block();
         assert_eq!(again, address);
-        pending.take_over(Request::never_done());
+        pending.take_over(OwnedRequest::never_done());
         assert!(!pending.is_done());
         assert!(pending.land().is_none());
         assert_ne!(Block::take(BYTES).part(0..0).as_ptr() as usize, address);

@@ -18,9 +18,10 @@ use crate::log;
 use crate::memory::{Access, Memory, fault};
 use crate::mpi::calls::{Around, CallError, Caller, Incoming, Mpi, Outcome, Outgoing, check};
 use crate::mpi::{
-    Abi, Communicator, Datatype, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, StatusPlace,
+    Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
+    StatusPlace,
 };
-use crate::recorder::{self, Operation, Progress, Record, Recording};
+use crate::recorder::{self, Operation, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
 /// A call of an operation on a communicator.
@@ -33,7 +34,7 @@ pub struct Call<'a, A: Abi, M> {
     pub comm_number: i64,
     pub communicator: Communicator,
     pub operation: &'static Operation,
-    recording: Recording,
+    pub recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
     /// The memory and the requests that the call leaves to the one that waits, if it is nonblocking.
@@ -60,22 +61,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             checked: None,
             departure: None,
         })
-    }
-
-    /// The record of the call, unless it is not kept any more.
-    pub fn record(&self) -> Option<Record> {
-        self.recording.record()
-    }
-
-    /// For a collective operation, its place among those on the communicator; else 0.
-    pub fn sequence(&self) -> u64 {
-        self.recording.sequence()
-    }
-
-    /// Records the flight that the call has started, or waits for, and its place among the
-    /// collective operations, if the call itself has none.
-    pub fn set_flight(&self, flight_id: u32, sequence: Option<u64>) {
-        self.recording.set_flight(flight_id, sequence);
     }
 
     #[inline(always)]
@@ -184,16 +169,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.mpi.blocking(|error| self.error(error))
     }
 
-    /// Makes MPI calls with `body`, which gives back MPI's error code, under the name of one function
-    /// in the log and in errors.
+    /// Makes MPI calls with `body`, which gives MPI's error code, under the name of one function in the
+    /// log and in errors.
     pub fn logged(
         &self,
         function: &'static str,
         details: impl FnOnce() -> String,
-        body: impl FnOnce() -> c_int,
+        body: impl FnOnce() -> std::result::Result<c_int, CallError>,
     ) -> Result<()> {
         let logged = Logged::new(self, &Access::WHOLE, details);
-        logged.call(function, || check(self.functions, function, body()))
+        logged.call(function, || check(self.functions, function, body()?))
     }
 
     /// The line on stderr if MPI crashes on device memory.
@@ -211,7 +196,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Says that MPI has written these elements of the result, where the access of a call did not.
-    pub fn store_elements(&self, elements: &Range<i64>, datatype: Datatype) -> Result<()> {
+    pub fn store_elements(&self, elements: &Range<i64>, datatype: SizedDatatype) -> Result<()> {
         let access = Access::both(elements, 0, datatype.size);
         self.in_memory(|memory| memory.after(&access))
     }
@@ -291,11 +276,6 @@ impl<A: Abi, M> Call<'_, A, M> {
             CallError::Mpi(failure) => self.failed(&failure),
             CallError::Impossible(error) => *error,
         }
-    }
-
-    /// Where to say how far the call has got.
-    pub fn progress(&self) -> Progress {
-        self.recording.progress()
     }
 
     /// Sees to an error code of MPI's.

@@ -4,6 +4,8 @@
 //! more. They do so on a communicator of its own, so that a rank that is elsewhere is not taken for
 //! one that calls something else.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{byte_type, number_type, table_width, world_rank};
@@ -153,11 +155,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(());
         }
         let row = self.row(record)?;
-        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
-        let report = self.with_ranks(&mpi, |ranks| ranks.disagreement(record, row))?;
-        if let Some(report) = report {
-            return Err(self.refuse(report, Some(&mpi)));
-        }
+        let mpi = self.refuse_if(|ranks| ranks.disagreement(record, row))?;
         if record.operation.has_counts_of_pairs {
             return self.refuse_if_any(record, self.complaints(&mpi, record)?);
         }
@@ -166,21 +164,25 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// If any rank complains, it is an error on all of them.
     pub fn refuse_if_any(&self, record: &Record, complaints: Vec<String>) -> Result<()> {
-        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
-        let report = self.with_ranks(&mpi, |ranks| ranks.complaint(record, complaints))?;
-        report.map_or(Ok(()), |report| Err(self.refuse(report, Some(&mpi))))
+        self.refuse_if(|ranks| ranks.complaint(record, complaints))?;
+        Ok(())
     }
 
-    /// Does something with the other ranks.
-    fn with_ranks<T>(
+    /// Has ranks compare what they call: it is an error on all of them if there is a report. Gives the
+    /// communicator on which they do so.
+    fn refuse_if(
         &self,
-        mpi: &Mpi<A>,
-        body: impl FnOnce(&Comparison<A>) -> Result<T>,
-    ) -> Result<T> {
-        body(&Comparison {
-            mpi,
+        compare: impl FnOnce(&Comparison<A>) -> Result<Option<Vec<String>>>,
+    ) -> Result<Mpi<A>> {
+        let mpi = self.mpi.on(&self.companion(Companion::Check)?);
+        let report = compare(&Comparison {
+            mpi: &mpi,
             fail: &|error| self.error(error),
-        })
+        })?;
+        match report {
+            Some(report) => Err(self.refuse(report, Some(&mpi))),
+            None => Ok(mpi),
+        }
     }
 
     /// The elements in a row of the array that a rank has, where ranks have so many rows each.
@@ -236,11 +238,8 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 /// The differences between the ranks, in words.
 fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
-    let size = statements
-        .iter()
-        .map(|statement| statement.rank + 1)
-        .max()
-        .unwrap_or(0);
+    let sizes = statements.iter().map(|statement| statement.rank + 1);
+    let size = sizes.max().unwrap_or(0);
     let snapshot = Snapshot::new(notes, size, &[]);
     let collectives = snapshot.collectives();
     let disagreements =
@@ -249,20 +248,13 @@ fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
     let complaints = statements.iter().map(|statement| &statement.complaints);
     findings.extend(complaints.flatten().cloned());
     if findings.is_empty() {
-        let by_row = |row: i64| -> Ranks {
-            let have = statements
-                .iter()
-                .filter(|statement| statement.row == Some(row));
-            have.map(|statement| statement.rank).collect()
-        };
-        let mut rows: Vec<i64> = statements
-            .iter()
-            .filter_map(|statement| statement.row)
-            .collect();
-        rows.sort_unstable();
-        rows.dedup();
-        let sides = rows.iter().map(|row| {
-            let ranks = by_row(*row);
+        let mut by_row: BTreeMap<i64, Ranks> = BTreeMap::new();
+        for Statement { rank, row, .. } in statements {
+            if let Some(row) = row {
+                by_row.entry(*row).or_default().extend([*rank]);
+            }
+        }
+        let sides = by_row.iter().map(|(row, ranks)| {
             format!("{} rows of {row} elements", ranks.with_verb("has", "have"))
         });
         findings.push(format!("{}.", listed(&sides.collect::<Vec<_>>())));

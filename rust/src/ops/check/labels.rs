@@ -14,7 +14,7 @@ use crate::diagnosis::{Activity, Route, Sent, Traffic, rows};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Memory;
-use crate::mpi::{Abi, Datatype, Neighbor, REGISTRY, RecvBuffer, SendBuffer, Status};
+use crate::mpi::{Abi, Neighbor, OwnStatus, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::recorder::{self, Array, Record};
 
@@ -84,10 +84,8 @@ impl Label {
 
 /// The message behind a label, as that describes it.
 pub struct Labelled {
-    /// Who sends it.
-    pub source: c_int,
-    /// Its tag.
-    pub tag: c_int,
+    /// Who sends it, and its tag.
+    pub from: Neighbor,
     /// Why it does not fit, if so. In a box, as a call without checks has room for it, too.
     pub refusal: Option<Box<Refusal>>,
 }
@@ -96,7 +94,7 @@ pub struct Labelled {
 pub struct Refusal {
     pub error: Error,
     /// Where it is received, and what its elements are, unless that was the message.
-    room: Option<(Vec<u8>, Datatype)>,
+    room: Option<(Vec<u8>, SizedDatatype)>,
 }
 
 impl Refusal {
@@ -141,31 +139,21 @@ pub fn traffic() -> Traffic {
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Sends the label of a message.
-    pub fn send_label(&self, dest: c_int, tag: c_int, sent: Array) -> Result<()> {
-        let Some(label) = self.label(Neighbor { rank: dest, tag }, sent) else {
+    pub fn send_label(&self, to: Neighbor, sent: Array) -> Result<()> {
+        let Some(label) = self.label(to, sent) else {
             return Ok(());
         };
         let send = SendBuffer::of(&label, byte_type()?);
-        self.quietly().send(send, Neighbor { rank: dest, tag })
+        self.quietly().send(send, to)
     }
 
     /// Receives the label of a message, if there is one.
-    pub fn receive_label(
-        &self,
-        source: c_int,
-        tag: c_int,
-        wanted: Array,
-    ) -> Result<Option<Labelled>> {
-        let Some(record) = self
-            .checked
-            .as_deref()
-            .filter(|_| source != A::constants().proc_null)
-        else {
+    pub fn receive_label(&self, from: Neighbor, wanted: Array) -> Result<Option<Labelled>> {
+        let Some(record) = self.checked_with(from) else {
             return Ok(None);
         };
-        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
-        let from = Neighbor { rank: source, tag };
         self.quietly().recv(recv, from, status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
@@ -174,41 +162,33 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Does both, for the messages to and from a rank with a tag.
     pub fn exchange_labels(
         &self,
-        (dest, send_tag, sent): (c_int, c_int, Array),
-        (source, recv_tag, wanted): (c_int, c_int, Array),
+        (to, sent): (Neighbor, Array),
+        (from, wanted): (Neighbor, Array),
     ) -> Result<Option<Labelled>> {
-        let Some(record) = self.checked.as_deref() else {
-            return Ok(None);
-        };
-        if source == A::constants().proc_null {
-            return self.send_label(dest, send_tag, sent).map(|()| None);
-        }
-        let to = Neighbor {
-            rank: dest,
-            tag: send_tag,
+        let Some(record) = self.checked_with(from) else {
+            return self.send_label(to, sent).map(|()| None);
         };
         let Some(own) = self.label(to, sent) else {
-            return self.receive_label(source, recv_tag, wanted);
+            return self.receive_label(from, wanted);
         };
-        let (mut label, mut status) = (Label::EMPTY, Status::EMPTY);
+        let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let sent = SendBuffer::of(&own, byte_type()?);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
-        let from = Neighbor {
-            rank: source,
-            tag: recv_tag,
-        };
         self.quietly()
             .sendrecv((sent, to), (recv, from), status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
     }
 
+    /// The record of the call, if its message to or from a process has a label.
+    fn checked_with(&self, peer: Neighbor) -> Option<&Record> {
+        let record = self.checked.as_deref();
+        record.filter(|_| peer.rank != A::constants().proc_null)
+    }
+
     /// The label of a message that is sent now, if messages have one.
     pub fn label(&self, to: Neighbor, sent: Array) -> Option<Label> {
-        let record = self
-            .checked
-            .as_deref()
-            .filter(|_| to.rank != A::constants().proc_null)?;
+        let record = self.checked_with(to)?;
         let line = record.line().unwrap_or_default();
         let label = Label::new(record, sent, &line);
         let kind = Route {
@@ -231,10 +211,10 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         record: &Record,
         label: &Label,
         wanted: Array,
-        (source, tag): (c_int, c_int),
+        (rank, tag): (c_int, c_int),
     ) -> Result<Labelled> {
         let own = world_rank(record, self.communicator.rank);
-        let from = world_rank(record, source);
+        let from = world_rank(record, rank);
         let refusal = if label.magic == MAGIC {
             let kind = Route {
                 from,
@@ -247,10 +227,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         } else {
             Some(Refusal {
                 error: self.refuse_message(
-                    vec![(
-                        own,
-                        (format!("in {record}"), record.line().unwrap_or_default()),
-                    )],
+                    vec![(own, activity(record))],
                     format!(
                         "the message from rank {from} with tag {tag} was not sent by mpi4jax: \
                          MPI4JAX_CHECK compares messages that both sides leave to mpi4jax."
@@ -260,8 +237,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             })
         };
         Ok(Labelled {
-            source,
-            tag,
+            from: Neighbor { rank, tag },
             refusal: refusal.map(Box::new),
         })
     }
@@ -287,13 +263,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let to = self.communicator.rank;
         let sender = format!("sends {sent} to {to} with tag {tag} on {communicator}");
         let error = self.refuse_message(
-            vec![
-                (from, (sender, label.line())),
-                (
-                    own,
-                    (format!("in {record}"), record.line().unwrap_or_default()),
-                ),
-            ],
+            vec![(from, (sender, label.line())), (own, activity(record))],
             format!("rank {from} sends {sent}, where rank {own} receives {wanted}."),
         );
         let datatype = REGISTRY.datatype(label.dtype)?;
@@ -310,4 +280,9 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         report.push(finding);
         self.refuse(report, None)
     }
+}
+
+/// The activity of this rank in a call.
+fn activity(record: &Record) -> Activity {
+    (format!("in {record}"), record.line().unwrap_or_default())
 }

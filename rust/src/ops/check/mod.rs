@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::Memory;
 use crate::mpi::calls::Mpi;
-use crate::mpi::{Abi, Communicator, Datatype, Functions, REGISTRY, abort};
+use crate::mpi::{Abi, Communicator, Functions, REGISTRY, SizedDatatype, abort};
 use crate::ops::call::Call;
 use crate::recorder::{self, Record, Scope};
 use crate::xla::raw::{XLA_FFI_DataType_S64, XLA_FFI_DataType_U8};
@@ -37,12 +37,12 @@ pub fn world_rank(record: &Record, rank: i32) -> i32 {
 }
 
 /// The type of what ranks tell each other: numbers.
-pub fn number_type() -> Result<Datatype> {
+pub fn number_type() -> Result<SizedDatatype> {
     REGISTRY.datatype(XLA_FFI_DataType_S64)
 }
 
 /// The type of bytes that ranks tell each other: text.
-pub fn byte_type() -> Result<Datatype> {
+pub fn byte_type() -> Result<SizedDatatype> {
     REGISTRY.datatype(XLA_FFI_DataType_U8)
 }
 
@@ -51,7 +51,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// compared when they are sent or received.
     #[cold]
     pub fn check_before(&mut self) -> Result<()> {
-        let Some(record) = self.record() else {
+        let Some(record) = self.recording.record() else {
             return Ok(());
         };
         if record.operation.is_collective() {

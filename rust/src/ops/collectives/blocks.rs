@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::error::Result;
 use crate::memory::{Access, Memory};
 use crate::mpi::calls::BcastBuffer;
-use crate::mpi::{Abi, Datatype};
+use crate::mpi::{Abi, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::block_for_each;
 use crate::ops::call::log_text::{items, items_and_root};
@@ -60,7 +60,7 @@ pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 fn bcast_pieces<'b, A: Abi, M: Memory>(
     call: &Call<A, M>,
     count: i64,
-    datatype: Datatype,
+    datatype: SizedDatatype,
     root: c_int,
     mut part: impl FnMut(i64, i64) -> BcastBuffer<'b>,
 ) -> Result<()> {

@@ -7,10 +7,9 @@ use std::ffi::c_int;
 
 use zerocopy::IntoBytes;
 
-use super::rows::sum;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
-use crate::mpi::calls::{BcastBuffer, Mpi};
+use crate::mpi::calls::{BcastBuffer, Mpi, sum};
 use crate::mpi::{Abi, PredefinedOp, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::items;

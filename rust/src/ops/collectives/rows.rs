@@ -1,17 +1,17 @@
 //! Collective operations that deal out the rows of an array, as many to each rank as the call
 //! says (MPI-4.1 §6.5 to §6.8 and §6.10.2).
 
-use std::fmt::Arguments;
+use std::fmt::Display;
 
 use super::reduction::reduce_each;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
-use crate::mpi::calls::Layout;
-use crate::mpi::{Abi, Datatype, RecvBuffer};
+use crate::mpi::calls::{Layout, sum};
+use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, count_of};
 
 /// How many rows of an array each rank has, in rank order and without gaps.
 struct Shares(Vec<i64>);
@@ -24,13 +24,7 @@ impl Shares {
     /// The shares in an operand: counts that the program has computed.
     fn from_operand<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
         let size = call.communicator.size as usize;
-        checked_counts(
-            format_args!("an operand"),
-            call.counts(counts)?,
-            size,
-            "ranks",
-        )
-        .map(Self)
+        checked_counts("an operand", call.counts(counts)?, size, "ranks").map(Self)
     }
 
     /// The rows of all ranks.
@@ -56,16 +50,12 @@ pub fn row_counts<A: Abi, M: Memory>(
     size: usize,
     peers: &str,
 ) -> Result<Vec<i64>> {
-    checked_counts(
-        format_args!("attribute `{name}`"),
-        call.ints(name)?,
-        size,
-        peers,
-    )
+    let origin = format_args!("attribute `{name}`");
+    checked_counts(origin, call.ints(name)?, size, peers)
 }
 
 fn checked_counts(
-    origin: Arguments,
+    origin: impl Display,
     counts: Vec<i64>,
     size: usize,
     peers: &str,
@@ -78,17 +68,10 @@ fn checked_counts(
     )))
 }
 
-/// The rows of all.
-pub fn sum(counts: &[i64]) -> i64 {
-    counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
-}
-
 /// The elements in a row of an array that must have so many rows.
 pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     match array.dims.split_first() {
-        Some((first, rest)) if *first == rows => Ok(rest
-            .iter()
-            .fold(1i64, |count, dim| count.saturating_mul(*dim))),
+        Some((first, rest)) if *first == rows => Ok(count_of(rest)),
         _ => Err(Error::invalid(format!(
             "an array of shape {:?} has not the {rows} rows that the call says",
             array.dims
@@ -168,7 +151,7 @@ fn all_gather<A: Abi, M: Memory>(
 }
 
 /// The access of a call that reads and writes so many elements.
-fn access(read: i64, written: i64, datatype: Datatype) -> Access {
+fn access(read: i64, written: i64, datatype: SizedDatatype) -> Access {
     let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
     Access::first(bytes(read), bytes(written))
 }
@@ -228,11 +211,8 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let row = row_of(&operand, shares.total())?;
     let result = result_of_rows(call, &operand, row, shares.own(call))?;
     let (send, mut recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
-    let counts: Vec<i64> = shares
-        .0
-        .iter()
-        .map(|rows| rows.saturating_mul(row))
-        .collect();
+    let counts = shares.0.iter().map(|rows| rows.saturating_mul(row));
+    let counts: Vec<i64> = counts.collect();
     // MPI may hand the rows of all ranks to an operator at once.
     let longest = if op.is_predefined {
         counts.iter().fold(0, |n, m| n.max(*m))

@@ -3,11 +3,9 @@
 //! - `bell`: what wakes the thread of `progress`.
 //! - `table`: what is in flight.
 //! - `progress`: the thread that lets MPI go on with it.
-//! - `start_and_wait`: messages, and the waiting for anything.
-//! - `collectives`: nonblocking collective operations.
+//! - `start_and_wait`: the start of messages and collective operations, and the waiting for them.
 
 mod bell;
-pub mod collectives;
 pub mod progress;
 pub mod start_and_wait;
 pub mod table;

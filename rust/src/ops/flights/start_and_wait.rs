@@ -1,4 +1,5 @@
-//! Nonblocking messages (MPI-4.1 §3.7): a call that begins them, and a call that waits.
+//! Nonblocking messages (MPI-4.1 §3.7) and collective operations (MPI-4.1 §6.12): a call that begins them,
+//! and a call that waits.
 //!
 //! A handler of XLA's has its arrays for as long as it runs, and no longer. So what is in flight is
 //! in a block of the core's own: the first call copies there what is sent, and the second one copies
@@ -27,20 +28,20 @@ use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 
 /// An operation that a call is about to start: all that can fail before MPI is called has been done.
-pub struct Departure<'a> {
+struct Departure<'a> {
     flight: Flight,
     ticket: Buffer<'a>,
 }
 
 impl<'a> Departure<'a> {
-    pub fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
+    fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
         let [ticket] = call.results()?;
         check_ticket(&ticket)?;
         let flight = Flight {
             operation: call.operation.name,
             call_site: call.number("call_site").unwrap_or(0),
             communicator: call.comm_number,
-            sequence: call.sequence(),
+            sequence: call.recording.sequence(),
             may_be_lost: call.number("may_be_lost")? != 0,
             needs_pushing: true,
             begin: Instant::now(),
@@ -50,18 +51,26 @@ impl<'a> Departure<'a> {
     }
 
     /// Keeps what MPI has begun, and gives its ticket to the program.
-    pub fn depart<A: Abi, M: Memory>(
-        mut self,
-        call: &Call<A, M>,
-        in_flight: InFlight,
-    ) -> Result<()> {
+    fn depart<A: Abi, M: Memory>(mut self, call: &Call<A, M>, in_flight: InFlight) -> Result<()> {
         self.flight.in_flight = in_flight;
         let flight_id = table::keep(self.flight);
         progress::start();
-        call.set_flight(flight_id, None);
+        call.recording.set_flight(flight_id, None);
         let ticket = table::ticket_of(flight_id);
         call.in_memory(|memory| memory.store(&self.ticket, ticket.as_bytes()))
     }
+}
+
+/// Starts a collective operation, whose function this is for both of its forms.
+pub fn start<A: Abi, M: Memory>(
+    mut call: Call<A, M>,
+    operation: fn(&Call<A, M>) -> Result<()>,
+) -> Result<()> {
+    let departure = Departure::new(&call)?;
+    call.departure = Some(Box::default());
+    operation(&call)?;
+    let in_flight = call.departure.take().unwrap_or_default();
+    departure.depart(&call, *in_flight)
 }
 
 /// Why requests that a batch has may be mixed, or waited for twice.
@@ -140,7 +149,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || in_words(&sent, &received);
     call.logged(function, details, || {
-        in_flight.begin(&call.mpi, &sends, &receives)
+        Ok(in_flight.begin(&call.mpi, &sends, &receives))
     })?;
     drop((sends, receives));
     departure.depart(call, in_flight)
@@ -213,7 +222,7 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             text
         })
     })?;
-    call.set_flight(flight_id, Some(flight.sequence));
+    call.recording.set_flight(flight_id, Some(flight.sequence));
     let mut in_flight = flight.in_flight;
     let expected = results.iter().map(Array::from);
     let fits = expected.eq(in_flight.arrivals().iter().map(|arrival| arrival.array));
@@ -225,23 +234,15 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             flight.operation
         )));
     }
-    let mut fits = Ok(());
-    call.logged(
-        "MPI_Waitall",
-        || format!("for {}", flight.operation),
-        || {
-            fits =
-                read_labels(call, &mut in_flight).and_then(|()| check_pieces(call, &mut in_flight));
-            if fits.is_err() {
-                return 0;
-            }
-            if flight.sequence == 0 {
-                wait_for_messages(call, &mut in_flight);
-            }
-            in_flight.wait()
-        },
-    )?;
-    fits?;
+    let details = || format!("for {}", flight.operation);
+    call.logged("MPI_Waitall", details, || {
+        read_labels(call, &mut in_flight)?;
+        check_pieces(call, &mut in_flight)?;
+        if flight.sequence == 0 {
+            wait_for_messages(call, &mut in_flight);
+        }
+        Ok(in_flight.wait())
+    })?;
     let Some(mut landed) = in_flight.land() else {
         return Err(Error::internal(
             "an operation that was waited for is in flight",
@@ -256,12 +257,12 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Waits for one array after the other, and then for what is sent. The error codes are those of all.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
     for index in 0..in_flight.arrivals().len() {
-        call.progress().set_awaited_message(index);
+        call.recording.set_awaited_message(index);
         for piece in in_flight.arrivals()[index].pieces.clone() {
             let _ = in_flight.wait_for(piece);
         }
     }
-    call.progress().set_awaited_sends();
+    call.recording.set_awaited_sends();
 }
 
 /// Compares what comes with what is expected, if messages have labels.

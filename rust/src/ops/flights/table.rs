@@ -41,7 +41,7 @@ const MOST_PERHAPS_LOST: usize = 1024;
 const REMEMBERED: usize = 4096;
 
 /// A flight, and what is known of it without a lock on it.
-struct Entry {
+struct KnownFlight {
     flight: SharedFlight,
     origin: Origin,
     communicator: i64,
@@ -49,7 +49,7 @@ struct Entry {
 }
 
 struct Flights {
-    by_id: BTreeMap<u32, Entry>,
+    by_id: BTreeMap<u32, KnownFlight>,
     last: u32,
     /// Whether there is something that the progress thread has not seen.
     has_news: bool,
@@ -133,7 +133,7 @@ impl Flights {
     }
 
     /// Takes out a flight, and remembers its origin.
-    fn remove(&mut self, flight_id: u32) -> Option<Entry> {
+    fn remove(&mut self, flight_id: u32) -> Option<KnownFlight> {
         let entry = self.by_id.remove(&flight_id)?;
         let origin = entry.origin.clone();
         let slot = flight_id as usize % REMEMBERED;
@@ -181,7 +181,7 @@ pub fn keep(flight: Flight) -> u32 {
     let may_be_lost = flight.may_be_lost;
     let mut all = flights();
     let flight_id = all.next_id();
-    let entry = Entry {
+    let entry = KnownFlight {
         origin: Origin {
             flight_id,
             operation: flight.operation,

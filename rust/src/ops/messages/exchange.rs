@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::point_to_point::{self, finish_receiving};
+use super::point_to_point::{Receiving, finish_receiving};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::memory::{Access, Block, Memory};
 use crate::mpi::calls::{Incoming, Outgoing};
-use crate::mpi::{Abi, Datatype, Neighbor, RecvBuffer, SendBuffer, StatusPlace};
+use crate::mpi::{Abi, Neighbor, RecvBuffer, SendBuffer, SizedDatatype, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::InFlight;
@@ -76,9 +76,9 @@ fn all_at_once<A: Abi, M: Memory>(
         .map(|Transfer { array, peer }| call.incoming(*peer, call.recv_buffer(array)?));
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
     let details = || in_words(sent, received);
-    let awaits = |index| call.progress().set_awaited_message(index);
+    let awaits = |index| call.recording.set_awaited_message(index);
     call.logged("MPI_Waitall", details, || {
-        call.mpi.exchange(&outgoing, &incoming, awaits)
+        Ok(call.mpi.exchange(&outgoing, &incoming, awaits))
     })
 }
 
@@ -98,13 +98,13 @@ pub fn in_words(sent: &[Transfer], received: &[Transfer]) -> String {
 /// The elements of an array, as messages count them.
 pub struct Elements {
     pub count: i64,
-    pub datatype: Datatype,
+    pub datatype: SizedDatatype,
     /// How many there are in a piece.
     pub length: i64,
 }
 
 impl Elements {
-    pub fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: Datatype) -> Self {
+    pub fn of<A: Abi, M: Memory>(call: &Call<A, M>, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             count,
             datatype,
@@ -188,13 +188,7 @@ fn one_after_another<A: Abi, M: Memory>(
     for Transfer { array, peer } in received {
         let buffer = call.recv_buffer(array)?;
         let ignored = StatusPlace::ignored();
-        let mut message = point_to_point::Receiving::<A>::new(
-            &call.communicator,
-            buffer,
-            peer.rank,
-            peer.tag,
-            ignored,
-        );
+        let mut message = Receiving::<A>::new(&call.communicator, buffer, *peer, ignored);
         message.is_alone = false;
         incoming.push((message, Array::from(array)));
     }
@@ -207,11 +201,11 @@ fn one_after_another<A: Abi, M: Memory>(
     call.check("MPI_Isend", code)?;
     let mut outcome = Ok(());
     for (index, (message, array)) in incoming.iter_mut().enumerate() {
-        call.progress().set_awaited_message(index);
-        let label = call.receive_label(message.source, message.tag, *array)?;
+        call.recording.set_awaited_message(index);
+        let label = call.receive_label(message.from, *array)?;
         outcome = outcome.and(finish_receiving(call, message, label)?);
     }
-    call.progress().set_awaited_sends();
+    call.recording.set_awaited_sends();
     let mut sends = sends;
     let code = sends.wait();
     if let Some(entry) = entry {

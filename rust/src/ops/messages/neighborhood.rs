@@ -19,13 +19,13 @@ use std::iter;
 
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part};
-use crate::mpi::{Abi, Companion, Datatype, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer};
+use crate::mpi::calls::{Incoming, Mpi, Outgoing, Part, sum};
+use crate::mpi::{Abi, Companion, Ends, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
 use crate::ops::call::log_text::items;
 use crate::ops::check::{number_type, world_rank};
-use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of, sum};
+use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -113,11 +113,11 @@ fn run_messages<A: Abi, M: Memory>(
     check_messages(call, &mpi, sent, received)?;
     match &call.departure {
         None => call.logged(blocking, details, || {
-            let awaits = |index| call.progress().set_awaited_message(index);
-            mpi.exchange(sent, received, awaits)
+            let awaits = |index| call.recording.set_awaited_message(index);
+            Ok(mpi.exchange(sent, received, awaits))
         }),
         Some(departure) => call.logged(nonblocking, details, || {
-            departure.begin(&mpi, sent, received)
+            Ok(departure.begin(&mpi, sent, received))
         }),
     }
 }
@@ -162,7 +162,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
 
     /// Sends one packed message to each process, and receives one from each. They are packed in host memory,
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
-    fn run_bundles(&self, functions: [&'static str; 2], datatype: Datatype) -> Result<()> {
+    fn run_bundles(&self, functions: [&'static str; 2], datatype: SizedDatatype) -> Result<()> {
         let call = self.call;
         let bytes = |count: i64| count as usize * datatype.size;
         let (block, stride) = (bytes(self.count), bytes(self.stride));

@@ -4,12 +4,11 @@
 //! A shorter one, which may be empty, is the last. So who receives knows the end, also where there
 //! is room for more.
 
-use std::ffi::c_int;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::{Access, Memory};
-use crate::mpi::{Abi, Communicator, Neighbor, RecvBuffer, SendBuffer, Status, StatusPlace};
+use crate::mpi::{Abi, Communicator, Neighbor, OwnStatus, RecvBuffer, SendBuffer, StatusPlace};
 use crate::ops::call::Call;
 use crate::ops::call::buffers::check_blocks;
 use crate::ops::call::pieces::piece_at;
@@ -17,52 +16,38 @@ use crate::ops::check::labels::{Labelled, Refusal};
 
 /// A message that is being sent.
 pub struct Sending<'b> {
-    pub buffer: SendBuffer<'b>,
-    pub dest: c_int,
-    pub tag: c_int,
+    buffer: SendBuffer<'b>,
+    to: Neighbor,
     /// Whether the bytes are looked at.
-    pub is_read: bool,
+    is_read: bool,
     /// The elements of a piece.
     length: i64,
     /// The next piece.
     piece: Range<i64>,
-    pub is_done: bool,
+    is_done: bool,
 }
 
 impl<'b> Sending<'b> {
-    pub fn new<A: Abi>(
-        communicator: &Communicator,
-        buffer: SendBuffer<'b>,
-        dest: c_int,
-        tag: c_int,
-    ) -> Self {
+    fn new<A: Abi>(communicator: &Communicator, buffer: SendBuffer<'b>, to: Neighbor) -> Self {
         let length = communicator.piece_length(buffer.datatype().size);
         Self {
             buffer,
-            dest,
-            tag,
-            is_read: dest != A::constants().proc_null,
+            to,
+            is_read: to.rank != A::constants().proc_null,
             length,
             piece: piece_at(0, buffer.count(), length),
             is_done: false,
         }
     }
 
-    fn to(&self) -> Neighbor {
-        Neighbor {
-            rank: self.dest,
-            tag: self.tag,
-        }
-    }
-
     /// The number of elements in the next piece.
-    pub fn count(&self) -> i64 {
+    fn count(&self) -> i64 {
         self.piece.end - self.piece.start
     }
 
     /// The bytes of the next piece.
     #[inline(always)]
-    pub fn access(&self) -> Access {
+    fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.buffer.datatype().size);
         access.written = 0..0;
         if !self.is_read {
@@ -72,13 +57,13 @@ impl<'b> Sending<'b> {
     }
 
     #[inline(always)]
-    pub fn next(&self) -> SendBuffer<'b> {
+    fn next(&self) -> SendBuffer<'b> {
         self.buffer.part(self.piece.start, self.count())
     }
 
     /// The piece has been sent.
     #[inline(always)]
-    pub fn advance(&mut self) {
+    fn advance(&mut self) {
         self.is_done = self.count() < self.length;
         self.piece = piece_at(self.piece.end, self.buffer.count(), self.length);
     }
@@ -105,19 +90,18 @@ impl Room<'_> {
 struct Statuses<A: Abi> {
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: StatusPlace<'static, A>,
-    /// A status where the caller wants none, but the next piece depends on it.
-    own: Status,
-    is_in_pieces: bool,
+    /// One where the caller wants none, but the next piece depends on it.
+    own: Option<OwnStatus>,
 }
 
 impl<A: Abi> Statuses<A> {
     /// The place for that of the next piece.
     #[inline(always)]
     fn place(&mut self) -> StatusPlace<'_, A> {
-        if self.is_in_pieces && self.wanted.is_ignored() {
-            return self.own.place();
+        match &mut self.own {
+            Some(own) => own.place(),
+            None => self.wanted.reborrow(),
         }
-        self.wanted.reborrow()
     }
 }
 
@@ -125,8 +109,9 @@ impl<A: Abi> Statuses<A> {
 pub struct Receiving<'b, A: Abi> {
     room: Room<'b>,
     statuses: Statuses<A>,
-    pub source: c_int,
-    pub tag: c_int,
+    /// Who sends it, which may be anyone until a part of it has come.
+    pub from: Neighbor,
+    /// The elements of a piece: all, if it travels as a whole.
     length: i64,
     /// Where there is room for the next piece.
     piece: Range<i64>,
@@ -139,14 +124,13 @@ impl<'b, A: Abi> Receiving<'b, A> {
     pub fn new(
         communicator: &Communicator,
         buffer: RecvBuffer<'b>,
-        source: c_int,
-        tag: c_int,
+        from: Neighbor,
         wanted: StatusPlace<'static, A>,
     ) -> Self {
         let length = communicator.piece_length(buffer.datatype().size);
+        let needs_own = communicator.is_in_pieces() && wanted.is_ignored();
         Self {
-            source,
-            tag,
+            from,
             length,
             piece: piece_at(0, buffer.count(), length),
             is_done: false,
@@ -157,15 +141,14 @@ impl<'b, A: Abi> Receiving<'b, A> {
             },
             statuses: Statuses {
                 wanted,
-                own: Status::EMPTY,
-                is_in_pieces: length != i64::MAX,
+                own: needs_own.then_some(OwnStatus::EMPTY),
             },
         }
     }
 
     /// Takes in what the label of the message says.
     fn take_label(&mut self, label: Labelled) {
-        (self.source, self.tag) = (label.source, label.tag);
+        self.from = label.from;
         if let Some(mut refusal) = label.refusal {
             if let Some(buffer) = refusal.buffer() {
                 self.piece = piece_at(0, buffer.count(), self.length);
@@ -176,11 +159,10 @@ impl<'b, A: Abi> Receiving<'b, A> {
         }
     }
 
-    fn from(&self) -> Neighbor {
-        Neighbor {
-            rank: self.source,
-            tag: self.tag,
-        }
+    /// Whether the message travels in pieces.
+    #[inline(always)]
+    fn is_in_pieces(&self) -> bool {
+        self.length != i64::MAX
     }
 
     /// How the receiving has ended.
@@ -199,9 +181,8 @@ impl<'b, A: Abi> Receiving<'b, A> {
     fn access(&self) -> Access {
         let mut access = Access::both(&self.piece, self.length, self.room.buffer.datatype().size);
         access.read = 0..0;
-        let is_split = self.statuses.is_in_pieces;
-        let is_written = self.is_alone && !is_split && self.room.refusal.is_none();
-        if !is_written || self.source == A::constants().proc_null {
+        let is_written = self.is_alone && !self.is_in_pieces() && self.room.refusal.is_none();
+        if !is_written || self.from.rank == A::constants().proc_null {
             access.written.end = access.written.start;
         }
         access
@@ -218,7 +199,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
     /// A piece has come: looks at its status for whether that was the last.
     #[inline(always)]
     fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
-        if !self.statuses.is_in_pieces {
+        if !self.is_in_pieces() {
             self.is_done = true;
             return Ok(());
         }
@@ -228,7 +209,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         let status = self.statuses.place();
         let count = status.count(call.functions, datatype);
         // The next piece is of the same message.
-        let (source, tag) = status.source_and_tag();
+        let (rank, tag) = status.source_and_tag();
         let count = count.or_else(|code| call.check("MPI_Get_count", code).map(|()| 0))?;
         let start = self.piece.start;
         let end = start + i64::from(count.max(0));
@@ -237,7 +218,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         }
         self.is_done = i64::from(count) != self.length;
         if !self.is_done {
-            (self.source, self.tag) = (source, tag);
+            self.from = Neighbor { rank, tag };
             self.piece = piece_at(end, room, self.length);
         } else if !self.statuses.wanted.is_ignored() {
             let code = self
@@ -250,13 +231,19 @@ impl<'b, A: Abi> Receiving<'b, A> {
     }
 }
 
+/// The process that two attributes name, and the tag of its message.
+fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<Neighbor> {
+    let (rank, tag) = (call.int(rank)?, call.int(tag)?);
+    Ok(Neighbor { rank, tag })
+}
+
 /// MPI-4.1 §3.2.4: blocks until a message is there.
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let (source, tag, status) = (call.int("source")?, call.int("tag")?, call.status()?);
+    let (from, status) = (peer(call, "source", "tag")?, call.status()?);
     let [result] = call.results()?;
     let recv = call.recv_buffer(&result)?;
-    let mut message = Receiving::new(&call.communicator, recv, source, tag, status);
-    let label = call.receive_label(source, tag, (&result).into())?;
+    let mut message = Receiving::new(&call.communicator, recv, from, status);
+    let label = call.receive_label(from, (&result).into())?;
     finish_receiving(call, &mut message, label)?
 }
 
@@ -277,7 +264,7 @@ pub fn finish_receiving<A: Abi, M: Memory>(
 
 fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Receiving<'_, A>) -> Result<()> {
     let (access, count, is_alone) = (message.access(), message.count(), message.is_alone);
-    let from = message.from();
+    let from = message.from;
     let (recv, status) = message.next();
     if is_alone {
         let details = || format!("<- {} (tag {}, {count} items)", from.rank, from.tag);
@@ -290,11 +277,11 @@ fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Receiving<'_, 
 
 /// MPI-4.1 §3.2.1: blocks until the operand may be overwritten.
 pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let (dest, tag) = (call.int("dest")?, call.int("tag")?);
+    let to = peer(call, "dest", "tag")?;
     let [operand] = call.operands()?;
     let send = call.send_buffer(&operand)?;
-    let mut message = Sending::new::<A>(&call.communicator, send, dest, tag);
-    call.send_label(dest, tag, (&operand).into())?;
+    let mut message = Sending::new::<A>(&call.communicator, send, to);
+    call.send_label(to, (&operand).into())?;
     while !message.is_done {
         send_piece(call, &mut message)?;
     }
@@ -302,7 +289,7 @@ pub fn send<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 }
 
 fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Sending<'_>) -> Result<()> {
-    let (access, send, to) = (message.access(), message.next(), message.to());
+    let (access, send, to) = (message.access(), message.next(), message.to);
     let details = || format!("-> {} (tag {}, {} items)", to.rank, to.tag, send.count());
     call.blocking(&access, details).send(send, to)?;
     message.advance();
@@ -311,8 +298,10 @@ fn send_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Sending<'_>) -
 
 /// MPI-4.1 §3.11: sends to one rank while it receives from another.
 pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let (dest, send_tag) = (call.int("dest")?, call.int("sendtag")?);
-    let (source, recv_tag) = (call.int("source")?, call.int("recvtag")?);
+    let (to, from) = (
+        peer(call, "dest", "sendtag")?,
+        peer(call, "source", "recvtag")?,
+    );
     let status = call.status()?;
     let [operand] = call.operands()?;
     let [result] = call.results()?;
@@ -323,14 +312,11 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         check_blocks(&result, &operand, 1)?;
     }
     let communicator = &call.communicator;
-    let mut sent = Sending::new::<A>(communicator, send, dest, send_tag);
+    let mut sent = Sending::new::<A>(communicator, send, to);
     // What no message replaces stays as it was.
     sent.is_read |= replace;
-    let mut received = Receiving::new(communicator, recv, source, recv_tag, status);
-    let label = call.exchange_labels(
-        (dest, send_tag, (&operand).into()),
-        (source, recv_tag, (&result).into()),
-    )?;
+    let mut received = Receiving::new(communicator, recv, from, status);
+    let label = call.exchange_labels((to, (&operand).into()), (from, (&result).into()))?;
     if let Some(label) = label {
         received.take_label(label);
         replace &= received.room.refusal.is_none();
@@ -352,7 +338,7 @@ fn exchange_pieces<A: Abi, M: Memory>(
     received: &mut Receiving<'_, A>,
     replace: bool,
 ) -> Result<()> {
-    let (to, from) = (sent.to(), received.from());
+    let (to, from) = (sent.to, received.from);
     let access = Access {
         written: received.access().written,
         ..sent.access()

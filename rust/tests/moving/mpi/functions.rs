@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use _core::mpi::{
-    Abi, CopyAttribute, Counted, DeleteAttribute, Functions, IntHandles, UserFunction,
+    Abi, BothForms, CopyAttribute, Counted, DeleteAttribute, Functions, IntHandles, UserFunction,
 };
 use _core::mpi_functions;
 
@@ -887,43 +887,38 @@ impl Network {
     }
 }
 
+/// A collective function in both of its forms.
+macro_rules! both {
+    ($blocking:ident, $nonblocking:ident) => {
+        BothForms {
+            blocking: $blocking,
+            nonblocking: $nonblocking,
+        }
+    };
+}
+
 /// The functions that take counts, in one of their forms.
 macro_rules! counted {
     () => {
         Counted {
-            allgather,
-            allgatherv,
-            allreduce,
-            alltoall,
-            alltoallv,
-            bcast,
-            exscan,
-            gather,
-            gatherv,
-            iallgather,
-            iallgatherv,
-            iallreduce,
-            ialltoall,
-            ialltoallv,
-            ibcast,
-            iexscan,
-            igather,
-            igatherv,
+            allgather: both!(allgather, iallgather),
+            allgatherv: both!(allgatherv, iallgatherv),
+            allreduce: both!(allreduce, iallreduce),
+            alltoall: both!(alltoall, ialltoall),
+            alltoallv: both!(alltoallv, ialltoallv),
+            bcast: both!(bcast, ibcast),
+            exscan: both!(exscan, iexscan),
+            gather: both!(gather, igather),
+            gatherv: both!(gatherv, igatherv),
             irecv,
-            ireduce,
-            ireduce_scatter,
-            ireduce_scatter_block,
-            iscan,
-            iscatter,
-            iscatterv,
             isend,
             recv,
-            reduce,
-            reduce_scatter,
-            reduce_scatter_block,
-            scan,
-            scatter,
-            scatterv,
+            reduce: both!(reduce, ireduce),
+            reduce_scatter: both!(reduce_scatter, ireduce_scatter),
+            reduce_scatter_block: both!(reduce_scatter_block, ireduce_scatter_block),
+            scan: both!(scan, iscan),
+            scatter: both!(scatter, iscatter),
+            scatterv: both!(scatterv, iscatterv),
             send,
             sendrecv,
             sendrecv_replace,

@@ -23,7 +23,7 @@ use std::sync::{MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use _core::mpi::{Abi, Communicator, Datatype, IntHandles, Neighbors, PredefinedOp, REGISTRY};
+use _core::mpi::{Abi, Communicator, IntHandles, Neighbors, PredefinedOp, REGISTRY, SizedDatatype};
 use _core::ops;
 use _core::watch::Objects;
 use _core::xla::Handler;
@@ -128,7 +128,7 @@ impl World {
                 Communicator::new(handle as usize, rank as c_int, size as c_int, 0)
             },
             // SAFETY: a predefined type.
-            byte: unsafe { Datatype::new(Element::Byte.handle() as usize, 1) },
+            byte: unsafe { SizedDatatype::new(Element::Byte.handle() as usize, 1) },
             any_source: network::ANY_SOURCE,
         };
         handles.into_iter().enumerate().map(own).collect()
