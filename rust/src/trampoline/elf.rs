@@ -32,6 +32,10 @@ pub fn symbols<const N: usize>(file: &[u8], names: [&str; N]) -> Option<[Range<u
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::symbols;
 
     /// A library with these symbols, each of one byte: their names, sections and addresses.
@@ -91,10 +95,28 @@ mod tests {
         assert_eq!(symbols(&file, ["one"]), None);
     }
 
+    proptest! {
+        /// Fails by a panic where a number in the file is believed.
+        #[test]
+        fn any_file_has_an_answer(
+            position: Index,
+            bytes in vec(prop_oneof![Just(0), Just(255), any::<u8>()], 1..9),
+        ) {
+            let mut file = library(&[("one", 1, 10), ("two", 1, 20)]);
+            let start = position.index(file.len());
+            let end = file.len().min(start + bytes.len());
+            file.splice(start..end, bytes);
+            let _ = symbols(&file, ["one", "two"]);
+        }
+    }
+
+    /// Fails by a panic where a length is believed.
     #[test]
-    fn files_without_symbols_have_none() {
+    fn what_is_cut_off_has_no_symbols() {
         let file = library(&[("one", 1, 10)]);
-        assert_eq!(symbols(&file[..file.len() - 1], ["one"]), None);
+        for length in 0..file.len() {
+            assert_eq!(symbols(&file[..length], ["one"]), None, "{length} bytes");
+        }
         assert_eq!(symbols(b"no library at all", ["one"]), None);
     }
 }
