@@ -106,6 +106,14 @@ impl OwnedRequest {
         })
     }
 
+    /// Waits until it is done, and gives its status, or the error code.
+    pub fn wait_for_status(&mut self) -> Result<&mut OwnStatus, c_int> {
+        match self.wait() {
+            0 => Ok(&mut self.status),
+            code => Err(code),
+        }
+    }
+
     /// Asks MPI to end a receive that no message has matched. It is waited for as before
     /// (MPI-4.1 §3.8.4).
     pub fn cancel(&mut self) {

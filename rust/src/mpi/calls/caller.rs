@@ -99,7 +99,7 @@ impl<A: Abi> Mpi<A> {
     /// `count` elements for one call.
     #[inline(always)]
     pub fn typed(&self, count: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
-        TypedCount::new(self.functions, &self.counting, count, datatype)
+        TypedCount::new(&self.counting, count, datatype)
     }
 
     #[inline(always)]

@@ -141,7 +141,7 @@ pub(super) use {invoke, invoke_collective};
 /// How one call counts.
 #[derive(Clone, Copy)]
 pub struct Counting<A: Types> {
-    int: &'static Counted<A, c_int, c_int>,
+    pub functions: &'static Functions<A>,
     large: Option<&'static Counted<A, i64, A::Aint>>,
     /// The largest count of the int form.
     pub limit: i64,
@@ -151,7 +151,7 @@ impl<A: Abi> Counting<A> {
     pub fn new(functions: &'static Functions<A>) -> Self {
         let use_large = USE_LARGE.load(Ordering::Relaxed);
         Self {
-            int: &functions.int,
+            functions,
             large: functions.large.as_ref().filter(|_| use_large),
             limit: LIMIT.load(Ordering::Relaxed),
         }
@@ -166,7 +166,7 @@ impl<A: Abi> Counting<A> {
     pub fn form(&self, largest: Count) -> Form<A> {
         match self.large {
             Some(functions) if largest.0 > self.limit => Form::Large(functions),
-            _ => Form::Int(self.int),
+            _ => Form::Int(&self.functions.int),
         }
     }
 }

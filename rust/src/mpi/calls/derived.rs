@@ -58,13 +58,12 @@ impl<A: Abi> TypedCount<A> {
     /// `count` elements, as one of a derived type where they are too many.
     #[inline(always)]
     pub(super) fn new(
-        functions: &'static Functions<A>,
         counting: &Counting<A>,
         count: i64,
         datatype: SizedDatatype,
     ) -> Result<Self, CallError> {
         if !counting.takes(count) {
-            return Self::at(functions, counting, 0, count, datatype);
+            return Self::at(counting, 0, count, datatype);
         }
         Ok(Self {
             count: Count(count),
@@ -77,12 +76,12 @@ impl<A: Abi> TypedCount<A> {
     /// of an array is: chunks and a rest.
     #[cold]
     pub(super) fn at(
-        functions: &'static Functions<A>,
         counting: &Counting<A>,
         first: i64,
         count: i64,
         element: SizedDatatype,
     ) -> Result<Self, CallError> {
+        let functions = counting.functions;
         let length = count.min(counting.limit);
         let (chunks, rest) = (count / length, count % length);
         let chunks = c_int::try_from(chunks).map_err(|_| {
@@ -99,13 +98,8 @@ impl<A: Abi> TypedCount<A> {
         let derived = Derived::make(functions, "MPI_Type_create_struct", element, |new| {
             // SAFETY: the three lists have two members.
             unsafe {
-                (functions.type_create_struct)(
-                    2,
-                    lengths.as_ptr(),
-                    displacements.as_ptr(),
-                    types.as_ptr(),
-                    new,
-                )
+                let (lengths, displacements) = (lengths.as_ptr(), displacements.as_ptr());
+                (functions.type_create_struct)(2, lengths, displacements, types.as_ptr(), new)
             }
         });
         drop(chunk);

@@ -34,9 +34,7 @@ impl<A: Abi> PerRankTypes<A> {
     ) -> Result<Self, CallError> {
         let of_rank = |rank| match part_of(rank) {
             Part { count: 0, .. } => mpi.typed(0, datatype),
-            Part { first, count } => {
-                TypedCount::at(mpi.functions, &mpi.counting, first, count, datatype)
-            }
+            Part { first, count } => TypedCount::at(&mpi.counting, first, count, datatype),
         };
         let owners = (0..mpi.size).map(of_rank);
         let owners = owners.collect::<Result<Vec<_>, _>>()?;
@@ -78,7 +76,7 @@ impl<A: Abi> Mpi<A> {
     fn unit(&self, unit: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
         match unit {
             1 => self.typed(1, datatype),
-            _ => TypedCount::at(self.functions, &self.counting, 0, unit, datatype),
+            _ => TypedCount::at(&self.counting, 0, unit, datatype),
         }
     }
 }

@@ -154,11 +154,7 @@ impl InFlight {
 
     /// Waits for one request, and gives its status.
     pub fn wait_for(&mut self, request: usize) -> Result<&mut OwnStatus, c_int> {
-        let request = &mut self.0.get_mut().requests[request];
-        match request.wait() {
-            0 => Ok(request.status()),
-            code => Err(code),
-        }
+        self.0.get_mut().requests[request].wait_for_status()
     }
 
     /// Waits for the label of an array that is being received, if it has one, and gives it with its
@@ -166,11 +162,8 @@ impl InFlight {
     pub fn label(&mut self, arrival: usize) -> Option<Result<(&mut Block, &mut OwnStatus), c_int>> {
         let parts = self.0.get_mut();
         let (request, block) = parts.arrivals[arrival].label.take()?;
-        let request = &mut parts.requests[request];
-        Some(match request.wait() {
-            0 => Ok((&mut parts.blocks[block], request.status())),
-            code => Err(code),
-        })
+        let status = parts.requests[request].wait_for_status();
+        Some(status.map(|status| (&mut parts.blocks[block], status)))
     }
 
     /// Waits for all requests. Gives the first error code.
