@@ -17,7 +17,7 @@ pub struct LoadedLibrary<'a> {
 pub fn find_library<T, F: FnMut(LoadedLibrary) -> Option<T>>(look: F) -> Option<T> {
     struct Search<F, T> {
         look: F,
-        found: Option<T>,
+        outcome: Option<T>,
     }
 
     unsafe extern "C" fn show<F: FnMut(LoadedLibrary) -> Option<T>, T>(
@@ -37,12 +37,15 @@ pub fn find_library<T, F: FnMut(LoadedLibrary) -> Option<T>>(look: F) -> Option<
             };
             (library, &mut *search.cast::<Search<F, T>>())
         };
-        search.found = (search.look)(library);
-        search.found.is_some().into()
+        search.outcome = (search.look)(library);
+        search.outcome.is_some().into()
     }
 
-    let mut search = Search { look, found: None };
+    let mut search = Search {
+        look,
+        outcome: None,
+    };
     // SAFETY: the function gets the search for as long as the call takes.
     unsafe { libc::dl_iterate_phdr(Some(show::<F, T>), (&raw mut search).cast()) };
-    search.found
+    search.outcome
 }
