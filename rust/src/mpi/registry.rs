@@ -172,6 +172,11 @@ impl SizedDatatype {
         Self { handle, size }
     }
 
+    /// The bytes of so many elements.
+    pub const fn bytes(&self, count: i64) -> usize {
+        count as usize * self.size
+    }
+
     /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Datatype {
         A::Datatype::from_raw(self.handle)
