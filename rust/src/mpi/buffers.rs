@@ -101,7 +101,7 @@ impl<'b> SendBuffer<'b> {
 
     /// Their size.
     pub const fn bytes(&self) -> usize {
-        self.count as usize * self.datatype.size
+        self.datatype.bytes(self.count)
     }
 
     /// The type of the elements.
@@ -121,7 +121,7 @@ impl<'b> SendBuffer<'b> {
         check_part(self.count, first, count);
         let source = match self.source {
             Source::Memory(address) => {
-                Source::Memory(address.wrapping_byte_add(bytes(first, self.datatype)))
+                Source::Memory(address.wrapping_byte_add(self.datatype.bytes(first)))
             }
             Source::InPlace => Source::InPlace,
         };
@@ -175,7 +175,7 @@ impl<'b> RecvBuffer<'b> {
 
     /// Their size.
     pub const fn bytes(&self) -> usize {
-        self.count as usize * self.datatype.size
+        self.datatype.bytes(self.count)
     }
 
     /// The type of the elements.
@@ -194,7 +194,7 @@ impl<'b> RecvBuffer<'b> {
     pub fn part(self, first: i64, count: i64) -> Self {
         check_part(self.count, first, count);
         Self {
-            address: self.address.wrapping_byte_add(bytes(first, self.datatype)),
+            address: self.address.wrapping_byte_add(self.datatype.bytes(first)),
             count,
             ..self
         }
@@ -205,7 +205,7 @@ impl<'b> RecvBuffer<'b> {
     pub fn take_front(&mut self, count: i64) -> Self {
         check_part(self.count, 0, count);
         let front = Self { count, ..*self };
-        self.address = self.address.wrapping_byte_add(bytes(count, self.datatype));
+        self.address = self.address.wrapping_byte_add(self.datatype.bytes(count));
         self.count -= count;
         front
     }
@@ -231,10 +231,6 @@ fn elements(bytes: usize, datatype: SizedDatatype) -> i64 {
         datatype.size
     );
     (bytes / datatype.size) as i64
-}
-
-fn bytes(count: i64, datatype: SizedDatatype) -> usize {
-    count as usize * datatype.size
 }
 
 #[inline(always)]

@@ -172,6 +172,11 @@ impl SizedDatatype {
         Self { handle, size }
     }
 
+    /// The bytes of so many elements.
+    pub const fn bytes(&self, count: i64) -> usize {
+        count as usize * self.size
+    }
+
     /// The handle that MPI takes.
     pub fn handle<A: Abi>(&self) -> A::Datatype {
         A::Datatype::from_raw(self.handle)
@@ -232,9 +237,9 @@ fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
 }
 
-/// What was set.
-fn get_set<T: Copy>(list: &GrowingList<OnceLock<T>>, number: i64) -> Option<T> {
-    list.get(number)?.get().copied()
+/// The value at an index, if it was set.
+fn value_at<T: Copy>(list: &GrowingList<OnceLock<T>>, index: i64) -> Option<T> {
+    list.get(index)?.get().copied()
 }
 
 impl Registry {
@@ -332,7 +337,7 @@ impl Registry {
 
     /// mpi4py's number for the handle of the operator with this number.
     pub fn raw_operator(&self, op_number: i64) -> Result<usize> {
-        let handle = get_set(&self.operators, op_number);
+        let handle = value_at(&self.operators, op_number);
         handle.ok_or_else(|| {
             Error::precondition(format!("reduction operator {op_number} is unknown"))
         })
@@ -340,7 +345,7 @@ impl Registry {
 
     /// The MPI data type for XLA's type `dtype`.
     pub fn datatype(&self, dtype: i32) -> Result<SizedDatatype> {
-        get_set(&self.datatypes, dtype.into())
+        value_at(&self.datatypes, dtype.into())
             .ok_or_else(|| Error::invalid(format!("no MPI data type for XLA's data type {dtype}")))
     }
 

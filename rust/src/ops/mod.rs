@@ -1,8 +1,7 @@
 //! The MPI operations, one function each, independent of where the bytes live.
 //!
 //! To add one: declare its MPI function in `mpi/functions.rs`, make it safe in `mpi/calls`, write the
-//! operation in the folder of its kind,
-//! and name it in `handlers.rs`.
+//! operation in the folder of its kind, and name it in `handlers.rs`.
 //!
 //! - `call`: a call of an operation: its arrays, and what is done around a call of MPI.
 //! - `check`: `MPI4JAX_CHECK`: the comparing of calls before MPI is called.

@@ -18,14 +18,6 @@ static MEETINGS: Mutex<Option<HashMap<u64, Recording>>> = Mutex::new(None);
 struct Meeting;
 
 impl Recordable for Meeting {
-    fn sent(&self) -> Option<(i32, i64)> {
-        None
-    }
-
-    fn received(&self) -> Option<(i32, i64)> {
-        None
-    }
-
     fn integers(&self, mut see: impl FnMut(usize, i64)) {
         see(0, DEFAULT_COMMUNICATOR);
     }

@@ -285,9 +285,13 @@ pub struct Recording {
 /// A call that can be recorded.
 pub trait Recordable {
     /// The data type and the number of elements of the array that is sent, if there is one.
-    fn sent(&self) -> Option<(i32, i64)>;
+    fn sent(&self) -> Option<(i32, i64)> {
+        None
+    }
     /// The data type and the number of elements of the array that is received, if there is one.
-    fn received(&self) -> Option<(i32, i64)>;
+    fn received(&self) -> Option<(i32, i64)> {
+        None
+    }
     /// Shows all attributes with their indices.
     fn integers(&self, see: impl FnMut(usize, i64));
     /// The names of the attributes. Those of `comm_number` and `call_site` have a meaning.

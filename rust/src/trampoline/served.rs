@@ -114,8 +114,8 @@ impl<A: Abi> Served<A> {
             COMM_WORLD => Some(0),
             _ => handle.checked_sub(HANDLES.len()),
         };
-        let found = index.and_then(|index| self.communicators.get(index));
-        found.ok_or(UNKNOWN)
+        let of_jax = index.and_then(|index| self.communicators.get(index));
+        of_jax.ok_or(UNKNOWN)
     }
 
     /// A type of MPI's that XLA sends.

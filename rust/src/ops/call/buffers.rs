@@ -38,7 +38,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     #[inline(always)]
     pub fn result(&self, to_come: impl FnOnce() -> Result<Array>) -> Result<Buffer<'a>> {
         if self.is_nonblocking() {
-            return to_come().map(nowhere);
+            return to_come().map(|array| Buffer::nowhere(array.dtype, array.count));
         }
         let [result] = self.results()?;
         Ok(result)
@@ -126,11 +126,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
         Ok((send, recv))
     }
-}
-
-/// An array that is nowhere yet.
-fn nowhere(array: Array) -> Buffer<'static> {
-    Buffer::nowhere(array.dtype, array.count)
 }
 
 /// The type of an array's elements, and its bytes.

@@ -74,7 +74,7 @@ impl InFlight {
         count: i64,
         datatype: SizedDatatype,
     ) -> SendBuffer<'_> {
-        let address = block.part(0..count as usize * datatype.size).as_ptr();
+        let address = block.part(0..datatype.bytes(count)).as_ptr();
         self.add_block(block);
         // SAFETY: the block stays as long as this value is borrowed, and nobody writes to it.
         unsafe { SendBuffer::new(address.cast(), count, datatype) }
@@ -87,7 +87,7 @@ impl InFlight {
         count: i64,
         datatype: SizedDatatype,
     ) -> (usize, RecvBuffer<'_>) {
-        let address = block.part(0..count as usize * datatype.size).as_mut_ptr();
+        let address = block.part(0..datatype.bytes(count)).as_mut_ptr();
         let index = self.add_block(block);
         // SAFETY: the block stays as long as this value is borrowed, and nobody else has its address.
         (index, unsafe {

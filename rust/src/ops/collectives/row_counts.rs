@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::memory::{Access, Memory};
@@ -14,8 +14,7 @@ use crate::mpi::{Abi, PredefinedOp, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::items;
 use crate::ops::check::{byte_type, number_type};
-use crate::xla::Buffer;
-use crate::xla::raw::{XLA_FFI_DataType_S32, XLA_FFI_DataType_S64};
+use crate::xla::{Buffer, raw};
 
 /// How many counts an error shows.
 const SHOWN: usize = 8;
@@ -23,21 +22,26 @@ const SHOWN: usize = 8;
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// The numbers in an operand.
     pub fn counts(&self, operand: &Buffer) -> Result<Vec<i64>> {
-        let size = count_size(operand)?;
-        let count = operand.count as usize;
-        let mut shorts = vec![0i32; count];
-        let mut numbers = vec![0i64; count];
-        if size == size_of::<i32>() {
-            self.in_memory(|memory| memory.load(operand, shorts.as_mut_bytes()))?;
-            return Ok(shorts.into_iter().map(i64::from).collect());
+        if is_long(operand)? {
+            return self.elements::<i64>(operand);
         }
-        self.in_memory(|memory| memory.load(operand, numbers.as_mut_bytes()))?;
-        Ok(numbers)
+        let shorts = self.elements::<i32>(operand)?;
+        Ok(shorts.into_iter().map(i64::from).collect())
+    }
+
+    /// The elements of an operand.
+    fn elements<T>(&self, operand: &Buffer) -> Result<Vec<T>>
+    where
+        T: Clone + Default + FromBytes + IntoBytes,
+    {
+        let mut elements = vec![T::default(); operand.count as usize];
+        self.in_memory(|memory| memory.load(operand, elements.as_mut_bytes()))?;
+        Ok(elements)
     }
 
     /// Writes the numbers of a result.
     fn write_counts(&self, result: &Buffer, counts: &[i64]) -> Result<()> {
-        let size = count_size(result)?;
+        let is_long = is_long(result)?;
         if result.count != counts.len() as i64 {
             return Err(Error::invalid(format!(
                 "an array of shape {:?} for {} counts",
@@ -45,7 +49,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
                 counts.len()
             )));
         }
-        if size != size_of::<i32>() {
+        if is_long {
             return self.in_memory(|memory| memory.store(result, counts.as_bytes()));
         }
         let to_short = |count: &i64| {
@@ -86,18 +90,15 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 }
 
-/// The bytes of each count of an array.
-fn count_size(array: &Buffer) -> Result<usize> {
-    if array.dtype == XLA_FFI_DataType_S32 {
-        return Ok(size_of::<i32>());
+/// Whether the counts in an array have 64 bits, and not 32.
+fn is_long(array: &Buffer) -> Result<bool> {
+    match array.dtype {
+        raw::XLA_FFI_DataType_S32 => Ok(false),
+        raw::XLA_FFI_DataType_S64 => Ok(true),
+        dtype => Err(Error::invalid(format!(
+            "counts of XLA type {dtype}, expected integers of 32 or 64 bits"
+        ))),
     }
-    if array.dtype == XLA_FFI_DataType_S64 {
-        return Ok(size_of::<i64>());
-    }
-    Err(Error::invalid(format!(
-        "counts of XLA type {}, expected integers of 32 or 64 bits",
-        array.dtype
-    )))
 }
 
 /// The ranks that have counts, with these.

@@ -141,7 +141,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
     /// Does what `function` is defined to do.
     fn run(&self, functions: [&'static str; 2]) -> Result<()> {
         let (datatype, _) = measure(&self.operand)?;
-        let block = self.count as usize * datatype.size;
+        let block = datatype.bytes(self.count);
         // What neighbors tell each other before is about single blocks.
         let is_single =
             !self.edges.are_bundled() || self.call.checked.is_some() || self.call.is_nonblocking();
@@ -164,7 +164,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
     /// wherever the arrays are: a process on a CPU has to send the same messages as one on a GPU.
     fn run_bundles(&self, functions: [&'static str; 2], datatype: SizedDatatype) -> Result<()> {
         let call = self.call;
-        let bytes = |count: i64| count as usize * datatype.size;
+        let bytes = |count: i64| datatype.bytes(count);
         let (block, stride) = (bytes(self.count), bytes(self.stride));
         let places = |ends: &'static Ends| ends.bundles.iter().flat_map(|bundle| &bundle.places);
 
