@@ -14,12 +14,12 @@ use crate::xla::Buffer;
 
 /// The stream on which a device gets the arrays of a call ready, and uses the results.
 #[derive(Clone, Copy)]
-struct Queue {
+struct DeviceQueue {
     driver: &'static Driver,
     stream: Stream,
 }
 
-impl Queue {
+impl DeviceQueue {
     /// Copies an array down, and waits until it is there.
     fn load(self, array: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
         let Self { driver, stream } = self;
@@ -58,7 +58,7 @@ impl Queue {
 
 /// Device memory that MPI can read and write.
 pub struct Direct {
-    queue: Queue,
+    queue: DeviceQueue,
     is_ready: Cell<bool>,
     /// The stream's context is current until the call is over.
     _in_context: InContext,
@@ -69,7 +69,7 @@ impl Direct {
     /// context.
     pub fn new(driver: &'static Driver, stream: Stream, in_context: InContext) -> Self {
         Self {
-            queue: Queue { driver, stream },
+            queue: DeviceQueue { driver, stream },
             is_ready: Cell::new(true),
             _in_context: in_context,
         }
@@ -100,7 +100,7 @@ impl Memory for Direct {
         if self.is_ready.replace(true) {
             return Ok(());
         }
-        let Queue { driver, stream } = self.queue;
+        let DeviceQueue { driver, stream } = self.queue;
         // SAFETY: XLA's own stream.
         unsafe { driver.stream_synchronize(stream) }
     }
@@ -123,7 +123,7 @@ impl Memory for Direct {
 /// Copies are queued on XLA's own stream: those of operands come after the programs that make them,
 /// and those of results before the programs that use them, with nothing to wait for.
 pub struct Staged {
-    queue: Queue,
+    queue: DeviceQueue,
     operands: RefCell<Vec<StagedOperand>>,
     results: RefCell<Vec<StagedArray>>,
     /// The memory of the copies.
@@ -177,7 +177,7 @@ impl Staged {
     /// The memory of a call whose arrays are ready when the stream has come so far.
     pub fn new(driver: &'static Driver, stream: Stream, has_overlaps: bool) -> Self {
         Self {
-            queue: Queue { driver, stream },
+            queue: DeviceQueue { driver, stream },
             has_overlaps,
             operands: RefCell::default(),
             results: RefCell::default(),
@@ -225,7 +225,7 @@ impl Staged {
             return Ok(());
         }
         let event = 1 - operand.event;
-        let Queue { driver, stream } = self.queue;
+        let DeviceQueue { driver, stream } = self.queue;
         // SAFETY: both arrays are so long, and the copy's memory stays locked until it is done.
         unsafe {
             let host = array.host.byte_add(start);
@@ -290,7 +290,7 @@ impl Memory for Staged {
     }
 
     fn after(&self, access: &Access) -> Result<(), Failure> {
-        let Queue { driver, stream } = self.queue;
+        let DeviceQueue { driver, stream } = self.queue;
         for result in self.results.borrow().iter() {
             let Range { start, end } = result.clip(&access.written);
             if start >= end {

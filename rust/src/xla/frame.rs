@@ -156,10 +156,19 @@ impl<'a> Frame<'a> {
     /// The frame without its last operand and its last result, if they are the byte that orders
     /// calls on GPUs. Programs that an earlier version has exported have a token there.
     pub fn without_order_byte(&self) -> Result<Self> {
+        let (operand_kinds, operands) = self.arguments()?;
+        let (result_kinds, results) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        let bytes = unsafe {
+            (
+                order_byte(operand_kinds, XLA_FFI_ArgType_BUFFER, operands, "operand")?,
+                order_byte(result_kinds, XLA_FFI_RetType_BUFFER, results, "result")?,
+            )
+        };
         Ok(Self {
             raw: self.raw,
-            operand_count: self.operand_count - self.arguments()?.order_bytes()?,
-            result_count: self.result_count - self.returns()?.order_bytes()?,
+            operand_count: self.operand_count - bytes.0,
+            result_count: self.result_count - bytes.1,
         })
     }
 
@@ -195,77 +204,91 @@ impl<'a> Frame<'a> {
         Err(Error::internal("XLA gave no stream to a call on a device"))
     }
 
-    /// XLA's arguments.
+    /// The kinds of XLA's arguments, and the arguments.
     #[inline(always)]
-    fn arguments(&self) -> Result<Arrays<'a>> {
+    fn arguments(&self) -> Result<(&'a [c_int], &'a [*mut c_void])> {
         let args = &self.raw.args;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        let (kinds, pointers) = unsafe {
-            (
+        unsafe {
+            Ok((
                 slice(args.types, self.operand_count, "operand types")?,
                 slice(args.args, self.operand_count, "operands")?,
-            )
-        };
-        Ok(Arrays {
-            kinds,
-            pointers,
-            kind_of_buffers: XLA_FFI_ArgType_BUFFER,
-            role: "operand",
-        })
+            ))
+        }
     }
 
-    /// XLA's results.
+    /// The kinds of XLA's results, and the results.
     #[inline(always)]
-    fn returns(&self) -> Result<Arrays<'a>> {
+    fn returns(&self) -> Result<(&'a [c_int], &'a [*mut c_void])> {
         let rets = &self.raw.rets;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        let (kinds, pointers) = unsafe {
-            (
+        unsafe {
+            Ok((
                 slice(rets.types, self.result_count, "result types")?,
                 slice(rets.rets, self.result_count, "results")?,
-            )
-        };
-        Ok(Arrays {
-            kinds,
-            pointers,
-            kind_of_buffers: XLA_FFI_RetType_BUFFER,
-            role: "result",
-        })
+            ))
+        }
     }
 
     /// The operands, of which there must be exactly `N`. Tokens order calls and hold no data:
     /// they are left out.
     #[inline(always)]
     pub fn operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        self.arguments()?.exactly()
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
     }
 
     /// The results, of which there must be exactly `N`, tokens left out.
     #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        self.returns()?.exactly()
+        let (kinds, pointers) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
     /// All operands, tokens left out.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
-        self.arguments()?.all()
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { all_buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
     }
 
     /// All results, tokens left out.
     pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
-        self.returns()?.all()
+        let (kinds, pointers) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { all_buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
     /// The data type and the number of elements of the first operand, if there is one.
     #[inline(always)]
     pub fn first_operand(&self) -> Option<(XLA_FFI_DataType, i64)> {
-        self.arguments().ok()?.first()
+        let args = &self.raw.args;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            first_array(
+                args.types,
+                XLA_FFI_ArgType_BUFFER,
+                args.args,
+                self.operand_count,
+            )
+        }
     }
 
     /// The data type and the number of elements of the first result, if there is one.
     #[inline(always)]
     pub fn first_result(&self) -> Option<(XLA_FFI_DataType, i64)> {
-        self.returns().ok()?.first()
+        let rets = &self.raw.rets;
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
+        unsafe {
+            first_array(
+                rets.types,
+                XLA_FFI_RetType_BUFFER,
+                rets.rets,
+                self.result_count,
+            )
+        }
     }
 
     /// Shows all attributes as integers, with their indices in the order of their names: an array as
@@ -341,25 +364,30 @@ impl<'a> Frame<'a> {
                 slice(attrs.attrs, attrs.size, "attributes")?,
             )
         };
-        for ((span, actual), value) in names.iter().zip(types).zip(values) {
+        let mut position = None;
+        for (index, span) in names.iter().enumerate() {
             // SAFETY: null, or a span of XLA's.
             let Some(span) = (unsafe { span.as_ref() }) else {
                 return Err(Error::invalid("an attribute without a name"));
             };
             // SAFETY: each name is a span of `len` bytes.
-            if !unsafe { is_called(span, name) } {
-                continue;
+            if unsafe { is_called(span, name) } {
+                position = Some(index);
+                break;
             }
-            if *actual != kind {
-                return Err(Error::invalid(format!(
-                    "attribute `{name}` has kind {actual}, expected {expected}"
-                )));
-            }
-            // SAFETY: null, or the struct for its kind, by the caller's promise.
-            return unsafe { value.cast::<T>().as_ref() }
-                .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")));
         }
-        Err(Error::invalid(format!("attribute `{name}` is missing")))
+        let entry = position.and_then(|index| types.get(index).zip(values.get(index)));
+        let Some((actual, value)) = entry else {
+            return Err(Error::invalid(format!("attribute `{name}` is missing")));
+        };
+        if *actual != kind {
+            return Err(Error::invalid(format!(
+                "attribute `{name}` has kind {actual}, expected {expected}"
+            )));
+        }
+        // SAFETY: null, or the struct for its kind, by the caller's promise.
+        unsafe { value.cast::<T>().as_ref() }
+            .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")))
     }
 
     /// The 64-bit integer attribute called `name`.
@@ -423,133 +451,123 @@ unsafe fn is_called(span: &XLA_FFI_ByteSpan, name: &str) -> bool {
     bytes.iter().eq(name.as_bytes())
 }
 
-/// XLA's arguments, or its results: each pointer of the kind of buffers points to an `XLA_FFI_Buffer`
-/// of XLA's that lives for `'a`.
-struct Arrays<'a> {
-    kinds: &'a [c_int],
-    pointers: &'a [*mut c_void],
-    kind_of_buffers: c_int,
-    /// What errors call one of them.
-    role: &'static str,
-}
-
-impl<'a> Arrays<'a> {
-    /// The data buffers, of which there must be exactly `N`.
-    #[inline(always)]
-    fn exactly<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        let mut buffers = [Buffer::nowhere(0, 0); N];
-        let count = self.see(|index, buffer| {
-            if let Some(slot) = buffers.get_mut::<usize>(index) {
-                *slot = buffer;
-            }
-        })?;
-        if count == N {
-            return Ok(buffers);
-        }
-        let (role, plural) = (self.role, if N == 1 { "" } else { "s" });
-        Err(Error::invalid(format!(
-            "expected {N} {role}{plural}, got {count}"
-        )))
-    }
-
-    /// All data buffers.
-    fn all(&self) -> Result<Vec<Buffer<'a>>> {
-        let mut buffers = Vec::new();
-        self.see(|_, buffer| buffers.push(buffer))?;
-        Ok(buffers)
-    }
-
-    /// Shows the data buffers, with their indices, and counts them.
-    #[inline(always)]
-    fn see(&self, mut see: impl FnMut(usize, Buffer<'a>)) -> Result<usize> {
-        let (role, mut count) = (self.role, 0);
-        for (kind, pointer) in self.kinds.iter().zip(self.pointers) {
-            if *kind != self.kind_of_buffers {
-                return Err(Error::invalid(format!(
-                    "{role} {count} has kind {kind}, expected a buffer"
-                )));
-            }
-            // SAFETY: the kind says that it is a buffer.
-            let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }.ok_or_else(|| {
-                Error::invalid(format!("{role} {count} is null, expected a buffer"))
-            })?;
-            check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
-            if raw.dtype == XLA_FFI_DataType_TOKEN {
-                continue;
-            }
-            // SAFETY: the buffer is XLA's.
-            let dims = unsafe { dims_of(raw) }?;
-            let facts = BufferFacts {
-                address: raw.data,
-                dtype: raw.dtype,
-                dims,
-                count: count_of(dims),
-            };
-            // SAFETY: the array is XLA's, which lends it for the call.
-            see(count, unsafe { Buffer::lent(facts) });
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    /// The buffer, or the token, with a kind and a pointer, if that is what it is.
-    #[inline(always)]
-    fn raw(
-        &self,
-        kind: Option<&c_int>,
-        pointer: Option<&*mut c_void>,
-    ) -> Option<&'a XLA_FFI_Buffer> {
-        let pointer = pointer.filter(|_| kind == Some(&self.kind_of_buffers))?;
-        // SAFETY: null, or a buffer, as the kind says.
-        unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }
-    }
-
-    /// The data type and the number of elements of the first one, if that is an array and no token.
-    #[inline(always)]
-    fn first(&self) -> Option<(XLA_FFI_DataType, i64)> {
-        let raw = self.raw(self.kinds.first(), self.pointers.first())?;
-        if raw.dtype == XLA_FFI_DataType_TOKEN {
-            return None;
-        }
-        // SAFETY: the buffer is XLA's.
-        let dims = unsafe { dims_of(raw) }.ok()?;
-        Some((raw.dtype, count_of(dims)))
-    }
-
-    /// How many bytes order the call: the last one, unless a token does.
-    fn order_bytes(&self) -> Result<i64> {
-        let last = self.raw(self.kinds.last(), self.pointers.last());
-        if last.is_some_and(|raw| raw.dtype == XLA_FFI_DataType_TOKEN) {
-            return Ok(0);
-        }
-        let is_byte = |raw: &XLA_FFI_Buffer| {
-            // SAFETY: the buffer is XLA's.
-            raw.dtype == XLA_FFI_DataType_U8 && matches!(unsafe { dims_of(raw) }, Ok([1]))
-        };
-        if last.is_some_and(is_byte) {
-            return Ok(1);
-        }
-        let role = self.role;
-        Err(Error::invalid(format!(
-            "the last {role} of a call on a device is not the byte that orders it"
-        )))
-    }
-}
-
-/// The shape of a buffer.
+/// Picks the `N` data buffers among XLA's arguments or results.
 ///
 /// # Safety
-/// It is XLA's, which vouches for its arrays (c_api.h: "length == rank").
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
 #[inline(always)]
-unsafe fn dims_of(raw: &XLA_FFI_Buffer) -> Result<&[i64]> {
+unsafe fn buffers<'a, const N: usize>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<[Buffer<'a>; N]> {
+    let mut buffers = [Buffer::nowhere(0, 0); N];
+    let see = |index, buffer| {
+        if let Some(slot) = buffers.get_mut::<usize>(index) {
+            *slot = buffer;
+        }
+    };
     // SAFETY: the caller's promise.
-    unsafe { slice(raw.dims.cast_const(), raw.rank, "dimensions") }
+    let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    if count == N {
+        return Ok(buffers);
+    }
+    let plural = if N == 1 { "" } else { "s" };
+    Err(Error::invalid(format!(
+        "expected {N} {role}{plural}, got {count}"
+    )))
 }
 
-/// How many elements an array of this shape has.
+/// All data buffers among XLA's arguments or results.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+unsafe fn all_buffers<'a>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<Vec<Buffer<'a>>> {
+    let mut buffers = Vec::new();
+    let see = |_, buffer| buffers.push(buffer);
+    // SAFETY: the caller's promise.
+    unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    Ok(buffers)
+}
+
+/// Shows the data buffers among XLA's arguments or results, with their indices, and counts them.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
 #[inline(always)]
-pub fn count_of(dims: &[i64]) -> i64 {
-    dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
+unsafe fn see_buffers<'a>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+    mut see: impl FnMut(usize, Buffer<'a>),
+) -> Result<usize> {
+    let mut count = 0;
+    for (kind, pointer) in kinds.iter().zip(pointers) {
+        if *kind != buffer {
+            return Err(Error::invalid(format!(
+                "{role} {count} has kind {kind}, expected a buffer"
+            )));
+        }
+        // SAFETY: the kind says that it is a buffer.
+        let raw = unsafe { pointer.cast::<XLA_FFI_Buffer>().as_ref() }
+            .ok_or_else(|| Error::invalid(format!("{role} {count} is null, expected a buffer")))?;
+        check_size::<XLA_FFI_Buffer>(raw.struct_size, "XLA_FFI_Buffer")?;
+        if raw.dtype == XLA_FFI_DataType_TOKEN {
+            continue;
+        }
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
+        let dims: &[i64] = unsafe { slice(raw.dims, raw.rank, "dimensions")? };
+        let facts = BufferFacts {
+            address: raw.data,
+            dtype: raw.dtype,
+            dims,
+            count: count_of(dims),
+        };
+        // SAFETY: the array is XLA's, which lends it for the call.
+        see(count, unsafe { Buffer::lent(facts) });
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// How many bytes order the call, none where a token does: the last of XLA's arguments or results.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer`.
+unsafe fn order_byte(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<i64> {
+    let last = match (kinds.last(), pointers.last()) {
+        // SAFETY: the kind says that it is a buffer.
+        (Some(kind), Some(pointer)) if *kind == buffer => unsafe {
+            pointer.cast::<XLA_FFI_Buffer>().as_ref()
+        },
+        _ => None,
+    };
+    if last.is_some_and(|raw| raw.dtype == XLA_FFI_DataType_TOKEN) {
+        return Ok(0);
+    }
+    let is_byte = |raw: &XLA_FFI_Buffer| {
+        // SAFETY: XLA vouches for its arrays (c_api.h: "length == rank").
+        let dims = unsafe { slice(raw.dims, raw.rank, "dimensions") };
+        raw.dtype == XLA_FFI_DataType_U8 && matches!(dims, Ok([1]))
+    };
+    if last.is_some_and(is_byte) {
+        return Ok(1);
+    }
+    Err(Error::invalid(format!(
+        "the last {role} of a call on a device is not the byte that orders it"
+    )))
 }
 
 /// The elements of an array.
@@ -577,6 +595,30 @@ fn hash_of_array(array: Option<&XLA_FFI_Array>) -> i64 {
 pub fn hash(integers: impl IntoIterator<Item = i64>) -> u64 {
     let mix = |hash: u64, integer: i64| (hash ^ integer as u64).wrapping_mul(0x0100_0000_01b3);
     integers.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+/// The data type and the number of elements of the first array that is no token.
+///
+/// # Safety
+/// Both arrays have `size` elements, and each pointer of kind `buffer` points to a buffer.
+#[inline(always)]
+unsafe fn first_array(
+    kinds: *const c_int,
+    buffer: c_int,
+    pointers: *const *mut c_void,
+    size: i64,
+) -> Option<(XLA_FFI_DataType, i64)> {
+    // SAFETY: the caller vouches for all of it.
+    unsafe {
+        let kind = *slice(kinds, size, "").ok()?.first()?;
+        let pointer = *slice(pointers, size, "").ok()?.first()?;
+        let raw = pointer.cast::<XLA_FFI_Buffer>().as_ref()?;
+        if kind != buffer || raw.dtype == XLA_FFI_DataType_TOKEN {
+            return None;
+        }
+        let dims: &[i64] = slice(raw.dims, raw.rank, "").ok()?;
+        Some((raw.dtype, count_of(dims)))
+    }
 }
 
 /// Answers XLA's question for the handler's metadata, if that is what this call is.
@@ -687,4 +729,10 @@ pub unsafe fn enter(
             report(frame, &Error::internal(format!("mpi4jax panicked: {text}")))
         }
     }
+}
+
+/// How many elements an array of this shape has.
+#[inline(always)]
+pub fn count_of(dims: &[i64]) -> i64 {
+    dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
 }

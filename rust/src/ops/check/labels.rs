@@ -165,6 +165,9 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         (to, sent): (Neighbor, Array),
         (from, wanted): (Neighbor, Array),
     ) -> Result<Option<Labelled>> {
+        if self.checked.is_none() {
+            return Ok(None);
+        }
         let Some(record) = self.checked_with(from) else {
             return self.send_label(to, sent).map(|()| None);
         };

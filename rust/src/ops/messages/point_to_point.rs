@@ -28,6 +28,7 @@ pub struct Sending<'b> {
 }
 
 impl<'b> Sending<'b> {
+    #[inline(always)]
     fn new<A: Abi>(communicator: &Communicator, buffer: SendBuffer<'b>, to: Neighbor) -> Self {
         let length = communicator.piece_length(buffer.datatype().size);
         Self {
@@ -97,11 +98,11 @@ struct Statuses<A: Abi> {
 impl<A: Abi> Statuses<A> {
     /// The place for that of the next piece.
     #[inline(always)]
-    fn place(&mut self) -> StatusPlace<'_, A> {
-        match &mut self.own {
-            Some(own) => own.place(),
-            None => self.wanted.reborrow(),
+    fn place(&mut self, is_in_pieces: bool) -> StatusPlace<'_, A> {
+        if is_in_pieces && self.wanted.is_ignored() {
+            return self.own.get_or_insert(OwnStatus::EMPTY).place();
         }
+        self.wanted.reborrow()
     }
 }
 
@@ -121,6 +122,7 @@ pub struct Receiving<'b, A: Abi> {
 }
 
 impl<'b, A: Abi> Receiving<'b, A> {
+    #[inline(always)]
     pub fn new(
         communicator: &Communicator,
         buffer: RecvBuffer<'b>,
@@ -128,7 +130,6 @@ impl<'b, A: Abi> Receiving<'b, A> {
         wanted: StatusPlace<'static, A>,
     ) -> Self {
         let length = communicator.piece_length(buffer.datatype().size);
-        let needs_own = communicator.is_in_pieces() && wanted.is_ignored();
         Self {
             from,
             length,
@@ -139,10 +140,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
                 buffer,
                 refusal: None,
             },
-            statuses: Statuses {
-                wanted,
-                own: needs_own.then_some(OwnStatus::EMPTY),
-            },
+            statuses: Statuses { wanted, own: None },
         }
     }
 
@@ -191,9 +189,9 @@ impl<'b, A: Abi> Receiving<'b, A> {
     /// Where there is room for the next piece, and for its status.
     #[inline(always)]
     fn next(&mut self) -> (RecvBuffer<'_>, StatusPlace<'_, A>) {
-        let (first, count) = (self.piece.start, self.count());
+        let (first, count, is_in_pieces) = (self.piece.start, self.count(), self.is_in_pieces());
         let buffer = self.room.buffer().part(first, count);
-        (buffer, self.statuses.place())
+        (buffer, self.statuses.place(is_in_pieces))
     }
 
     /// A piece has come: looks at its status for whether that was the last.
@@ -206,7 +204,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         let buffer = self.room.buffer();
         let (room, element) = (buffer.count(), buffer.datatype());
         let datatype = element.handle::<A>();
-        let status = self.statuses.place();
+        let status = self.statuses.place(true);
         let count = status.count(call.functions, datatype);
         // The next piece is of the same message.
         let (rank, tag) = status.source_and_tag();
@@ -232,6 +230,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
 }
 
 /// The process that two attributes name, and the tag of its message.
+#[inline(always)]
 fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<Neighbor> {
     let (rank, tag) = (call.int(rank)?, call.int(tag)?);
     Ok(Neighbor { rank, tag })
