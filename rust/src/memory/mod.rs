@@ -14,7 +14,6 @@ mod access;
 mod block;
 mod device;
 pub mod driver;
-pub mod fault;
 pub mod gpu_aware;
 mod host;
 pub mod huge_pages;

@@ -14,8 +14,9 @@ use std::ops::Range;
 
 use self::in_flight::InFlight;
 use crate::error::{Error, Failure, Result};
+use crate::fault;
 use crate::log;
-use crate::memory::{Access, Memory, fault};
+use crate::memory::{Access, Memory};
 use crate::mpi::calls::{Around, CallError, Caller, Incoming, Mpi, Outcome, Outgoing, check};
 use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
