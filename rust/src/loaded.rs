@@ -28,7 +28,7 @@ impl Library<'_> {
     }
 }
 
-/// What a function says of the first library of which it says anything.
+/// Calls a function with each loaded library until it returns a value, and gives that.
 pub fn find<T, F: FnMut(&Library) -> Option<T>>(function: F) -> Option<T> {
     let mut search = Search {
         function,

@@ -20,7 +20,6 @@ from ._eager import ArrayOrLeaves, run_eagerly
 from ._operation import Operation
 
 T = TypeVar("T")
-R = TypeVar("R", bound="ReceivingOperation")
 
 
 class Call:
@@ -134,10 +133,6 @@ class ReceivingOperation(Operation):
 
     #: Which status MPI fills when it has received the message.
     status_number: int = field(default=handles.NO_STATUS, kw_only=True)
-
-    def without_status(self: R) -> R:
-        """The operation on tangents and cotangents."""
-        return replace(self, status_number=handles.NO_STATUS)
 
 
 def run_with_status(call: Call, status: Status) -> PyTree:

@@ -40,9 +40,10 @@ def on_own_devices(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class EagerCall(Protocol):
-    """What a program of its own is made of: an operation, or one half of it.
+    """A call that can be compiled as a program by itself.
 
-    It compares and hashes by its parameters.
+    An operation, a start, a wait, or a call of a halo plan, with its parameters, by which
+    it compares and hashes.
     """
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpi4jax import _core
 
-from ..arguments.dtypes import avals_of, carrier_aval
+from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, ArrayLike
 from ..mpi import device
 from ..xla import call_sites
@@ -49,9 +49,8 @@ def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Seque
     Some types have a carrier, another type of the same size that XLA can pass to a handler:
     operands are converted to it, and results from it.
     """
-    avals = avals_of(ctx.avals_in)
-    carriers = list(map(carrier_aval, avals[: operation.read_operands()]))
-    aval = operation.written_aval(*avals)
+    carriers = list(map(carrier_aval, ctx.avals_in[: operation.read_operands()]))
+    aval = operation.written_aval(*ctx.avals_in)
     written = [] if aval is None else [aval]
     in_place = (
         operation.in_place

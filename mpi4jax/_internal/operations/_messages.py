@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.dtypes import avals_of, carrier_aval
+from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, RankTree
 from ..layout.packing import Tree, as_words, from_words, word_of
 from ..mpi.handles import Communicator
@@ -104,13 +104,13 @@ def pack_messages(
     ctx: LoweringContext, messages: Messages, leaves: Sequence[Value]
 ) -> tuple[list[Value], list[ShapedArray]]:
     """The messages' arrays, from the first operands of a lowered call, and their types."""
-    avals = list(map(carrier_aval, avals_of(ctx.avals_in[: len(leaves)])))
+    avals = list(map(carrier_aval, ctx.avals_in[: len(leaves)]))
     values = list(map(convert, leaves, avals))
     arrays: list[Value] = []
     parts = zip(messages.split(avals), messages.split(values), strict=True)
     for types, operands in itertools.compress(parts, messages.are_transferred()):
         arrays += lower_with(ctx, _pack, operands, types) if len(types) > 1 else operands
-    return arrays, message_avals(messages, avals_of(ctx.avals_in[: len(leaves)]))
+    return arrays, message_avals(messages, ctx.avals_in[: len(leaves)])
 
 
 def unpack_messages(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from ..arguments.dtypes import avals_of
 from ..arguments.types import Array, Comm, RankTree, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
@@ -78,8 +77,8 @@ class Exchange(Operation):
         count = self.sent.count_leaves()
         arrays, avals = pack_messages(ctx, self.sent, operands[:count])
         envelopes = Envelopes(
-            self.sent.envelopes(avals_of(ctx.avals_in[:count])),
-            self.received.envelopes(avals_of(ctx.avals_out)),
+            self.sent.envelopes(ctx.avals_in[:count]),
+            self.received.envelopes(ctx.avals_out),
         )
         results = call_in_program(
             ctx,

@@ -61,7 +61,8 @@ class LinearRecv(LinearOperation):
     name = "recv"
 
     def tangents_operation(self) -> LinearRecv:
-        return LinearRecv(self.communicator, self.plain.without_status(), is_tangent=True)
+        plain = replace(self.plain, status_number=handles.NO_STATUS)
+        return LinearRecv(self.communicator, plain, is_tangent=True)
 
     def check_transpose(self) -> None:
         if self.plain.source == ANY_SOURCE:

@@ -131,7 +131,7 @@ pub struct Watcher {
     settings: Settings,
     /// The time of the step.
     now: f64,
-    /// What is to be done after it.
+    /// The actions that whoever runs the step has to carry out.
     actions: Vec<Action>,
     /// The calls of this rank that were reported, of those in progress.
     reported: HashSet<u64>,
