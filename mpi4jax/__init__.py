@@ -27,6 +27,7 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.mpi.context import prepare_gpu as prepare_gpu
     from ._internal.mpi.device import has_cuda_support as has_cuda_support
     from ._internal.mpi.device import has_sycl_support as has_sycl_support
+    from ._internal.mpi.meshes import axis_comm as axis_comm
     from ._internal.nonblocking.requests import Request as Request
 
     __version__ = _versions.VERSION

@@ -131,14 +131,10 @@ fn every_handler_is_called() {
         "split",
     ];
     called.extend(local.map(str::to_owned));
-    let handlers = ops::host_handlers::<Recorder>();
-    assert_eq!(
-        called,
-        handlers
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect()
-    );
+    let handlers = ops::host_handlers::<Recorder>().into_iter();
+    // Those for computed numbers call the others.
+    let names = handlers.map(|(name, _)| name.trim_end_matches("_computed").to_owned());
+    assert_eq!(called, names.collect());
 }
 
 #[test]

@@ -133,17 +133,116 @@ fn bcast_writes_elsewhere() {
 }
 
 #[test]
-fn bcast_has_a_result_where_it_writes_and_only_there() {
+fn bcast_has_a_result_where_it_writes() {
     let without = on(RANK_1).ints(&[("root", 0)]).operand(floats(IN, &[7]));
     assert_eq!(
         refused("bcast", without),
         invalid("expected 1 result, got 0")
     );
-    let with = on(RANK_0)
-        .ints(&[("root", 0)])
-        .operand(floats(IN, &[7]))
-        .result(floats(OUT, &[7]));
-    assert_eq!(refused("bcast", with), invalid("expected 0 results, got 1"));
+}
+
+/// The result of a call that has one on every rank, after MPI has done nothing. It begins as nines.
+fn result_everywhere(operation: &str, call: CallFrame, operand: &[f32], count: usize) -> Vec<f32> {
+    let mut result = vec![9.0; count];
+    let operand = floats(operand.as_ptr() as i64, &[operand.len() as i64]);
+    let mut dims = vec![count as i64];
+    if operation == "gather" {
+        dims = vec![2, count as i64 / 2];
+    }
+    let call = call.operand(operand);
+    called(
+        operation,
+        call.result(floats(result.as_mut_ptr() as i64, &dims)),
+    );
+    result
+}
+
+#[test]
+fn what_mpi_does_not_write_has_a_value() {
+    let root_0 = |comm| allreduce(comm).ints(&[("root", 0)]);
+    let operand = [1.0, 2.0, 3.0];
+    let kept = vec![9.0; 3];
+    // MPI writes the others, and this one does nothing.
+    assert_eq!(
+        result_everywhere("bcast", root_0(RANK_0), &operand, 3),
+        operand
+    );
+    assert_eq!(
+        result_everywhere("bcast", root_0(RANK_1), &operand, 3),
+        kept
+    );
+    assert_eq!(
+        result_everywhere("reduce", root_0(RANK_0), &operand, 3),
+        kept
+    );
+    assert_eq!(
+        result_everywhere("reduce", root_0(RANK_1), &operand, 3),
+        operand
+    );
+    assert_eq!(
+        result_everywhere("gather", root_0(RANK_0), &operand, 6),
+        [9.0; 6]
+    );
+    assert_eq!(
+        result_everywhere("gather", root_0(RANK_1), &operand, 6),
+        [0.0; 6]
+    );
+    let counts = |comm| root_0(comm).list("counts", &[3, 3]);
+    assert_eq!(
+        result_everywhere("gatherv", counts(RANK_0), &operand, 6),
+        [9.0; 6]
+    );
+    assert_eq!(
+        result_everywhere("gatherv", counts(RANK_1), &operand, 6),
+        [0.0; 6]
+    );
+    // What has no elements may be anywhere, and nothing is copied in place.
+    for (address, count) in [(0, 0), (IN, 5)] {
+        let array = || floats(address, &[count]);
+        called("bcast", root_0(RANK_0).operand(array()).result(array()));
+        called("reduce", root_0(RANK_1).operand(array()).result(array()));
+    }
+}
+
+/// Fails if MPI has been called, or memory has been written, before that is found.
+#[test]
+fn results_that_mpi_does_not_write_have_the_right_shape() {
+    let root = |comm, root| allreduce(comm).ints(&[("root", root)]);
+    for (operation, call, count) in [
+        ("bcast", root(RANK_0, 0), 1),
+        ("reduce", root(RANK_1, 0), 1),
+        ("gather", root(RANK_1, 0), 2),
+    ] {
+        assert_eq!(
+            refused(operation, in_and_out(call, &[3], &[4])),
+            invalid(&format!(
+                "arrays do not match: [4] of XLA type 11 is not {count} times [3] of XLA type 11"
+            ))
+        );
+    }
+    let two = in_and_out(root(RANK_1, 0), &[3], &[3]).result(floats(OUT, &[3]));
+    assert_eq!(
+        refused("reduce", two),
+        invalid("expected 0 or 1 results, got 2")
+    );
+}
+
+#[test]
+fn scatter_does_not_read_the_operand_of_others() {
+    let scatter = |comm| in_and_out(on(comm).ints(&[("root", 0)]), &[2, 3], &[3]);
+    assert_eq!(
+        called("scatter", scatter(RANK_0)),
+        ("MPI_Scatter", vec![IN, 3, FLOAT, OUT, 3, FLOAT, 0, COMM[0]])
+    );
+    assert_eq!(
+        called("scatter", scatter(RANK_1)),
+        ("MPI_Scatter", vec![0, 3, FLOAT, OUT, 3, FLOAT, 0, COMM[1]])
+    );
+    let call = in_and_out(on(RANK_1).ints(&[("root", 0)]), &[2, 4], &[3]);
+    assert_eq!(
+        refused("scatter", call),
+        invalid("arrays do not match: [2, 4] of XLA type 11 is not 2 times [3] of XLA type 11")
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ from mpi4jax import _core
 
 from ..arguments.checks import check
 from ..arguments.hashable import handle, unpack_hashable
-from ..mpi import cores
+from ..mpi import cores, meshes
 from ..mpi.handles import COMM, members_of
 from ..watch import startup, whereabouts
 from ..xla.jax_compat import (
@@ -62,6 +62,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
         startup.connect()
     serve_jax(_comm)
     connect(_comm, "mpi")
+    meshes.set_world_ranks(members_of(comm))
     whereabouts.note_distributed(uses_mpi=True, is_world=is_world)
 
 

@@ -18,7 +18,7 @@ from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, 
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..nonblocking.overlap import overlap
-from ..operations._arguments import root_rank
+from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices, run_eagerly
 from ..xla import call_sites
 from ..xla.jax_compat import Tracer, trace_state_clean
@@ -213,7 +213,7 @@ class Plan:
         """
         self._check_communicator("scatter")
         if root is not None:
-            root = root_rank("halo.Plan.scatter", root, self._communicator)
+            root = known_root("halo.Plan.scatter", root, self._communicator)
         leaves, structure = _flatten(fields)
         axes = [self._whole_axes("scatter", name, x) for name, x in leaves]
         has_fields = root in (None, self._communicator.rank)
@@ -257,7 +257,7 @@ class Plan:
         self._check_communicator("gather")
         self._parts("gather")
         if root is not None:
-            root = root_rank("halo.Plan.gather", root, self._communicator)
+            root = known_root("halo.Plan.gather", root, self._communicator)
         leaves, structure = _flatten(fields)
         extents = [self._extents("gather", name, x) for name, x in leaves]
 

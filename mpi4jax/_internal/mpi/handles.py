@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import sys
 import warnings
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import _handleof
@@ -24,10 +26,11 @@ from mpi4jax import _core
 from ..arguments.checks import check, reject
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.hashable import HashableMPIType, handle, unpack_hashable
-from ..arguments.types import Unchecked
+from ..arguments.types import Array, Unchecked
 from ..watch import startup
 from ..watch.late_ranks import LateRankReport
 from ..xla.flush import flush
+from ..xla.jax_compat import MeshAxes, axes_of_shard_map
 from . import device
 from .topology import Neighbors, neighbors_of
 
@@ -45,14 +48,20 @@ class Communicator:
 
     __slots__ = (
         "__weakref__",
+        "_rank",
         "is_freed",
         "last_tag",
+        "members",
+        "mesh_axes",
         "neighbors",
         "number",
+        "on_meshes",
         "programs",
-        "rank",
         "size",
     )
+
+    #: Whether it is that of a program on a mesh, which is the same program on all ranks.
+    is_on_mesh: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -61,9 +70,10 @@ class Communicator:
         size: int,
         last_tag: int,
         neighbors: Neighbors | None,
+        members: Sequence[int],
     ) -> None:
         self.number = comm_number
-        self.rank = rank
+        self._rank = rank
         self.size = size
         #: The largest tag that messages can have.
         self.last_tag = last_tag
@@ -74,9 +84,114 @@ class Communicator:
         self.programs: dict[Hashable, Any] = {}
         #: Whether MPI has said that it is no more.
         self.is_freed = False
+        #: The ranks of its processes in COMM_WORLD.
+        self.members = members
+        #: The axes of a mesh along which its processes are, if it was made for these.
+        self.mesh_axes: tuple[Hashable, ...] | None = None
+        #: What stands for it in programs on meshes.
+        self.on_meshes: dict[MeshAxes, MeshCommunicator] = {}
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self._rank
+
+    def check_mesh(self, function: str) -> None:
+        """Raise NotImplementedError in a `shard_map`, where others stand for it."""
+        if self.size > 1 and axes_of_shard_map() is not None:
+            raise NotImplementedError(
+                f"{function} was called in a jax.shard_map over several processes with "
+                "ranks that are known when it is traced, such as those of a plan that was "
+                "made outside of it"
+            )
+
+    def on_mesh(self, function: str, mesh: MeshAxes) -> MeshCommunicator:
+        """What stands for it in a program on a mesh that calls `function`."""
+        found = self.on_meshes.get(mesh)
+        if found is None:
+            axes = self._axes_of(function, mesh)
+            found = self.on_meshes[mesh] = MeshCommunicator(self, mesh, axes)
+        return found
+
+    def _axes_of(self, function: str, mesh: MeshAxes) -> tuple[Hashable, ...]:
+        """The axes of a mesh along which its processes are.
+
+        Raises ValueError where that can't be.
+        """
+        if self.size == 1:
+            return ()
+        sizes = dict(zip(mesh.names, mesh.sizes, strict=True))
+        in_words = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
+        if mesh.is_partly_automatic:
+            raise ValueError(
+                f"{function} was called in a jax.shard_map over some axes of the mesh "
+                f"({in_words}), expected one over all of them. Leave `axis_names` out, "
+                "and name the axes in `in_specs` and `out_specs`"
+            )
+        axes = mesh.names if self.mesh_axes is None else self.mesh_axes
+        unknown = [axis for axis in axes if axis not in sizes]
+        if unknown:
+            raise ValueError(
+                f"{function} got a communicator of the mesh axis {unknown[0]!r}, and the "
+                f"mesh of this jax.shard_map has no such axis ({in_words})"
+            )
+        count = math.prod(sizes[axis] for axis in axes)
+        if count != self.size:
+            along = "" if self.mesh_axes is None else f" along {', '.join(map(repr, axes))}"
+            raise ValueError(
+                f"{function} got a communicator of {self.size} processes in a "
+                f"jax.shard_map over a mesh of {count} devices{along} ({in_words}), "
+                "expected a process for each device. mpi4jax.axis_comm(mesh, axes) gives "
+                "the communicator of some axes or of all"
+            )
+        return axes
 
     def __repr__(self) -> str:
         return f"Communicator({self.number})"
+
+
+class MeshCommunicator(Communicator):
+    """A communicator in a program on a mesh, which is the same program on all ranks.
+
+    So its rank is known only when the program runs.
+    """
+
+    __slots__ = ("axes", "mesh")
+
+    is_on_mesh = True
+
+    def __init__(
+        self, communicator: Communicator, mesh: MeshAxes, axes: tuple[Hashable, ...]
+    ) -> None:
+        super().__init__(
+            communicator.number,
+            communicator.rank,
+            communicator.size,
+            communicator.last_tag,
+            communicator.neighbors,
+            communicator.members,
+        )
+        self.mesh = mesh
+        #: The axes of the mesh along which its processes are, in the order of ranks.
+        self.axes = axes
+
+    def check_mesh(self, function: str) -> None:
+        pass
+
+    def rank_in_program(self) -> Array:
+        """The rank of the process that runs the program."""
+        return jax.lax.axis_index(self.axes)
+
+    @property
+    def rank(self) -> int:
+        raise NotImplementedError(
+            "this can't be called in a jax.shard_map over several processes, as what it "
+            "does depends on the rank when it is traced. The program has to be the same "
+            "on all ranks, and knows its rank only when it runs: jax.lax.axis_index"
+        )
+
+    def __repr__(self) -> str:
+        return f"Communicator({self.number}, {self.axes})"
 
 
 _by_handle: dict[int, Communicator] = {}
@@ -129,20 +244,23 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
             warnings.warn(text, stacklevel=2)
     _core.free_communicator(communicator.number)
     communicator.programs.clear()
-    communicator.is_freed = True
+    for each in (communicator, *communicator.on_meshes.values()):
+        each.is_freed = True
     _by_handle.pop(_handleof(comm), None)
 
 
 def _register(comm: MPI.Intracomm, comm_number: int) -> Communicator:
     _core.check_available()
     rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
-    communicator = Communicator(comm_number, rank, size, _last_tag(comm), neighbors)
+    members = members_of(comm)
+    communicator = Communicator(
+        comm_number, rank, size, _last_tag(comm), neighbors, members
+    )
     _by_handle[_handleof(comm)] = communicator
     chunk = device.chunk_of(comm, is_private=comm_number == _DEFAULT)
     _core.set_communicator(comm_number, handle(comm), rank, size, chunk)
     if neighbors is not None:
         _core.set_neighbors(comm_number, neighbors.sources, neighbors.destinations)
-    members = members_of(comm)
     startup.start()
     _core.describe_communicator(
         comm_number, handle(comm), _name_of(comm, comm_number), members
@@ -185,9 +303,11 @@ def communicator(function: str, comm: object) -> Communicator:
     if comm is None:
         comm = _default_comm
     try:
-        return _by_handle[_handleof(comm)]
+        found = _by_handle[_handleof(comm)]
     except (KeyError, TypeError):
-        return _find_communicator(function, comm)
+        found = _find_communicator(function, comm)
+    mesh = axes_of_shard_map()
+    return found if mesh is None else found.on_mesh(function, mesh)
 
 
 def _find_communicator(function: str, comm: object) -> Communicator:

@@ -294,7 +294,14 @@ def _lower_start(
     # A message belongs to the call that waits for it, if there is a choice.
     sent = envelopes._replace(received=()) if envelopes and envelopes.received else None
     return call_in_program(
-        ctx, flight.handler, values, attributes, sent, avals_in=avals, avals_out=[TICKET]
+        ctx,
+        flight.communicator,
+        flight.handler,
+        values,
+        attributes,
+        sent,
+        avals_in=avals,
+        avals_out=[TICKET],
     )
 
 
@@ -385,6 +392,7 @@ def _lower_wait(
     )
     arrived = call_in_program(
         ctx,
+        flight.communicator,
         "wait",
         [ticket],
         attributes,

@@ -14,7 +14,7 @@ from ..arguments.checks import array, integer, reject
 from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..layout.packing import Tree, is_tree
 from ..mpi.handles import Communicator
-from ..xla.jax_compat import ShapedArray
+from ..xla.jax_compat import ShapedArray, Tracer
 
 ANY_SOURCE = int(MPI.ANY_SOURCE)
 ANY_TAG = int(MPI.ANY_TAG)
@@ -40,26 +40,29 @@ def like(x: ShapedArray, shape: tuple[int, ...] | None = None) -> ShapedArray:
     return ShapedArray(x.shape if shape is None else shape, x.dtype)
 
 
-def root_rank(function: str, root: object, communicator: Communicator) -> int:
-    """The rank of the root of a collective operation."""
+def root_rank(function: str, root: object, communicator: Communicator) -> int | Array:
+    """The rank of the root of a collective operation, which the program may compute."""
+    return _rank(function, "root", root, communicator, {})
+
+
+def known_root(function: str, root: object, communicator: Communicator) -> int:
+    """The rank of the root where arrays depend on it, so that it has to be known."""
     last = communicator.size - 1
     return _up_to(function, "root", root, last, _RANK, {})
 
 
 def dest_rank(
     function: str, argument: str, rank: object, communicator: Communicator
-) -> int:
-    """The rank of the process that a message is sent to."""
-    last = communicator.size - 1
-    return _up_to(function, argument, rank, last, _RANK, _PROC_NULL)
+) -> int | Array:
+    """The rank of the process that a message is sent to, which the program may compute."""
+    return _rank(function, argument, rank, communicator, _PROC_NULL)
 
 
 def source_rank(
     function: str, argument: str, rank: object, communicator: Communicator
-) -> int:
-    """The rank of the process that sends a message."""
-    last = communicator.size - 1
-    return _up_to(function, argument, rank, last, _RANK, _PROC_NULL_OR_ANY)
+) -> int | Array:
+    """The rank of the process that sends a message, which the program may compute."""
+    return _rank(function, argument, rank, communicator, _PROC_NULL_OR_ANY)
 
 
 def send_tag(function: str, argument: str, tag: object, communicator: Communicator) -> int:
@@ -77,6 +80,24 @@ _RANK, _TAG = "a rank of the communicator", "a tag"
 _PROC_NULL = {PROC_NULL: "MPI.PROC_NULL"}
 _PROC_NULL_OR_ANY = {**_PROC_NULL, ANY_SOURCE: "MPI.ANY_SOURCE"}
 _ANY = {ANY_TAG: "MPI.ANY_TAG"}
+
+
+def _rank(
+    function: str,
+    argument: str,
+    rank: object,
+    communicator: Communicator,
+    special: dict[int, str],
+) -> int | Array:
+    """A rank of the communicator, or an integer that the program computes."""
+    if isinstance(rank, jax.Array):
+        if rank.shape == () and jnp.issubdtype(rank.dtype, jnp.integer):
+            if isinstance(rank, Tracer):
+                return rank
+            rank = int(rank)
+        else:
+            reject(function, argument, "an integer", rank, "A rank is a scalar integer")
+    return _up_to(function, argument, rank, communicator.size - 1, _RANK, special)
 
 
 def _up_to(
@@ -140,6 +161,17 @@ def needs_capacity(function: str, argument: str, counts: object) -> None:
             f"{function} got a JAX array for argument `{argument}`, expected a sequence of "
             "integers. With counts that only the running program knows, say for how many "
             "rows the result has room: pass `capacity`"
+        )
+
+
+def refuse_uneven(function: str, communicator: Communicator) -> None:
+    """Raise NotImplementedError in a `shard_map`, where shapes can't differ by process."""
+    if communicator.is_on_mesh:
+        raise NotImplementedError(
+            f"{function} was called in a jax.shard_map over several processes, where an "
+            "array has the same shape on all of them, with numbers of rows that differ. "
+            "Call allgatherv or alltoallv with `capacity`, which take numbers that the "
+            "program computes"
         )
 
 

@@ -31,13 +31,13 @@ def batch(
     would not be what another one expects, as they trace the program separately.
     """
     operation.check_batch(axes)
-    first_count = len(operands) - operation.count_operands
-    if any(axis is not None for axis in axes[first_count:]):
+    arrays, numbers = operation.split_operands(operands)
+    if any(axis is not None for axis in axes[len(arrays) :]):
         results = batch_one_by_one(operation.bind, operands, axes)
         return results, [0] * len(results)
     operand_axis, result_axis = operation.batch_axes()
-    moved = batch_at(operand_axis, operands[:first_count], axes[:first_count])
-    results = operation.bind(*moved, *operands[first_count:])
+    moved = batch_at(operand_axis, arrays, axes[: len(arrays)])
+    results = operation.bind(*moved, *numbers)
     return results, [result_axis] * len(results)
 
 

@@ -54,7 +54,9 @@ class Call:
             if type(operand) not in PLAIN_TYPES:
                 if any(map(is_tree, self.operands)):
                     return None
-                pairs = zip(self.operation.operands, self.operands, strict=True)
+                # Ranks are last, and have no name.
+                names = [*self.operation.operands, "ranks"]
+                pairs = zip(names, self.operands, strict=False)
                 return [array(self.function, name, x) for name, x in pairs]
         return self.operands
 
@@ -81,16 +83,16 @@ class Call:
         Numbers of rows are those of all leaves.
         """
         operation, operands = self.operation, self.operands
-        first_count = len(operands) - operation.count_operands
-        for name, x in zip(operation.operands, operands, strict=True):
+        arrays, numbers = operation.split_operands(operands)
+        for name, x in zip(operation.operands, operands, strict=False):
             refuse_pair(self.function, name, x)
-        pairs = zip(operation.operands, operands[:first_count], strict=False)
+        pairs = zip(operation.operands, arrays, strict=False)
         trees = [x if type(x) is Tree else Tree(name, x) for name, x in pairs]
         try:
             leaves = [tree.arrays(self.function) for tree in trees]
             if settings.check and operation.is_collective:
                 self._compare(trees[0])
-            return make(trees, [*leaves, *operands[first_count:]])
+            return make(trees, [*leaves, *numbers])
         except TypeError as error:
             raise (self._wrong_leaf(trees) or error) from None
 

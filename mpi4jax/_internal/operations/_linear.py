@@ -48,23 +48,27 @@ class LinearOperation(Operation):
     operands: ClassVar[tuple[str, ...]] = ("x", "token", "origin")
     is_collective = False
 
-    def call(self, token: LinearToken, x: PyTree) -> tuple[PyTree, LinearToken]:
+    def call(
+        self, token: LinearToken, x: PyTree, *ranks: Array
+    ) -> tuple[PyTree, LinearToken]:
         """Call MPI for a user. Gives the result, or None, and the token that follows."""
         tree = Tree("x", x)
         leaf = token.leaf
         results = []
         for packed, group in packed_groups([tree.arrays(self.name)], 0):
             leaf = depend(leaf, *packed)
-            *result, leaf = self.bind(*packed, leaf, leaf)
+            *result, leaf = self.bind(*packed, leaf, leaf, *ranks)
             results += [(group, x) for x in result]
         leaves = unpack_groups(results, 0, 0)
         return result_tree(tree.structure, leaves), LinearToken(leaf)
 
-    def bind_back(self, x: Array, token: Array, origin: Array) -> list[Array]:
+    def bind_back(
+        self, x: Array, token: Array, origin: Array, *ranks: Array
+    ) -> list[Array]:
         """Call MPI with cotangents, in the transpose of the call that gave `origin`."""
         # A batch of cotangents alone is allowed, unlike one of tangents: the process on
         # the other side transposes a map, too.
-        return self.bind(x, token + origin, origin)
+        return self.bind(x, token + origin, origin, *ranks)
 
     def tangents_operation(self) -> LinearOperation:
         """The operation on tangents."""
@@ -72,6 +76,9 @@ class LinearOperation(Operation):
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         return self.plain.written_aval(x)
+
+    def ranks(self) -> Sequence[int]:
+        return self.plain.ranks()
 
     def read_operands(self) -> int:
         return self.plain.read_operands()
@@ -83,16 +90,16 @@ class LinearOperation(Operation):
         return self.plain.attributes()
 
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
-        _, token, _ = avals
+        _, token, *_ = avals
         return [*super().result_avals(*avals), like(token)]
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-        _, token, _ = operands
+        _, token, *_ = operands
         return [*super().lower(ctx, *operands), token]
 
     def evaluate(self, *operands: Array) -> list[Array]:
-        x, token, _ = operands
-        return [*self.plain.evaluate(x), token]
+        x, token, _, *ranks = operands
+        return [*self.plain.evaluate(x, *ranks), token]
 
     def check_batch(self, axes: Sequence[int | None]) -> None:
         if self.is_tangent and axes[2] is None:
@@ -105,11 +112,12 @@ class LinearOperation(Operation):
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
-        x, token, origin = instantiated(tangents)
+        arrays, ranks = self.split_operands(primals)
+        x, token, origin = instantiated(tangents[: len(arrays)])
         # Where a tangent is differentiated, the call that it belongs to is, too.
         token = token + origin
         if not is_inexact(primals[0]):
             # Integers are constants: no message is sent for their derivative.
             zeros = [ad.Zero(ShapedArray(y.shape, jax.dtypes.float0)) for y in results[:-1]]
             return results, [*zeros, token]
-        return results, self.tangents_operation().bind(x, token, results[-1])
+        return results, self.tangents_operation().bind(x, token, results[-1], *ranks)

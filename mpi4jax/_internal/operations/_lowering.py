@@ -14,7 +14,8 @@ from mpi4jax import _core
 
 from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, ArrayLike
-from ..mpi import device
+from ..mpi import device, meshes
+from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
 from ..xla.jax_compat import (
@@ -49,7 +50,10 @@ def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Seque
     Some types have a carrier, another type of the same size that XLA can pass to a handler:
     operands are converted to it, and results from it.
     """
-    carriers = list(map(carrier_aval, ctx.avals_in[: operation.read_operands()]))
+    read = list(range(operation.read_operands()))
+    if operation.is_computed:
+        read.append(len(operands) - 1)
+    carriers = [carrier_aval(ctx.avals_in[n]) for n in read]
     aval = operation.written_aval(*ctx.avals_in)
     written = [] if aval is None else [aval]
     in_place = (
@@ -61,8 +65,9 @@ def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Seque
     envelopes = operation.envelopes(*carriers)
     results = call_in_program(
         ctx,
-        operation.name,
-        list(map(convert, operands, carriers)),
+        operation.communicator,
+        operation.handler,
+        [convert(operands[n], aval) for n, aval in zip(read, carriers, strict=True)],
         operation.attributes(),
         envelopes,
         None if operation.is_collective else envelopes,
@@ -108,6 +113,7 @@ def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Value]])
 
 def call_in_program(
     ctx: LoweringContext,
+    communicator: Communicator,
     handler: str,
     operands: Sequence[Value],
     attributes: Attributes,
@@ -122,7 +128,7 @@ def call_in_program(
     """
     # A process that was forked would wait for XLA's compiler, whose threads it has not got.
     _core.check_available()
-    index = call_sites.note(ctx, envelopes, awaited)
+    index = call_sites.note(ctx, handler, communicator, envelopes, awaited)
     attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 
@@ -144,13 +150,15 @@ def _finish(program: LoweredProgram) -> None:
     if not call_sites.has_notes(program):
         return
     calls = calls_with(program, call_sites.CALL_SITE)
+    notes = call_sites.take_notes(program)
+    meshes.note_program(program, calls, notes)
     for call in calls:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
         if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
             forbid_aliasing(call)
-    call_sites.finish_program(program, calls)
+    call_sites.finish_program(program, calls, notes)
 
 
 on_lowering(_finish)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.checks import reject
 from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, RankTree
 from ..layout.packing import Tree, as_words, from_words, word_of
@@ -176,7 +177,7 @@ class Side(NamedTuple):
 
     ranks: str
     tags: str
-    check_rank: Callable[[str, str, object, Communicator], int]
+    check_rank: Callable[[str, str, object, Communicator], int | Array]
     check_tag: Callable[[str, str, object, Communicator], int]
 
 
@@ -203,7 +204,12 @@ def messages_of(
             f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
-    checked = [side.check_rank(function, side.ranks, x, communicator) for x in leaves]
+    checked = []
+    for leaf in leaves:
+        rank = side.check_rank(function, side.ranks, leaf, communicator)
+        if not isinstance(rank, int):
+            reject(function, side.ranks, "integers", rank)
+        checked.append(rank)
     tag_leaves, structure_of_tags = tree.tree_flatten(tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
         tag_leaves *= len(leaves)

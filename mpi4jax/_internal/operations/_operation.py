@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..arguments import dtypes
 from ..arguments.types import Array, DType, PyTree
 from ..layout.packing import packed_groups, unpack_groups
-from ..mpi.handles import Communicator
+from ..mpi.handles import Communicator, MeshCommunicator
 from ..xla.call_sites import Envelopes
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
@@ -23,9 +23,11 @@ from ..xla.jax_compat import (
     VaryingPrimitive,
     ad,
     batching,
+    vary,
 )
 from ._arguments import like
 from ._batching import batch
+from ._computed import is_computed
 from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import Attributes, lower, lower_everywhere
 from ._transposes import (
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ._messages import Messages
 
 Declared = TypeVar("Declared", bound="Operation")
+X = TypeVar("X")
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ class Operation:
     name: ClassVar[str]
     #: The names of the array arguments.
     operands: ClassVar[tuple[str, ...]] = ("x",)
-    #: How many of the operands, the last ones, are numbers of rows. These have no
-    #: derivative, and if they differ within a batch, no message has room for all members.
+    #: How many of the operands, the last ones, are numbers of rows.
     count_operands: ClassVar[int] = 0
     #: Whether the result takes the memory of the first operand, if XLA has no further use
     #: for that.
@@ -98,6 +100,12 @@ class Operation:
         The others only lend their shape and type.
         """
         return len(self.operands)
+
+    def ranks(self) -> Sequence[int]:
+        """The ranks among the parameters. Of those that the program computes, it is where
+        they are in the last operand (`_computed.py`).
+        """
+        return ()
 
     def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray | None:
         """The type of what the core has of the nonblocking form until it is waited for."""
@@ -154,9 +162,9 @@ class Operation:
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         """The results, and their tangents: by default those of a linear operation."""
-        first_count = len(primals) - self.count_operands
-        pushed = instantiated(tangents[:first_count])
-        return self.bind(*primals), self.bind(*pushed, *primals[first_count:])
+        arrays, numbers = self.split_operands(primals)
+        pushed = instantiated(tangents[: len(arrays)])
+        return self.bind(*primals), self.bind(*pushed, *numbers)
 
     def check_transpose(self) -> None:
         """Raise NotImplementedError if the operation has no transpose."""
@@ -166,6 +174,25 @@ class Operation:
         raise NotImplementedError(f"{self.name} can't be transposed")
 
     # What follows from these.
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the last operand has ranks that the program computes."""
+        return any(map(is_computed, self.ranks()))
+
+    def split_operands(self, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
+        """The arrays among the operands, and then those of numbers: of rows, and ranks.
+
+        Numbers have no derivative, and if they differ within a batch, no message has room
+        for all members.
+        """
+        array_count = len(operands) - self.count_operands - self.is_computed
+        return operands[:array_count], operands[array_count:]
+
+    @property
+    def handler(self) -> str:
+        """The name of the handler."""
+        return f"{self.name}_computed" if self.is_computed else self.name
 
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         """The types of the results on this process: one, or none."""
@@ -177,8 +204,13 @@ class Operation:
 
     def check_avals(self, function: str, *avals: ShapedArray) -> None:
         """Raise TypeError if operands of these types can't be sent, or be reduced."""
-        for name, aval in zip(self.operands, avals, strict=True):
+        # Ranks are last, and have no name.
+        for name, aval in zip(self.operands, avals, strict=False):
             self.check_dtype(function, name, aval.dtype)
+
+    def invariant_axes(self) -> Sequence[Hashable]:
+        """The axes of a mesh along which the result is the same on all processes."""
+        return ()
 
     def attributes(self) -> Attributes:
         """The parameters in the form in which the handler gets them."""
@@ -190,14 +222,35 @@ class Operation:
 
     def bind(self, *operands: Array) -> list[Array]:
         """Call MPI, in whatever is being traced or differentiated."""
-        return self.primitive.bind(*operands, operation=self)
+        if not self.communicator.is_on_mesh:
+            return self.primitive.bind(*operands, operation=self)
+        varying = list(map(self.vary, operands))
+        return self.primitive.bind(*varying, operation=self.with_types_of(*varying))
+
+    def rank_in_program(self) -> int | Array:
+        """The rank of the process that runs the program: a number, or a value of it."""
+        communicator = self.communicator
+        if isinstance(communicator, MeshCommunicator):
+            return communicator.rank_in_program()
+        return communicator.rank
+
+    def vary(self, x: Array) -> Array:
+        """An array that differs between processes for JAX, if it was the same on all."""
+        communicator = self.communicator
+        if isinstance(communicator, MeshCommunicator):
+            return vary(x, communicator.axes)
+        return x
+
+    def with_types_of(self, *operands: Array) -> Operation:
+        """The operation of a program on a mesh, with the derivatives for these operands."""
+        return self
 
     def apply(self, *operands: Array) -> Array:
         """The result of an operation that has one, in whatever is being traced."""
         return self.call_in_program(*operands)
 
-    def complete(self, result: Array, *counts: Array) -> Array:
-        """The result of a call, from what its primitive gives and from numbers of rows."""
+    def complete(self, result: Array, *operands: Array) -> Array:
+        """The result of a call, from what its primitive gives and from the operands."""
         return result
 
     def apply_packed(self, *operands: Array | None) -> Array | None:
@@ -214,11 +267,11 @@ class Operation:
             The results for the leaves of the last one, or an empty list without results.
 
         """
-        first_count = len(operands) - self.count_operands
+        trees, numbers = self.split_operands(operands)
         axis, result_axis = self.batch_axes()
         results = []
-        for packed, group in packed_groups(operands[:first_count], axis):
-            result = self.apply_packed(*packed, *operands[first_count:])
+        for packed, group in packed_groups(trees, axis):
+            result = self.apply_packed(*packed, *numbers)
             if result is not None and group.indices:
                 results.append((group, result))
         return unpack_groups(results, axis, result_axis)
@@ -227,9 +280,8 @@ class Operation:
         """The result of a user's call. The operands are arrays, or lists of leaves."""
         if operands and type(operands[0]) is list:
             return self.apply_to_leaves(*operands)
-        results = self.primitive.bind(*operands, operation=self)
-        counts = operands[len(operands) - self.count_operands :]
-        return self.complete(results[0], *counts) if results else None
+        results = self.bind(*operands)
+        return self.complete(results[0], *operands) if results else None
 
     # The rules of JAX's that some operations override.
 
@@ -243,9 +295,18 @@ class Operation:
         return lower(self, ctx, *operands)
 
 
+class OperationPrimitive(VaryingPrimitive):
+    """The primitive of a class of operations."""
+
+    def invariant_axes(  # type: ignore[override]
+        self, operation: Operation
+    ) -> Sequence[Hashable]:
+        return operation.invariant_axes()
+
+
 def as_primitive(operation_type: type[Declared]) -> type[Declared]:
     """Give a class of operations its primitive, with all of JAX's rules for that."""
-    primitive = VaryingPrimitive(f"{operation_type.name}_mpi")
+    primitive = OperationPrimitive(f"{operation_type.name}_mpi")
     primitive.multiple_results = True
     primitive.def_impl(_evaluate)
     primitive.def_effectful_abstract_eval(_abstract_eval)
@@ -265,6 +326,7 @@ def _abstract_eval(
     *avals: ShapedArray, operation: Operation
 ) -> tuple[list[ShapedArray], set[Effect]]:
     operation.check_avals(operation.name, *avals)
+    operation.communicator.check_mesh(operation.name)
     return operation.result_avals(*avals), {ordered_effect}
 
 

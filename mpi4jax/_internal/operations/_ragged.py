@@ -54,9 +54,9 @@ class RowsOperation(Operation):
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def complete(self, result: Array, *counts: Array) -> Array:
+    def complete(self, result: Array, *operands: Array) -> Array:
         # MPI leaves the rows behind the received ones as they are.
-        return first_rows(result, counts[-1].sum())
+        return first_rows(result, operands[-1].sum())
 
 
 def first_rows(x: Array, count: Array, fill_value: Array | None = None) -> Array:

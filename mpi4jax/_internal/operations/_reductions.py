@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ..arguments.dtypes import OPERATORS, SUM, check_reduction
-from ..arguments.types import Array, DType
+from ..arguments.dtypes import OPERATORS, SUM, check_reduction, identity
+from ..arguments.types import Array, ArrayLike, DType
 from ..xla.dependence import depend, zeros_after
 from ..xla.jax_compat import Tangent
 from ._operation import Operation
@@ -59,6 +59,12 @@ class Reduction(Operation):
         Only the tangents of this are used. `result` is that of the reduction, a constant.
         """
         raise NotImplementedError
+
+    def reduce_some(self, gathered: Array, is_reduced: ArrayLike) -> Array:
+        """Reduce the arrays of some processes, of those that were gathered from all."""
+        neutral = identity(self.op_number, gathered.dtype)
+        mask = jnp.reshape(is_reduced, (-1, *(1,) * (gathered.ndim - 1)))
+        return reducer(self.op_number)(jnp.where(mask, gathered, neutral), axis=0)
 
     def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
         super().check_dtype(function, argument, dtype)

@@ -1,9 +1,18 @@
-"""Operations with a root: a process that sends to all others, or gets from them."""
+"""Operations with a root: a process that sends to all others, or gets from them.
+
+In a `shard_map`, where the program is the same on all processes, each of them has the
+arrays of the root, and uses them if it is the root.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+
+from ..arguments.types import Array
+from ._computed import rank_in
 from ._operation import Operation
 
 
@@ -14,5 +23,26 @@ class RootedOperation(Operation):
     root: int
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all processes have the same arrays, and the root is known at run time."""
+        return self.communicator.is_on_mesh or self.is_computed
+
+    @property
     def is_root(self) -> bool:
-        return self.communicator.rank == self.root
+        """Whether this process is the root, where that is known."""
+        return not self.is_uniform and self.communicator.rank == self.root
+
+    @property
+    def has_arrays_of_root(self) -> bool:
+        """Whether this process has the operand or the result that only the root uses."""
+        return self.is_uniform or self.is_root
+
+    def ranks(self) -> Sequence[int]:
+        return (self.root,)
+
+    def at_root(self, value: Array, elsewhere: Array, numbers: Sequence[Array]) -> Array:
+        """An array on the root, and another one elsewhere."""
+        if not self.is_uniform:
+            return value if self.is_root else elsewhere
+        is_root = rank_in(self.root, numbers) == self.rank_in_program()
+        return jnp.where(is_root, value, elsewhere)

@@ -24,13 +24,14 @@ which is the operation again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import jax
 
 from ..arguments.types import Array
+from ..mpi.handles import MeshCommunicator
 from ..xla.jax_compat import (
     ShapedArray,
     Tangent,
@@ -38,6 +39,7 @@ from ..xla.jax_compat import (
     VaryingPrimitive,
     ad,
     batching,
+    has_types_of_axes,
     lower_function,
     register_lowering,
 )
@@ -56,9 +58,20 @@ class SharedOperation(Operation):
 
     unlowered: ClassVar[tuple[str, ...]] = ("shared",)
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         """The cotangent of this process's operand, from that of the shared result."""
         raise NotImplementedError
+
+    def with_types_of(self, *operands: Array) -> SharedOperation:
+        # In a program on a mesh, JAX either knows that the result is one value, or takes
+        # the values of all processes for different ones.
+        communicator = self.communicator
+        assert isinstance(communicator, MeshCommunicator)
+        return replace(self, shared=has_types_of_axes(operands[0], communicator.axes))
+
+    def invariant_axes(self) -> Sequence[Hashable]:
+        communicator = self.communicator
+        return communicator.axes if isinstance(communicator, MeshCommunicator) else ()
 
     def transpose_unshared(
         self, cotangent: Array, *operands: TransposedOperand
@@ -69,9 +82,12 @@ class SharedOperation(Operation):
     def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Cotangents:
         if not self.shared:
             return self.transpose_unshared(cotangent, *operands)
-        counts = operands[len(operands) - self.count_operands :]
-        transposed = shared_transpose_p.bind(cotangent, *counts, operation=self)
-        return transposed, *(None for _ in counts)
+        _, numbers = self.split_operands(operands)
+        if self.communicator.is_on_mesh:
+            # JAX transposes this to a sum over the processes, as it does the types.
+            return self.own_cotangent(self.vary(cotangent), *numbers)
+        transposed: Array = shared_transpose_p.bind(cotangent, *numbers, operation=self)
+        return transposed
 
 
 def _own_cotangent(cotangent: Array, *counts: Array, operation: SharedOperation) -> Array:

@@ -37,7 +37,9 @@ def transpose(
     transposed = operation.transpose(*args, *map(array_or_aval, operands))
     if not isinstance(transposed, tuple):
         transposed = (transposed,)
-    return cotangents_of(operands, transposed)
+    # The operands of numbers, which are last, have none.
+    numbers = [None] * (len(operands) - len(transposed))
+    return cotangents_of(operands, [*transposed, *numbers])
 
 
 def instantiated(tangents: Iterable[Tangent]) -> list[Array]:

@@ -28,8 +28,8 @@ class AllGather(SharedOperation):
     def batch_axes(self) -> tuple[int, int]:
         return 0, 1
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
-        return cotangent[self.communicator.rank]
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
+        return cotangent[self.rank_in_program()]
 
     def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .reduce_scatter import ReduceScatter

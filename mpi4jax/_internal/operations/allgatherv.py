@@ -13,7 +13,14 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, needs_capacity, own_rows, row_counts
+from ._arguments import (
+    check_rows,
+    like,
+    needs_capacity,
+    own_rows,
+    refuse_uneven,
+    row_counts,
+)
 from ._calls import Call
 from ._operation import as_primitive
 from ._ragged import (
@@ -41,7 +48,7 @@ class AllGatherV(SharedOperation):
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent[own_rows(self.counts, self.communicator)]
 
     def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
@@ -68,13 +75,14 @@ class AllGatherVRows(RowsOperation, SharedOperation):
     count_operands = 1
     unlowered = ("rows", "shared")
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
-        (recvcounts,) = counts
-        rank, rows = self.communicator.rank, self.rows
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
+        (recvcounts,) = numbers
+        rank, rows = self.rank_in_program(), self.rows
         # As many rows as `x` has can be taken from any row on.
         zeros = jnp.zeros((rows, *cotangent.shape[1:]), cotangent.dtype)
         padded = jnp.concatenate([cotangent, zeros])
-        start = recvcounts[:rank].sum(dtype=recvcounts.dtype)
+        is_before = jnp.arange(recvcounts.size) < rank
+        start = jnp.where(is_before, recvcounts, 0).sum(dtype=recvcounts.dtype)
         own = lax.dynamic_slice_in_dim(padded, start, rows)
         return first_rows(own, recvcounts[rank])
 
@@ -84,6 +92,7 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of allgatherv."""
     communicator = handles.communicator(function, comm)
+    refuse_uneven(function, communicator)
     needs_capacity(function, "counts", counts)
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, counts[communicator.rank])

@@ -15,6 +15,7 @@ from ._calls import Call
 from ._operation import as_primitive
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
+from ._transposes import TransposedOperand
 
 
 @as_primitive
@@ -23,8 +24,11 @@ class AllReduce(Reduction, SharedOperation):
     name = "allreduce"
     in_place = True
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent
+
+    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        return self.apply(cotangent)
 
     def definition(self, result: Array, *operands: Array) -> Array:
         (x,) = operands

@@ -9,7 +9,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, needs_capacity, row_counts
+from ._arguments import check_rows, like, needs_capacity, refuse_uneven, row_counts
 from ._calls import Call
 from ._operation import Operation, as_primitive
 from ._ragged import CountsOperation, RowsOperation, check_padded, counts_array, fill_up
@@ -49,12 +49,10 @@ class AllToAllVRows(RowsOperation):
     operands = ("x", "sendcounts", "recvcounts")
     count_operands = 2
 
-    def transpose(
-        self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array, None, None]:
+    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         x, sendcounts, recvcounts = operands
         back = AllToAllVRows(self.communicator, capacity=x.shape[0])
-        return back.apply(cotangent, recvcounts, sendcounts), None, None
+        return back.apply(cotangent, recvcounts, sendcounts)
 
 
 def call(
@@ -67,6 +65,7 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of alltoallv."""
     communicator = handles.communicator(function, comm)
+    refuse_uneven(function, communicator)
     needs_capacity(function, "sendcounts", sendcounts)
     sendcounts = row_counts(function, "sendcounts", sendcounts, communicator.size)
     recvcounts = row_counts(function, "recvcounts", recvcounts, communicator.size)

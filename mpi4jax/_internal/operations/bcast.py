@@ -15,6 +15,7 @@ from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
+from ._computed import split_computed
 from ._operation import as_primitive
 from ._rooted import RootedOperation
 from ._shared import SharedOperation
@@ -37,21 +38,22 @@ class Bcast(RootedOperation, SharedOperation):
     def forwarded_operand(self) -> int | None:
         return 0 if self.is_root else None
 
-    def own_cotangent(self, cotangent: Array, *counts: Array) -> Array:
-        return cotangent if self.is_root else jnp.zeros_like(cotangent)
+    def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
+        return self.at_root(cotangent, jnp.zeros_like(cotangent), numbers)
 
     def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .reduce import Reduce
 
-        total = Reduce(self.communicator, SUM, self.root).apply(cotangent)
-        return total if self.is_root else zeros_after(total)
+        _, numbers = self.split_operands(operands)
+        total = Reduce(self.communicator, SUM, self.root).apply(cotangent, *numbers)
+        return self.at_root(total, zeros_after(total), numbers)
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of bcast."""
     communicator = handles.communicator(function, comm)
-    root = root_rank(function, root, communicator)
-    return Call(function, Bcast(communicator, root), x)
+    (root,), ranks = split_computed(root_rank(function, root, communicator))
+    return Call(function, Bcast(communicator, root), x, *ranks)
 
 
 @overload

@@ -82,6 +82,7 @@ class Exchange(Operation):
         )
         results = call_in_program(
             ctx,
+            self.communicator,
             self.name,
             arrays,
             message_attributes(self.communicator, self.sent, self.received),

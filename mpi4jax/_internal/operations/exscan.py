@@ -8,6 +8,7 @@ from typing import overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
@@ -17,7 +18,7 @@ from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ._calls import Call
 from ._operation import as_primitive
-from ._reductions import Reduction, depend_on_all, reducer
+from ._reductions import Reduction, depend_on_all
 from ._transposes import TransposedOperand
 
 
@@ -34,33 +35,46 @@ class ExScan(Reduction):
     in_place = True
 
     @property
-    def is_first(self) -> bool:
+    def is_first(self) -> bool | Array:
         first = self.communicator.size - 1 if self.reverse else 0
-        return self.communicator.rank == first
+        return self.rank_in_program() == first
+
+    def at_first(self, value: Array, elsewhere: Array) -> Array:
+        """An array on the first process, and another one on those after it."""
+        is_first = self.is_first
+        if isinstance(is_first, bool):
+            return value if is_first else elsewhere
+        return jnp.where(is_first, value, elsewhere)
 
     def read_operands(self) -> int:
         return 1
 
     def forwarded_operand(self) -> int | None:
-        return 1 if self.is_first else None
+        return 1 if not self.communicator.is_on_mesh and self.is_first else None
+
+    def complete(self, result: Array, *operands: Array) -> Array:
+        _, initial = operands
+        return self.at_first(initial, result) if self.communicator.is_on_mesh else result
 
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
     ) -> tuple[Array, Array]:
         zeros = jnp.zeros_like(cotangent)
         result = replace(self, reverse=not self.reverse).apply(cotangent, zeros)
-        return result, cotangent if self.is_first else zeros
+        if self.communicator.is_on_mesh:
+            return result, zeros  # see `complete`
+        return result, self.at_first(cotangent, zeros)
 
     def definition(self, result: Array, *operands: Array) -> Array:
         from .allgather import AllGather
 
         x, initial = operands
         gathered = AllGather(self.communicator, shared=False).apply(x)
-        if self.is_first:
-            return depend_on_all(initial, gathered)
-        rank = self.communicator.rank
-        lower = gathered[rank + 1 :] if self.reverse else gathered[:rank]
-        return depend_on_all(reducer(self.op_number)(lower, axis=0), gathered)
+        rank = self.rank_in_program()
+        ranks = np.arange(self.communicator.size)
+        is_before = ranks > rank if self.reverse else ranks < rank
+        value = self.at_first(initial, self.reduce_some(gathered, is_before))
+        return depend_on_all(value, gathered)
 
 
 # Compiled, as eager calls would spend most of their time on it.
@@ -76,7 +90,7 @@ def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)
     initial = x
-    if communicator.rank == 0:
+    if communicator.is_on_mesh or communicator.rank == 0:
         tree = Tree("x", x).checked(function) if is_tree(x) else array(function, "x", x)
         initial = _neutral(tree, op_number)
     return Call(function, ExScan(communicator, op_number), x, initial)

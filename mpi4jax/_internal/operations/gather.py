@@ -11,6 +11,7 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
+from ._computed import split_computed
 from ._operation import as_primitive
 from ._rooted import RootedOperation
 from ._transposes import TransposedOperand
@@ -22,26 +23,29 @@ class Gather(RootedOperation):
     name = "gather"
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
-        return like(x, (self.communicator.size, *x.shape)) if self.is_root else None
+        if not self.has_arrays_of_root:
+            return None
+        return like(x, (self.communicator.size, *x.shape))
 
     def forwarded_operand(self) -> int | None:
-        return None if self.is_root else 0
+        return None if self.has_arrays_of_root else 0
 
     def batch_axes(self) -> tuple[int, int]:
-        return 0, int(self.is_root)
+        return 0, int(self.has_arrays_of_root)
 
     def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .scatter import Scatter
 
-        part = Scatter(self.communicator, self.root).apply(cotangent)
-        return part if self.is_root else part + cotangent
+        _, numbers = self.split_operands(operands)
+        part = Scatter(self.communicator, self.root).apply(cotangent, *numbers)
+        return part if self.has_arrays_of_root else part + cotangent
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of gather."""
     communicator = handles.communicator(function, comm)
-    root = root_rank(function, root, communicator)
-    return Call(function, Gather(communicator, root), x)
+    (root,), ranks = split_computed(root_rank(function, root, communicator))
+    return Call(function, Gather(communicator, root), x, *ranks)
 
 
 @overload

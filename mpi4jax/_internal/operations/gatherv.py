@@ -9,7 +9,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, root_rank, row_counts
+from ._arguments import check_rows, known_root, like, refuse_uneven, row_counts
 from ._calls import Call
 from ._operation import as_primitive
 from ._rooted import RootedOperation
@@ -49,9 +49,10 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of gatherv."""
     communicator = handles.communicator(function, comm)
+    refuse_uneven(function, communicator)
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, counts[communicator.rank])
-    root = root_rank(function, root, communicator)
+    root = known_root(function, root, communicator)
     return Call(function, GatherV(communicator, root, counts), x)
 
 

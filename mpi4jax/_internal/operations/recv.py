@@ -23,6 +23,7 @@ from ._arguments import (
     source_rank,
 )
 from ._calls import Call, ReceivingOperation, refuse_status_of_trees, run_with_status
+from ._computed import split_computed, where_null
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
 from ._operation import as_primitive
@@ -39,11 +40,15 @@ class Recv(ReceivingOperation):
     is_collective = False
     is_one_sided = True
 
+    def ranks(self) -> Sequence[int]:
+        return (self.source,)
+
     def messages(self) -> tuple[Messages, Messages]:
         return NO_MESSAGES, Messages.single(self.source, self.tag)
 
     def read_operands(self) -> int:
-        return 0
+        # The result, if there turns out to be no source.
+        return 1 if self.is_computed else 0
 
     def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
@@ -70,17 +75,16 @@ class LinearRecv(LinearOperation):
 
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array, Array, None]:
+    ) -> tuple[Array | None, ...]:
         from .send import LinearSend, Send
 
-        token_cotangent, x, _, origin = operands
+        token_cotangent, x, _, origin, *ranks = operands
         source, tag = self.plain.source, self.plain.tag
         # The tag with which the message came is not known: that of `send` by default.
         plain = Send(self.communicator, source, 0 if tag == ANY_TAG else tag)
         back = LinearSend(self.communicator, plain)
-        (token,) = back.bind_back(cotangent, token_cotangent, origin)
-        # The result does not depend on `x`, except if that is the result.
-        x_cotangent = cotangent if source == PROC_NULL else jnp.zeros(x.shape, x.dtype)
+        (token,) = back.bind_back(cotangent, token_cotangent, origin, *ranks)
+        x_cotangent = where_null(source, ranks, cotangent, jnp.zeros(x.shape, x.dtype))
         return x_cotangent, token, None
 
 
@@ -94,9 +98,10 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of recv."""
     communicator = handles.communicator(function, comm)
-    source = source_rank(function, "source", source, communicator)
+    known = source_rank(function, "source", source, communicator)
+    (source,), ranks = split_computed(known)
     tag = recv_tag(function, "tag", tag, communicator)
-    return Call(function, Recv(communicator, source, tag), x)
+    return Call(function, Recv(communicator, source, tag), x, *ranks)
 
 
 @overload
@@ -158,11 +163,13 @@ def with_linear_token(
     comm: Comm,
     status: Status,
 ) -> tuple[PyTree, LinearToken]:
-    plain = call("recv", x, source, tag=tag, comm=comm).operation
+    prepared = call("recv", x, source, tag=tag, comm=comm)
+    plain = prepared.operation
     assert isinstance(plain, Recv)
+    _, ranks = plain.split_operands(prepared.operands)
     if status is not None:
         refuse_status_of_trees("recv", x)
         plain = replace(plain, status_number=handles.status_number("recv", status))
-    result = LinearRecv(plain.communicator, plain).call(token, x)
+    result = LinearRecv(plain.communicator, plain).call(token, x, *ranks)
     # The status is filled when the call has run.
     return result if status is None else jax.block_until_ready(result)

@@ -11,6 +11,7 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
+from ._computed import split_computed
 from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all, reducer
 from ._rooted import RootedOperation
@@ -24,21 +25,27 @@ class Reduce(RootedOperation, Reduction):
     in_place = True
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
-        return like(x) if self.is_root else None
+        return like(x) if self.has_arrays_of_root else None
 
     def forwarded_operand(self) -> int | None:
-        return None if self.is_root else 0
+        return None if self.has_arrays_of_root else 0
 
     def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .bcast import Bcast
 
-        total = Bcast(self.communicator, self.root, shared=False).apply(cotangent)
-        return total if self.is_root else total + cotangent
+        _, numbers = self.split_operands(operands)
+        bcast = Bcast(self.communicator, self.root, shared=False)
+        total = self.vary(bcast.apply(cotangent, *numbers))
+        return self.at_root(total, total + cotangent, numbers)
 
     def definition(self, result: Array, *operands: Array) -> Array:
         from .gather import Gather
 
         gathered = Gather(self.communicator, self.root).apply(*operands)
+        if self.is_uniform:
+            arrays, numbers = self.split_operands(operands)
+            value = reducer(self.op_number)(gathered, axis=0)
+            return self.at_root(value, arrays[0], numbers)
         value = reducer(self.op_number)(gathered, axis=0) if self.is_root else gathered
         return depend_on_all(value, gathered)
 
@@ -47,8 +54,8 @@ def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) 
     """Prepare a call of `function`, a form of reduce."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)
-    root = root_rank(function, root, communicator)
-    return Call(function, Reduce(communicator, op_number, root), x)
+    (root,), ranks = split_computed(root_rank(function, root, communicator))
+    return Call(function, Reduce(communicator, op_number, root), x, *ranks)
 
 
 @overload

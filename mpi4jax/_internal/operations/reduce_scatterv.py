@@ -9,7 +9,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Counts, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, row_counts
+from ._arguments import check_rows, like, refuse_uneven, row_counts
 from ._calls import Call
 from ._operation import as_primitive
 from ._reductions import Reduction, reducer
@@ -53,6 +53,7 @@ class ReduceScatterV(Reduction):
 def call(function: str, x: object, op: Op, counts: Counts, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of reduce_scatterv."""
     communicator = handles.communicator(function, comm)
+    refuse_uneven(function, communicator)
     counts = row_counts(function, "counts", counts, communicator.size)
     check_rows(function, "x", x, sum(counts))
     op_number = handles.operator_number(function, op)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import overload
 
+import numpy as np
+
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._calls import Call
 from ._operation import as_primitive
-from ._reductions import Reduction, depend_on_all, reducer
+from ._reductions import Reduction, depend_on_all
 from ._transposes import TransposedOperand
 
 
@@ -30,9 +32,10 @@ class Scan(Reduction):
         from .allgather import AllGather
 
         gathered = AllGather(self.communicator, shared=False).apply(*operands)
-        rank = self.communicator.rank
-        arrays = gathered[rank:] if self.reverse else gathered[: rank + 1]
-        return depend_on_all(reducer(self.op_number)(arrays, axis=0), gathered)
+        rank = self.rank_in_program()
+        ranks = np.arange(self.communicator.size)
+        is_reduced = ranks >= rank if self.reverse else ranks <= rank
+        return depend_on_all(self.reduce_some(gathered, is_reduced), gathered)
 
 
 def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:

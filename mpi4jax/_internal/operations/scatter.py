@@ -12,6 +12,7 @@ from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like, root_rank
 from ._calls import Call
+from ._computed import split_computed
 from ._operation import as_primitive
 from ._rooted import RootedOperation
 from ._transposes import TransposedOperand
@@ -23,28 +24,31 @@ class Scatter(RootedOperation):
     name = "scatter"
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
-        return like(x, x.shape[1:] if self.is_root else x.shape)
+        return like(x, x.shape[1:] if self.has_arrays_of_root else x.shape)
 
     def read_operands(self) -> int:
-        return int(self.is_root)
+        return int(self.has_arrays_of_root)
 
     def batch_axes(self) -> tuple[int, int]:
-        return int(self.is_root), 0
+        return int(self.has_arrays_of_root), 0
 
     def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .gather import Gather
 
-        gathered = Gather(self.communicator, self.root).apply(cotangent)
-        return gathered if self.is_root else zeros_after(gathered)
+        _, numbers = self.split_operands(operands)
+        gathered = Gather(self.communicator, self.root).apply(cotangent, *numbers)
+        # Where all have the result, that is zero on those other than the root.
+        return gathered if self.has_arrays_of_root else zeros_after(gathered)
 
 
 def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of scatter."""
     communicator = handles.communicator(function, comm)
-    root = root_rank(function, root, communicator)
-    if communicator.rank == root:
+    (root,), ranks = split_computed(root_rank(function, root, communicator))
+    operation = Scatter(communicator, root)
+    if operation.has_arrays_of_root:
         check_first_axis(function, x, communicator)
-    return Call(function, Scatter(communicator, root), x)
+    return Call(function, operation, x, *ranks)
 
 
 @overload

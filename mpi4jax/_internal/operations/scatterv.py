@@ -10,7 +10,7 @@ from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
-from ._arguments import check_rows, like, root_rank, row_counts
+from ._arguments import check_rows, known_root, like, refuse_uneven, row_counts
 from ._calls import Call
 from ._operation import as_primitive
 from ._rooted import RootedOperation
@@ -50,8 +50,9 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of scatterv."""
     communicator = handles.communicator(function, comm)
+    refuse_uneven(function, communicator)
     counts = row_counts(function, "counts", counts, communicator.size)
-    root = root_rank(function, root, communicator)
+    root = known_root(function, root, communicator)
     rows = sum(counts) if communicator.rank == root else counts[communicator.rank]
     check_rows(function, "x", x, rows)
     return Call(function, ScatterV(communicator, root, counts), x)

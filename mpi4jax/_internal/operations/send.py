@@ -15,6 +15,7 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray, Tangent
 from ._arguments import dest_rank, refuse_derivative, send_tag
 from ._calls import Call
+from ._computed import split_computed
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
 from ._operation import Operation, as_primitive
@@ -31,6 +32,9 @@ class Send(Operation):
     has_result = False
     is_collective = False
     is_one_sided = True
+
+    def ranks(self) -> Sequence[int]:
+        return (self.dest,)
 
     def messages(self) -> tuple[Messages, Messages]:
         return Messages.single(self.dest, self.tag), NO_MESSAGES
@@ -54,13 +58,14 @@ class LinearSend(LinearOperation):
 
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array, Array, None]:
+    ) -> tuple[Array | None, ...]:
         from .recv import LinearRecv, Recv
 
-        x, _, origin = operands
+        x, _, origin, *ranks = operands
         plain = Recv(self.communicator, self.plain.dest, self.plain.tag)
         back = LinearRecv(self.communicator, plain)
-        x_cotangent, token = back.bind_back(jnp.zeros(x.shape, x.dtype), cotangent, origin)
+        zeros = jnp.zeros(x.shape, x.dtype)
+        x_cotangent, token = back.bind_back(zeros, cotangent, origin, *ranks)
         return x_cotangent, token, None
 
 
@@ -75,14 +80,15 @@ def call(
     """Prepare a call of `function`, a form of send."""
     communicator = handles.communicator(function, comm)
     try:
-        dest = dest_rank(function, "dest", dest, communicator)
+        known = dest_rank(function, "dest", dest, communicator)
     except ValueError as error:
         # Programs for the original, and its tests, look for the line that it prints.
         text = MPI.Get_error_string(MPI.ERR_RANK)
         line = f"r{communicator.rank} | MPI_Send returned error code {MPI.ERR_RANK}: {text}"
         raise ValueError(f"{error}\nMPI would refuse it: {line}") from None
+    (dest,), ranks = split_computed(known)
     tag = send_tag(function, "tag", tag, communicator)
-    return Call(function, Send(communicator, dest, tag), x)
+    return Call(function, Send(communicator, dest, tag), x, *ranks)
 
 
 def send(
@@ -105,7 +111,9 @@ def send(
 def with_linear_token(
     token: LinearToken, x: object, dest: Integer, *, tag: Integer, comm: Comm
 ) -> LinearToken:
-    plain = call("send", x, dest, tag=tag, comm=comm).operation
+    prepared = call("send", x, dest, tag=tag, comm=comm)
+    plain = prepared.operation
     assert isinstance(plain, Send)
-    _, token = LinearSend(plain.communicator, plain).call(token, x)
+    _, ranks = plain.split_operands(prepared.operands)
+    _, token = LinearSend(plain.communicator, plain).call(token, x, *ranks)
     return token

@@ -25,6 +25,7 @@ from ._arguments import (
     source_rank,
 )
 from ._calls import Call, ReceivingOperation, run_with_status
+from ._computed import split_computed, where_null
 from ._messages import Messages
 from ._operation import as_primitive
 from ._transposes import Jvp, TransposedOperand, instantiated
@@ -43,6 +44,9 @@ class SendRecv(ReceivingOperation):
     is_collective = False
     marks_tangents = True
 
+    def ranks(self) -> Sequence[int]:
+        return self.source, self.dest
+
     def messages(self) -> tuple[Messages, Messages]:
         return (
             Messages.single(self.dest, self.sendtag),
@@ -54,7 +58,8 @@ class SendRecv(ReceivingOperation):
         return like(recvbuf)
 
     def read_operands(self) -> int:
-        return 1
+        # `recvbuf` is the result, if there turns out to be no source.
+        return 2 if self.is_computed else 1
 
     def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
@@ -62,16 +67,18 @@ class SendRecv(ReceivingOperation):
 
     def apply_packed(self, *operands: Array | None) -> Array:
         # A tree that has fewer groups than the other one sends none, or receives none.
-        sendbuf, recvbuf = operands
+        sendbuf, recvbuf, *ranks = operands
         operation = self
         if sendbuf is None:
             sendbuf, operation = jnp.zeros(0), replace(self, dest=PROC_NULL)
         if recvbuf is None:
             recvbuf, operation = jnp.zeros(0), replace(self, source=PROC_NULL)
-        return operation.apply(sendbuf, recvbuf)
+        numbers = [x for x in ranks if x is not None and operation.is_computed]
+        return operation.apply(sendbuf, recvbuf, *numbers)
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
-        pushed = *instantiated(tangents), mark_of(primals)
+        (sendbuf, recvbuf), ranks = self.split_operands(primals)
+        pushed = *instantiated(tangents[:2]), mark_of([sendbuf, recvbuf]), *ranks
         ranks_and_tags = self.source, self.dest, self.sendtag, self.recvtag
         on_tangents = SendRecvTangents(self.communicator, *ranks_and_tags)
         return self.bind(*primals), on_tangents.bind(*pushed)
@@ -83,7 +90,8 @@ class SendRecv(ReceivingOperation):
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
     ) -> tuple[Array | None, ...]:
-        sendbuf, _, *mark = operands
+        arrays, ranks = self.split_operands(operands)
+        sendbuf, _, *mark = arrays
         # The cotangent goes back with a tag that only its sender knows.
         back = SendRecv(
             self.communicator,
@@ -92,10 +100,10 @@ class SendRecv(ReceivingOperation):
             sendtag=self.sendtag,
             recvtag=ANY_TAG,
         )
-        send_cotangent = back.apply(cotangent, jnp.zeros(sendbuf.shape, sendbuf.dtype))
-        # The result does not depend on `recvbuf`, except if that is the result.
-        is_forwarded = self.source == PROC_NULL
-        recv_cotangent = cotangent if is_forwarded else jnp.zeros_like(cotangent)
+        zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
+        send_cotangent = back.apply(cotangent, zeros, *ranks)
+        zeros = jnp.zeros_like(cotangent)
+        recv_cotangent = where_null(self.source, ranks, cotangent, zeros)
         return send_cotangent, recv_cotangent, *mark
 
 
@@ -112,10 +120,10 @@ class SendRecvTangents(SendRecv):
     operands = ("sendbuf", "recvbuf", "mark")
 
     def check_batch(self, axes: Sequence[int | None]) -> None:
-        check_batch_of_tangents(self.name, axes[-1])
+        check_batch_of_tangents(self.name, axes[2])
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
-        pushed = *instantiated(tangents[:-1]), primals[-1]
+        pushed = *instantiated(tangents[:2]), *primals[2:]
         return self.bind(*primals), self.bind(*pushed)
 
 
@@ -132,14 +140,18 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of sendrecv."""
     communicator = handles.communicator(function, comm)
+    (source, dest), ranks = split_computed(
+        source_rank(function, "source", source, communicator),
+        dest_rank(function, "dest", dest, communicator),
+    )
     operation = SendRecv(
         communicator,
-        source=source_rank(function, "source", source, communicator),
-        dest=dest_rank(function, "dest", dest, communicator),
+        source=source,
+        dest=dest,
         sendtag=send_tag(function, "sendtag", sendtag, communicator),
         recvtag=recv_tag(function, "recvtag", recvtag, communicator),
     )
-    return Call(function, operation, sendbuf, recvbuf)
+    return Call(function, operation, sendbuf, recvbuf, *ranks)
 
 
 @overload

@@ -220,8 +220,12 @@ class Envelopes(NamedTuple):
 
 
 class CallNote(NamedTuple):
-    """The line and the messages of a call that was lowered."""
+    """What is known of a call that was lowered."""
 
+    #: The name of its handler.
+    handler: str
+    #: The communicator, as `mpi.handles` has it.
+    communicator: object
     #: Empty for an eager call.
     line: str
     #: Its messages, if its attributes do not say so.
@@ -247,18 +251,19 @@ def envelopes_of(site: int) -> Envelopes | None:
 
 def note(
     ctx: LoweringContext,
+    handler: str,
+    communicator: object,
     envelopes: Envelopes | None = None,
     awaited: Envelopes | None = None,
 ) -> int:
-    """Note the line of the call that is being lowered. Gives its index in the program."""
+    """Note what is known of the call that is being lowered. Gives its index."""
     frames = list(starmap(Frame, traceback_of(ctx)))
     is_eager = any(frame.code in eager_functions for frame in frames)
     scopes = str(ctx.name_stack).split("/")
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(operation_of_module(ctx), [])
-    calls.append(
-        CallNote("" if is_eager else describe_stack(frames, scope), envelopes, awaited)
-    )
+    line = "" if is_eager else describe_stack(frames, scope)
+    calls.append(CallNote(handler, communicator, line, envelopes, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
@@ -269,11 +274,18 @@ def has_notes(program: LoweredProgram) -> bool:
     return program.module.operation in _unfinished
 
 
-def finish_program(program: LoweredProgram, calls: Iterable[ir.Operation]) -> None:
+def take_notes(program: LoweredProgram) -> list[CallNote]:
+    """What was noted of a program's calls, in the order in which they were lowered."""
+    return _unfinished.pop(program.module.operation)
+
+
+def finish_program(
+    program: LoweredProgram, calls: Iterable[ir.Operation], notes: Iterable[CallNote]
+) -> None:
     """Replace the indices of calls by their sites, and tell the core their lines."""
     digest = hashlib.blake2b(program_text(program).encode(), digest_size=8)
     sites = []
-    for line, envelopes, awaited in _unfinished.pop(program.module.operation):
+    for _, _, line, envelopes, awaited in notes:
         digest.update(b".")
         site = int.from_bytes(digest.digest(), "little", signed=True)
         if envelopes is not None:

@@ -29,6 +29,7 @@ from .jax_compat import (
     abstract_token,
     ffi_lowering,
     get_token,
+    is_automatic,
     is_for_gpus,
     operand_of_call,
     optimization_barrier,
@@ -43,6 +44,16 @@ def custom_call_target(handler: str) -> str:
     return f"mpi_{handler}_ffi"
 
 
+#: The programs on several devices that operations can be a part of.
+ALLOWED_PROGRAMS = (
+    "In a program that spans several devices or processes, operations of mpi4jax have to "
+    "be inside of jax.shard_map over all axes of the mesh: "
+    "jax.shard_map(f, mesh=mesh, in_specs=..., out_specs=...) with a function f that calls "
+    "them. Or call them outside of it, on the part of an array that this process has, "
+    "x.addressable_data(0)"
+)
+
+
 class OrderedMPIEffect(Effect):
     """The effect of calling MPI, in order with all other calls.
 
@@ -53,13 +64,8 @@ class OrderedMPIEffect(Effect):
         return "MPI"
 
     def __repr__(self) -> str:
-        # JAX names the effect so where it refuses to run it on several devices.
-        return (
-            "MPI. An operation of mpi4jax can't be a part of a program that spans several "
-            "devices or processes: use jax.lax.psum and its like in there, and call "
-            "mpi4jax outside, on the part of an array that this process has, "
-            "x.addressable_data(0)"
-        )
+        # A JAX without sharded programs with such effects names the effect so.
+        return f"MPI. {ALLOWED_PROGRAMS}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)
@@ -110,6 +116,8 @@ def lower_in_order(
             arrays. Operands and results may overlap then, and aliases are not kept.
 
     """
+    if is_automatic(ctx):
+        raise ValueError(f"{target}: {ALLOWED_PROGRAMS}")
     is_on_gpu = is_for_gpus(ctx)
     has_byte = is_on_gpu and takes_byte
     has_barriers = is_on_gpu and (CALLS_ON_SLICES_ARE_REPEATED or not takes_slices)

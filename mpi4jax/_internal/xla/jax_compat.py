@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import os
 import pkgutil
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jaxlib
@@ -171,13 +172,18 @@ VERSIONS = (
 
 
 def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:
-    """Make an effect of a type, and tell JAX that it may appear everywhere."""
+    """Make an effect of a type, and tell JAX that it may appear everywhere.
+
+    If it is ordered, each device of a sharded program has an order of its own.
+    """
+    shardable = optional("jax._src.effects:shardable_ordered_effects")
     for types in (
         lowerable_effects,
         optional("jax._src.effects:control_flow_allowed_effects"),
         optional("jax._src.effects:custom_derivatives_allowed_effects"),
         optional("jax._src.effects:remat_allowed_effects"),
         ordered_effects if is_ordered else None,
+        shardable if is_ordered else None,
     ):
         if types is not None:
             types.add_type(effect_type)
@@ -205,11 +211,30 @@ def varying_axes(aval: Aval) -> frozenset[Hashable]:
     return getattr(aval, "vma", frozenset())  # JAX < 0.11 or so, and tokens
 
 
+def vary(x: jax.Array, axes: Sequence[Hashable]) -> jax.Array:
+    """An array of a `shard_map`, which varies over these axes for JAX from here on."""
+    missing = tuple(axis for axis in axes if axis not in varying_axes(jax.typeof(x)))
+    if not missing:
+        return x
+    if hasattr(jax.lax, "pcast"):  # JAX >= 0.9 or so
+        return jax.lax.pcast(x, missing, to="varying")
+    return jax.lax.pvary(x, missing)  # type: ignore[attr-defined]
+
+
+def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
+    """Whether JAX follows which arrays vary over the axes (`check_vma`): this one does."""
+    return varying_axes(jax.typeof(x)).issuperset(axes)
+
+
 class VaryingPrimitive(Primitive):
     """A primitive whose results vary over the same axes of a `shard_map` as its operands.
 
     Where these differ, they are made to vary alike, as for JAX's own primitives.
     """
+
+    def invariant_axes(self, **params: object) -> Sequence[Hashable]:
+        """The axes over which results do not vary, as they are equal along these."""
+        return ()
 
     def bind(self, *operands: ArrayLike, **params: object) -> Results:
         if len(operands) > 1 and _vary_alike is not None:
@@ -218,7 +243,7 @@ class VaryingPrimitive(Primitive):
 
     def def_abstract_eval(self, rule: R) -> R:
         def varying_rule(*avals: ShapedArray, **params: object) -> Results:
-            return self._vary_like(avals, rule(*avals, **params))
+            return self._vary_like(avals, rule(*avals, **params), params)
 
         super().def_abstract_eval(varying_rule)
         return rule
@@ -226,27 +251,41 @@ class VaryingPrimitive(Primitive):
     def def_effectful_abstract_eval(self, rule: R) -> R:
         def varying_rule(*avals: ShapedArray, **params: object) -> tuple[Results, object]:
             results, effects = rule(*avals, **params)
-            return self._vary_like(avals, results), effects
+            return self._vary_like(avals, results, params), effects
 
         super().def_effectful_abstract_eval(varying_rule)
         return rule
 
-    def _vary_like(self, avals: Sequence[ShapedArray], results: Results) -> Results:
+    def _vary_like(
+        self,
+        avals: Sequence[ShapedArray],
+        results: Results,
+        params: Mapping[str, object],
+    ) -> Results:
         """The types of the results, varying over the axes of the operands."""
+        if not avals or not varying_axes(avals[0]):
+            return results
+        invariant = self.invariant_axes(**params)
         if self.multiple_results:
-            return [_varying_like(avals, result) for result in results]
-        return _varying_like(avals, results)
+            return [_varying_like(avals[0], result, invariant) for result in results]
+        return _varying_like(avals[0], results, invariant)
 
 
-def _varying_like(avals: Sequence[ShapedArray], result: ShapedArray) -> ShapedArray:
-    """A type that varies over the same axes as other ones, which all vary alike."""
-    if not avals or not varying_axes(avals[0]):
-        return result
+def _varying_like(
+    aval: ShapedArray, result: ShapedArray, invariant: Sequence[Hashable]
+) -> ShapedArray:
+    """A type that varies over the same axes as another one, apart from some of these."""
     # Manual axes, which are those that a value varies over, shard no array.
     spec = jax.sharding.PartitionSpec(*[None] * len(result.shape))
-    sharding = jax.sharding.NamedSharding(avals[0].sharding.mesh, spec)
+    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, spec)
     changes = {"shape": result.shape, "dtype": result.dtype, "sharding": sharding}
-    return avals[0].update(**changes, weak_type=False)
+    if invariant:
+        axes = varying_axes(aval).difference(invariant)
+        if hasattr(aval, "mat"):
+            changes["manual_axis_type"] = aval.mat.update(varying=axes)
+        else:  # JAX < 0.11 or so
+            changes["vma"] = axes
+    return aval.update(**changes, weak_type=False)
 
 
 #: Whether calls are made here and now, and not traced.
@@ -520,6 +559,43 @@ def has_mesh() -> bool:
         return False
     mesh = _mesh_in_use.value
     return mesh is not None and not mesh.empty
+
+
+class MeshAxes(NamedTuple):
+    """The axes of the mesh on which a program is traced, and their sizes."""
+
+    names: tuple[Hashable, ...]
+    sizes: tuple[int, ...]
+    #: Whether JAX sees to the arrays along some axes, where `shard_map` covers not all.
+    is_partly_automatic: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+
+def axes_of_shard_map() -> MeshAxes | None:
+    """The axes of a `shard_map` over several devices that is being traced, if any."""
+    mesh = None if _abstract_mesh is None else _abstract_mesh.value
+    if mesh is None or mesh.size == 1 or not getattr(mesh, "manual_axes", ()):
+        return None
+    sizes = mesh.shape
+    automatic = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+    return MeshAxes(
+        tuple(mesh.axis_names),
+        tuple(sizes.values()),
+        any(sizes[name] > 1 for name in automatic),
+    )
+
+
+def is_automatic(ctx: LoweringContext) -> bool:
+    """Whether a program spans several devices, and JAX sees to arrays along some axes."""
+    axis_context = ctx.module_context.axis_context
+    mesh = getattr(axis_context, "mesh", None)
+    if mesh is None:
+        return getattr(axis_context, "num_devices", 1) > 1
+    manual = getattr(axis_context, "manual_axes", ())
+    return any(size > 1 for name, size in mesh.shape.items() if name not in manual)
 
 
 @contextlib.contextmanager

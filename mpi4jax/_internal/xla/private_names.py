@@ -38,6 +38,7 @@ class Announcement(NamedTuple):
 
     event: str
     #: The function that announces it, or has called the one that does, and its variables.
+    #: Of several separated by "|", one is enough.
     function: str
     variables: tuple[str, ...]
     without: str
@@ -117,6 +118,11 @@ NAMES = (
         "JAX refuses operations in jax.checkpoint",
     ),
     Name(
+        ("jax._src.effects:shardable_ordered_effects",),
+        "operations in a shard_map over several processes",
+        "JAX refuses operations in a shard_map over several processes",
+    ),
+    Name(
         # JAX < 0.9 or so has the second one.
         ("jax._src.core:auto_insert_reshard|jax._src.core:standard_insert_pvary",),
         "operands that vary over different axes of a shard_map",
@@ -193,14 +199,20 @@ NAMES = (
 LOWERED = Announcement(
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "_cached_lowering_to_hlo",
-    ("lowering_result.module", "ordered_effects", "lowering_parameters.for_export"),
-    "reports have no lines",
+    (
+        "lowering_result.module",
+        "ordered_effects",
+        "lowering_parameters.for_export",
+    ),
+    "reports have no lines, and sharded programs are not compared over their ranks",
 )
 COMPILED = Announcement(
     "/jax/core/compile/backend_compile_duration",
     "from_hlo",
-    ("ordered_effects", "unordered_effects"),
-    "with several devices, `jax.stages.Compiled` can be called only once",
+    # JAX < 0.7 or so has the second name of the devices.
+    ("hlo", "ordered_effects", "unordered_effects", "device_list|device_assignment"),
+    "with several devices, `jax.stages.Compiled` can be called only once, and sharded "
+    "programs are not compared over their ranks",
 )
 ANNOUNCEMENTS = (LOWERED, COMPILED)
 

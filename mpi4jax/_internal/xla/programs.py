@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NamedTuple
 
@@ -30,10 +30,12 @@ class LoweredProgram(NamedTuple):
 class CompiledProgram(NamedTuple):
     """A program that XLA has compiled. The lists are JAX's own."""
 
+    module: ir.Module
     #: The effects for which JAX will pass tokens to every call.
     ordered_effects: list[Effect]
     #: If there is one of these, JAX makes all calls in Python.
     unordered_effects: list[Effect]
+    devices: Iterable[jax.Device]
 
 
 def program_text(program: LoweredProgram) -> str:
@@ -62,6 +64,13 @@ def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
     return calls
 
 
+def call_attribute(call: ir.Operation, attribute: str) -> int:
+    """An attribute that the handler of a custom call gets."""
+    config: Attribute = call.attributes[_CONFIG]
+    value: int = config[attribute].value
+    return value
+
+
 def map_call_attribute(
     call: ir.Operation, attribute: str, function: Callable[[int], int]
 ) -> None:
@@ -72,6 +81,14 @@ def map_call_attribute(
         old = attributes[attribute]
         attributes[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
+
+
+def attributes_in_words(call: ir.Operation, *, without: str) -> str:
+    """The attributes that the handler of a custom call gets, apart from one of them."""
+    config: Attribute = call.attributes[_CONFIG]
+    # An integer is written as `1 : i64`.
+    values = {entry.name: str(entry.attr).partition(" :")[0] for entry in config}
+    return ", ".join(f"{name}={values[name]}" for name in values if name != without)
 
 
 def has_aliases(call: ir.Operation) -> bool:
@@ -156,9 +173,12 @@ def _variables(announcement: Announcement, frame: FrameType | None) -> list[obje
         return None
     values = []
     for path in announcement.variables:
-        name, _, attribute = path.partition(".")
-        value = frame.f_locals.get(name, _NOTHING)
-        value = getattr(value, attribute, _NOTHING) if attribute else value
+        value = _NOTHING
+        for candidate in path.split("|"):
+            name, _, attribute = candidate.partition(".")
+            if value is _NOTHING:
+                value = frame.f_locals.get(name, _NOTHING)
+                value = getattr(value, attribute, _NOTHING) if attribute else value
         if value is _NOTHING:
             _not_found[announcement] = f"variable {path} in {announcement.function}"
             return None

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ops::Range;
 
+use super::block::Block;
 use crate::error::Failure;
 use crate::xla::Buffer;
 
@@ -31,6 +32,14 @@ pub trait Memory {
 
     /// Copies what the call itself writes to a result of so many bytes, or to the begin of a longer one.
     fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure>;
+
+    /// Copies so many bytes of an operand to a result.
+    fn copy(&self, operand: &Buffer, result: &Buffer, bytes: usize) -> Result<(), Failure> {
+        let mut block = Block::take(bytes);
+        let part = block.part(0..bytes);
+        self.load(operand, part)?;
+        self.store(result, part)
+    }
 }
 
 /// The bytes that one call of MPI reads and writes.

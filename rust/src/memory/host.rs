@@ -49,6 +49,13 @@ impl Memory for Host {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), result.address.cast(), from.len()) };
         Ok(())
     }
+
+    fn copy(&self, operand: &Buffer, result: &Buffer, bytes: usize) -> Result<(), Failure> {
+        assert!(bytes <= operand.bytes().min(result.bytes()));
+        // SAFETY: both have so many bytes. They may overlap.
+        unsafe { ptr::copy(operand.address.cast::<u8>(), result.address.cast(), bytes) };
+        Ok(())
+    }
 }
 
 #[cfg(test)]

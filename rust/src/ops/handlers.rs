@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::{Abi, check_available};
 use crate::recorder::Operation;
-use crate::xla::{self, Buffer, Frame, Handler};
+use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
 /// the frame and call it. The function of a collective operation serves its nonblocking form, too.
@@ -22,6 +22,9 @@ use crate::xla::{self, Buffer, Frame, Handler};
 /// An operation is declared by its name, and that of its nonblocking form if it has one, the file of
 /// its function, which processes take part in it, and the fields of [`Operation`] that are not as usual.
 /// Those of the second list only copy their arrays, so that MPI need not take device memory.
+///
+/// Each has a second handler, called `send_computed` and the like, for calls with numbers that the
+/// program has computed ([`ComputedNumbers`]). It calls the first one.
 macro_rules! handlers {
     (
         operations {
@@ -59,38 +62,38 @@ macro_rules! handlers {
         pub fn host_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
             let handlers = [
                 $(
-                    handler!($name, |frame| {
+                    handler!($name, numbers_on_host, |frame| {
                         run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
                     }),
-                    $(handler!($nonblocking, |frame| {
+                    $(handler!($nonblocking, numbers_on_host, |frame| {
                         start(&recorded::$nonblocking, frame, Host, $file::$name::<A, Host>)
                     }),)?
                 )*
                 $(
-                    handler!($flight, |frame| {
+                    handler!($flight, numbers_on_host, |frame| {
                         run(&recorded::$flight, frame, Host, $flight_file::$flight::<A, Host>)
                     }),
                 )*
             ];
-            handlers.into_iter().chain(local::ON_HOST).collect()
+            handlers.into_iter().flatten().chain(local::ON_HOST).collect()
         }
 
         /// The handlers for device memory, by the name of their operation.
         pub fn device_handlers<A: Abi>() -> Vec<(&'static str, Handler)> {
             let handlers = [
                 $(
-                    handler!($name, |frame| {
+                    handler!($name, numbers_on_device, |frame| {
                         let (direct, staged) = ($file::$name::<A, Direct>, $file::$name::<A, Staged>);
                         run_on_device(&recorded::$name, frame, direct, staged)
                     }),
-                    $(handler!($nonblocking, |frame| {
+                    $(handler!($nonblocking, numbers_on_device, |frame| {
                         with_copies(frame, |frame, memory| {
                             start(&recorded::$nonblocking, frame, memory, $file::$name::<A, Staged>)
                         })
                     }),)?
                 )*
                 $(
-                    handler!($flight, |frame| {
+                    handler!($flight, numbers_on_device, |frame| {
                         with_copies(frame, |frame, memory| {
                             let body = $flight_file::$flight::<A, Staged>;
                             run(&recorded::$flight, frame, memory, body)
@@ -98,7 +101,7 @@ macro_rules! handlers {
                     }),
                 )*
             ];
-            handlers.into_iter().chain(local::ON_DEVICE).collect()
+            handlers.into_iter().flatten().chain(local::ON_DEVICE).collect()
         }
     };
 }
@@ -115,16 +118,26 @@ macro_rules! operation {
     }};
 }
 
-/// A handler, with its name: a C function that calls `body` with the frame that XLA lends.
+/// A handler, with its name: a C function that calls `body` with the frame that XLA lends. And one for
+/// computed numbers, which calls the first one with those that the function `$numbers` gives.
 macro_rules! handler {
-    ($name:ident, $body:expr) => {{
+    ($name:ident, $numbers:path, $body:expr) => {{
         unsafe extern "C" fn $name<A: Abi>(
             frame: *mut xla::raw::XLA_FFI_CallFrame,
         ) -> *mut xla::raw::XLA_FFI_Error {
             // SAFETY: XLA calls the handler with a frame that it lends.
             unsafe { xla::enter(frame, $body) }
         }
-        (stringify!($name), $name::<A> as Handler)
+        unsafe extern "C" fn computed<A: Abi>(
+            frame: *mut xla::raw::XLA_FFI_CallFrame,
+        ) -> *mut xla::raw::XLA_FFI_Error {
+            // SAFETY: XLA calls the handler with a frame that it lends.
+            unsafe { xla::enter_computed(frame, $numbers, $name::<A>) }
+        }
+        [
+            (stringify!($name), $name::<A> as Handler),
+            (concat!(stringify!($name), "_computed"), computed::<A>),
+        ]
     }};
 }
 
@@ -175,6 +188,23 @@ fn start<A: Abi, M: Memory>(
     body: fn(&Call<A, M>) -> Result<()>,
 ) -> Result<()> {
     start_and_wait::start(begin(operation, frame, memory)?, body)
+}
+
+fn numbers_on_host(frame: &Frame) -> Result<ComputedNumbers> {
+    computed_numbers(frame, &Host)
+}
+
+fn numbers_on_device(frame: &Frame) -> Result<ComputedNumbers> {
+    let memory = Staged::new(driver()?, frame.stream()?, false);
+    computed_numbers(&frame.without_order_byte()?, &memory)
+}
+
+/// The numbers of a call, in the memory of its arrays.
+fn computed_numbers(frame: &Frame, memory: &impl Memory) -> Result<ComputedNumbers> {
+    frame.computed_numbers(|array, bytes| {
+        let outcome = memory.load(array, bytes);
+        outcome.map_err(|failure| Error::internal(failure.to_string()))
+    })
 }
 
 /// Runs an operation that copies its arrays from and to a device.

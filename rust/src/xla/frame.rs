@@ -114,7 +114,7 @@ fn too_small(struct_size: usize, expected: usize, name: &str) -> Error {
 /// Where `len` is positive and `pointer` is not null, `pointer` has `len` elements that live
 /// for `'a`.
 #[inline(always)]
-unsafe fn slice<'a, T>(pointer: *const T, len: i64, name: &str) -> Result<&'a [T]> {
+pub(super) unsafe fn slice<'a, T>(pointer: *const T, len: i64, name: &str) -> Result<&'a [T]> {
     match usize::try_from(len) {
         Ok(0) => Ok(&[]),
         // SAFETY: not null, and the caller vouches for the length.
@@ -151,6 +151,11 @@ impl<'a> Frame<'a> {
             operand_count: raw.args.size,
             result_count: raw.rets.size,
         })
+    }
+
+    /// The frame as XLA lends it.
+    pub(super) const fn raw(&self) -> &'a XLA_FFI_CallFrame {
+        self.raw
     }
 
     /// The frame without its last operand and its last result, if they are the byte that orders
@@ -247,11 +252,45 @@ impl<'a> Frame<'a> {
         unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
+    /// `N` operands, and the one more that there may be, tokens left out.
+    #[inline(always)]
+    pub fn operands_and_more<const N: usize>(
+        &self,
+    ) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { buffers_and_more(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
+    }
+
+    /// The result, if there is one, tokens left out.
+    #[inline(always)]
+    pub fn optional_result(&self) -> Result<Option<Buffer<'a>>> {
+        let (kinds, pointers) = self.returns()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        let ([], result) =
+            unsafe { buffers_and_more(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }?;
+        Ok(result)
+    }
+
     /// All operands, tokens left out.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
         let (kinds, pointers) = self.arguments()?;
         // SAFETY: XLA's own, of the kinds that it says.
         unsafe { all_buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
+    }
+
+    /// The last operand that is no token, with its index among all.
+    pub(super) fn last_operand(&self) -> Result<Option<(usize, Buffer<'a>)>> {
+        let (kinds, pointers) = self.arguments()?;
+        for index in (0..kinds.len()).rev() {
+            let (kind, pointer) = (&kinds[index..=index], &pointers[index..=index]);
+            // SAFETY: XLA's own, of the kinds that it says.
+            let array = unsafe { all_buffers(kind, XLA_FFI_ArgType_BUFFER, pointer, "operand") }?;
+            if let Some(array) = array.first() {
+                return Ok(Some((index, *array)));
+            }
+        }
+        Ok(None)
     }
 
     /// All results, tokens left out.
@@ -479,6 +518,33 @@ unsafe fn buffers<'a, const N: usize>(
     )))
 }
 
+/// Picks the `N` data buffers among XLA's arguments or results, and the one more that there may be.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+#[inline(always)]
+unsafe fn buffers_and_more<'a, const N: usize>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
+    let (mut buffers, mut more) = ([Buffer::nowhere(0, 0); N], None);
+    let see = |index, buffer| match buffers.get_mut::<usize>(index) {
+        Some(slot) => *slot = buffer,
+        None => more = Some(buffer),
+    };
+    // SAFETY: the caller's promise.
+    let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    if count == N || count == N + 1 {
+        return Ok((buffers, more));
+    }
+    Err(Error::invalid(format!(
+        "expected {N} or {} {role}s, got {count}",
+        N + 1
+    )))
+}
+
 /// All data buffers among XLA's arguments or results.
 ///
 /// # Safety
@@ -574,18 +640,21 @@ unsafe fn order_byte(
 ///
 /// # Safety
 /// They are 64-bit integers, and their address is null only if there are none.
-unsafe fn elements(array: &XLA_FFI_Array) -> impl Iterator<Item = i64> {
+pub(super) unsafe fn elements(array: &XLA_FFI_Array) -> impl Iterator<Item = i64> {
     let start = array.data.cast::<i64>();
     // SAFETY: within the array, by the caller's promise. XLA promises no alignment.
     (0..array.size).map(move |index| unsafe { start.add(index).read_unaligned() })
 }
 
+/// Whether the elements of an array are 64-bit integers, and are there.
+pub(super) fn has_integers(array: &XLA_FFI_Array) -> bool {
+    array.dtype == XLA_FFI_DataType_S64 && (array.size == 0 || !array.data.is_null())
+}
+
 /// A hash of an attribute that is an array, the same in all processes. One that is not of 64-bit
 /// integers counts as empty.
 fn hash_of_array(array: Option<&XLA_FFI_Array>) -> i64 {
-    let readable = array.filter(|array| {
-        array.dtype == XLA_FFI_DataType_S64 && (array.size == 0 || !array.data.is_null())
-    });
+    let readable = array.filter(|array| has_integers(array));
     // SAFETY: it was looked at just now.
     readable.map_or_else(|| hash([]), |array| hash(unsafe { elements(array) })) as i64
 }
@@ -709,16 +778,29 @@ pub unsafe fn enter(
     body: impl FnOnce(&Frame) -> Result<()>,
 ) -> *mut XLA_FFI_Error {
     // SAFETY: the caller's promise.
+    unsafe { enter_another(frame, |frame| body(frame).map(|()| ptr::null_mut())) }
+}
+
+/// Runs the body of a handler that calls another one, whose error it gives.
+///
+/// # Safety
+/// `frame` is a call frame that XLA lends for the duration of the call.
+#[inline(always)]
+pub(super) unsafe fn enter_another(
+    frame: *mut XLA_FFI_CallFrame,
+    body: impl FnOnce(&Frame) -> Result<*mut XLA_FFI_Error>,
+) -> *mut XLA_FFI_Error {
+    // SAFETY: the caller's promise.
     let frame = unsafe { &*frame };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         if answer_metadata(frame)? {
-            return Ok(());
+            return Ok(ptr::null_mut());
         }
         // SAFETY: the caller's promise.
         body(&unsafe { Frame::new(frame) }?)
     }));
     match outcome {
-        Ok(Ok(())) => ptr::null_mut(),
+        Ok(Ok(error)) => error,
         Ok(Err(error)) => report(frame, &error),
         Err(panic) => {
             let text = panic

@@ -1,5 +1,6 @@
 //! XLA's side of a call: what it hands to a handler, checked before anything is read.
 
+mod computed;
 mod data_types;
 mod frame;
 #[expect(
@@ -11,6 +12,7 @@ mod frame;
 )]
 pub mod raw;
 
+pub use computed::{ComputedNumbers, enter_computed};
 pub use data_types::{data_type_name, data_type_size};
 pub use frame::{Buffer, BufferFacts, Frame, count_of, enter, hash};
 pub use raw::XLA_FFI_Handler as Handler;

@@ -73,39 +73,63 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(result)
     }
 
-    /// The result that only root has, if this is root (MPI-4.1 §6.5, "significant only at root").
-    pub fn only_at_root(
+    /// The result of root (MPI-4.1 §6.5, "significant only at root"). MPI does not know that of others,
+    /// which a program has that is equal on all ranks.
+    pub fn result_of_root(
         &self,
         root: c_int,
         result: impl FnOnce() -> Result<Buffer<'a>>,
-    ) -> Result<Option<Buffer<'a>>> {
+    ) -> Result<RootedResult<'a>> {
         if self.communicator.rank == root {
-            return result().map(Some);
+            return Ok(RootedResult::OfRoot(result()?));
         }
-        if !self.is_nonblocking() {
-            let [] = self.results()?;
+        if self.is_nonblocking() || self.optional_result()?.is_none() {
+            return Ok(RootedResult::None);
         }
-        Ok(None)
+        Ok(RootedResult::Elsewhere(result()?))
     }
 
-    /// The operand that only root has, if this is root.
-    pub fn operand_at_root(&self, root: c_int) -> Result<Option<Buffer<'a>>> {
-        if self.communicator.rank != root {
-            let [] = self.operands()?;
-            return Ok(None);
+    /// The operand of root, or one that another rank has, where MPI does not look at it.
+    pub fn operand_of_root(&self, root: c_int) -> Result<Option<Buffer<'a>>> {
+        if self.communicator.rank == root {
+            let [operand] = self.operands()?;
+            return Ok(Some(operand));
         }
-        let [operand] = self.operands()?;
-        Ok(Some(operand))
+        let ([], operand) = self.operands_and_more()?;
+        Ok(operand)
     }
 
-    /// The operand that only root has, as MPI reads it.
-    pub fn send_buffer_at_root(&self, operand: Option<&Buffer>) -> Result<Option<SendBuffer<'_>>> {
+    /// The operand of root as MPI reads it, if this is root.
+    pub fn send_buffer_of_root(
+        &self,
+        root: c_int,
+        operand: Option<&Buffer>,
+    ) -> Result<Option<SendBuffer<'_>>> {
+        let operand = operand.filter(|_| self.communicator.rank == root);
         operand.map(|operand| self.send_buffer(operand)).transpose()
     }
 
-    /// The result that only root has, as MPI writes it.
-    pub fn recv_buffer_at_root(&self, result: Option<&Buffer>) -> Result<Option<RecvBuffer<'_>>> {
-        result.map(|result| self.recv_buffer(result)).transpose()
+    /// The result of root as MPI writes it, if this is root.
+    pub fn recv_buffer_of_root(&self, result: &RootedResult) -> Result<Option<RecvBuffer<'_>>> {
+        match result {
+            RootedResult::OfRoot(result) => self.recv_buffer(result).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes a result what the operand is, which has as many bytes.
+    pub fn forward(&self, operand: &Buffer, result: &Buffer) -> Result<()> {
+        let (_, bytes) = measure(operand)?;
+        if bytes == 0 || operand.address == result.address {
+            return Ok(());
+        }
+        self.in_memory(|memory| memory.copy(operand, result, bytes))
+    }
+
+    /// Makes a result zeros.
+    pub fn store_zeros(&self, result: &Buffer) -> Result<()> {
+        let zeros = vec![0; measure(result)?.1];
+        self.in_memory(|memory| memory.store(result, &zeros))
     }
 
     /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
@@ -126,6 +150,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
         Ok((send, recv))
     }
+}
+
+/// The result of an operation that only root has, as MPI sees it.
+pub enum RootedResult<'a> {
+    /// This rank is root.
+    OfRoot(Buffer<'a>),
+    /// It is not, and the program has a result here all the same.
+    Elsewhere(Buffer<'a>),
+    /// There is none here.
+    None,
 }
 
 /// The type of an array's elements, and its bytes.

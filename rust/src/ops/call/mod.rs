@@ -74,6 +74,20 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.results()
     }
 
+    /// `N` operands, and the one more that a call may have.
+    #[inline(always)]
+    pub fn operands_and_more<const N: usize>(
+        &self,
+    ) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
+        self.frame.operands_and_more()
+    }
+
+    /// The result, if the call has one.
+    #[inline(always)]
+    pub fn optional_result(&self) -> Result<Option<Buffer<'a>>> {
+        self.frame.optional_result()
+    }
+
     /// The operands of an operation that takes any number of them.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
         self.frame.all_operands()

@@ -7,7 +7,7 @@ use crate::memory::{Access, Memory};
 use crate::mpi::calls::BcastBuffer;
 use crate::mpi::{Abi, SizedDatatype};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::block_for_each;
+use crate::ops::call::buffers::{RootedResult, block_for_each, check_blocks};
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::pieces::pieces;
 
@@ -36,16 +36,20 @@ pub fn barrier<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     call.collective(&Access::WHOLE, String::new).barrier()
 }
 
-/// MPI-4.1 §6.4: root's array on every rank. Root only reads, and has no result; elsewhere
-/// the operand lends its memory to the result.
+/// MPI-4.1 §6.4: root's array on every rank. Root only reads, and its result, if there is one, is its
+/// operand; elsewhere the operand lends its memory to the result.
 pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
     if call.communicator.rank == root && !call.is_nonblocking() {
-        let [] = call.results()?;
+        let result = call.optional_result()?;
+        if let Some(result) = &result {
+            check_blocks(result, &operand, 1)?;
+        }
         let send = call.send_buffer(&operand)?;
         let part = |first, count| BcastBuffer::Send(send.part(first, count));
-        return bcast_pieces(call, send.count(), send.datatype(), root, part);
+        bcast_pieces(call, send.count(), send.datatype(), root, part)?;
+        return result.map_or(Ok(()), |result| call.forward(&operand, &result));
     }
     let result = call.result_of_blocks(&operand, 1)?;
     let mut recv = match call.is_nonblocking() {
@@ -74,24 +78,28 @@ fn bcast_pieces<'b, A: Abi, M: Memory>(
     Ok(())
 }
 
-/// MPI-4.1 §6.5: everyone's operand, in rank order, on root.
+/// MPI-4.1 §6.5: everyone's operand, in rank order, on root. A result elsewhere is zeros.
 pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
     let size = call.communicator.size;
-    let result = call.only_at_root(root, || call.result_of_blocks(&operand, size))?;
-    let recv = call.recv_buffer_at_root(result.as_ref())?;
+    let result = call.result_of_root(root, || call.result_of_blocks(&operand, size))?;
+    let recv = call.recv_buffer_of_root(&result)?;
     let send = call.send_buffer(&operand)?;
     call.collective(&Access::WHOLE, || items_and_root(send.count(), root))
-        .gather(send, recv, root)
+        .gather(send, recv, root)?;
+    match result {
+        RootedResult::Elsewhere(result) => call.store_zeros(&result),
+        _ => Ok(()),
+    }
 }
 
-/// MPI-4.1 §6.6: block i of root's operand, on rank i. Only root has an operand.
+/// MPI-4.1 §6.6: block i of root's operand, on rank i. That of others is not read.
 pub fn scatter<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
-    let operand = call.operand_at_root(root)?;
+    let operand = call.operand_of_root(root)?;
     let result = call.result_of_block(operand.as_ref(), call.communicator.size)?;
-    let send = call.send_buffer_at_root(operand.as_ref())?;
+    let send = call.send_buffer_of_root(root, operand.as_ref())?;
     let recv = call.recv_buffer(&result)?;
     let count = recv.count();
     call.collective(&Access::WHOLE, || items_and_root(count, root))

@@ -7,6 +7,7 @@ use crate::memory::{Access, Memory};
 use crate::mpi::calls::{Mpi, Operator};
 use crate::mpi::{Abi, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
+use crate::ops::call::buffers::RootedResult;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::pieces::pieces;
 
@@ -79,21 +80,25 @@ pub fn scan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     reduction!(call, &call.mpi_in_order()?, scan, items)
 }
 
-/// MPI-4.1 §6.9.1: the reduction over all ranks, on root.
+/// MPI-4.1 §6.9.1: the reduction over all ranks, on root. A result elsewhere is the operand.
 pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
     let op = call.operator(operand.dtype)?;
-    let result = call.only_at_root(root, || call.result_of_blocks(&operand, 1))?;
-    let (send, recv) = match result {
-        Some(result) => {
-            let (send, recv) = call.both_buffers(&operand, &result)?;
+    let result = call.result_of_root(root, || call.result_of_blocks(&operand, 1))?;
+    let (send, recv) = match &result {
+        RootedResult::OfRoot(result) => {
+            let (send, recv) = call.both_buffers(&operand, result)?;
             (send, Some(recv))
         }
-        None => (call.send_buffer(&operand)?, None),
+        _ => (call.send_buffer(&operand)?, None),
     };
     call.reduction_pieces(send, recv, &op)
-        .try_for_each(|piece| reduce_piece(call, piece, &op, root))
+        .try_for_each(|piece| reduce_piece(call, piece, &op, root))?;
+    match result {
+        RootedResult::Elsewhere(result) => call.forward(&operand, &result),
+        _ => Ok(()),
+    }
 }
 
 /// One call of `MPI_Reduce`.

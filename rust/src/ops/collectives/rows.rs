@@ -9,6 +9,7 @@ use crate::memory::{Access, Memory};
 use crate::mpi::calls::{Layout, sum};
 use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
+use crate::ops::call::buffers::RootedResult;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
 use crate::xla::{Buffer, count_of};
@@ -191,16 +192,21 @@ fn all_to_all<A: Abi, M: Memory>(
         .alltoallv((send, sent), (recv, received))
 }
 
-/// MPI-4.1 §6.5: everyone's rows, in rank order, on root.
+/// MPI-4.1 §6.5: everyone's rows, in rank order, on root. A result elsewhere is zeros.
 pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
     let [operand] = call.operands()?;
     let row = row_of(&operand, shares.own(call))?;
-    let result = call.only_at_root(root, || result_of_rows(call, &operand, row, shares.total()))?;
-    let recv = call.recv_buffer_at_root(result.as_ref())?;
+    let result = || result_of_rows(call, &operand, row, shares.total());
+    let result = call.result_of_root(root, result)?;
+    let recv = call.recv_buffer_of_root(&result)?;
     let send = call.send_buffer(&operand)?;
     call.collective(&Access::WHOLE, || items_and_root(send.count(), root))
-        .gatherv(send, recv, &shares.layout(row), root)
+        .gatherv(send, recv, &shares.layout(row), root)?;
+    match result {
+        RootedResult::Elsewhere(result) => call.store_zeros(&result),
+        _ => Ok(()),
+    }
 }
 
 /// MPI-4.1 §6.10.2: some rows of the reduction over all ranks, on each rank.
@@ -232,12 +238,12 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         .reduce_scatter(send, recv, counts, longest, &op)
 }
 
-/// MPI-4.1 §6.6: some rows of root's operand, on each rank. Only root has an operand.
+/// MPI-4.1 §6.6: some rows of root's operand, on each rank. That of others is not read.
 pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (shares, root) = (Shares::new(call, "counts")?, call.int("root")?);
-    let operand = call.operand_at_root(root)?;
+    let operand = call.operand_of_root(root)?;
     let (result, row) = scattered_rows(call, operand.as_ref(), &shares)?;
-    let send = call.send_buffer_at_root(operand.as_ref())?;
+    let send = call.send_buffer_of_root(root, operand.as_ref())?;
     let recv = call.recv_buffer(&result)?;
     let count = recv.count();
     call.collective(&Access::WHOLE, || items_and_root(count, root))

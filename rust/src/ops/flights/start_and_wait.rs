@@ -209,10 +209,9 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let read = read_ticket(call, &ticket)?;
     if read == [0.0; 2] && call.int("may_be_zero")? != 0 {
         // The derivative of what was started from a constant.
-        return results.iter().try_for_each(|result| {
-            let zeros = vec![0; measure(result)?.1];
-            call.in_memory(|memory| memory.store(result, &zeros))
-        });
+        return results
+            .iter()
+            .try_for_each(|result| call.store_zeros(result));
     }
     let (flight_id, flight) = table::take(read).map_err(|text| {
         let is_batch = ticket.dims.len() > 1;

@@ -13,6 +13,7 @@ use crate::ops::call::Call;
 use crate::ops::call::buffers::check_blocks;
 use crate::ops::call::pieces::piece_at;
 use crate::ops::check::labels::{Labelled, Refusal};
+use crate::xla::Buffer;
 
 /// A message that is being sent.
 pub struct Sending<'b> {
@@ -239,11 +240,31 @@ fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<N
 /// MPI-4.1 §3.2.4: blocks until a message is there.
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (from, status) = (peer(call, "source", "tag")?, call.status()?);
+    let ([], recvbuf) = call.operands_and_more()?;
     let [result] = call.results()?;
     let recv = call.recv_buffer(&result)?;
     let mut message = Receiving::new(&call.communicator, recv, from, status);
     let label = call.receive_label(from, (&result).into())?;
-    finish_receiving(call, &mut message, label)?
+    finish_receiving(call, &mut message, label)??;
+    leave_unreceived(call, from, recvbuf.as_ref(), &result)
+}
+
+/// Makes the result what the buffer for it was, if there is nobody who sends (MPI-4.1 §3.10). The
+/// program has that buffer as an operand where it computes the source.
+#[inline(always)]
+fn leave_unreceived<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    from: Neighbor,
+    recvbuf: Option<&Buffer>,
+    result: &Buffer,
+) -> Result<()> {
+    match recvbuf {
+        Some(recvbuf) if from.rank == A::constants().proc_null => {
+            check_blocks(result, recvbuf, 1)?;
+            call.forward(recvbuf, result)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Receives a message behind its label, if it has one, and says whether it fits.
@@ -302,7 +323,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         peer(call, "source", "recvtag")?,
     );
     let status = call.status()?;
-    let [operand] = call.operands()?;
+    let ([operand], recvbuf) = call.operands_and_more()?;
     let [result] = call.results()?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
@@ -325,9 +346,11 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             (false, false) => exchange_pieces(call, &mut sent, &mut received, replace)?,
             (false, true) => send_piece(call, &mut sent)?,
             (true, false) => recv_piece(call, &mut received)?,
-            (true, true) => return received.outcome(),
+            (true, true) => break,
         }
     }
+    received.outcome()?;
+    leave_unreceived(call, from, recvbuf.as_ref(), &result)
 }
 
 #[inline(always)]

@@ -1,0 +1,270 @@
+"""Programs on meshes: the communicators of axes, and programs that are equal on all ranks.
+
+XLA puts its collectives and our calls in an order of its own choice, which is the same on
+all ranks if the program is. So a program with operations in a `shard_map` is compared over
+its ranks before it runs for the first time: one that differs would hang, or receive what
+was sent for another call.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from mpi4py import MPI
+
+from ..arguments.checks import reject
+from ..watch.late_ranks import LateRankReport
+from ..xla.call_sites import CALL_SITE, CallNote
+from ..xla.flush import flush
+from ..xla.jax_compat import ir
+from ..xla.programs import (
+    CompiledProgram,
+    LoweredProgram,
+    attributes_in_words,
+    call_attribute,
+    on_compilation,
+    program_text,
+)
+from . import handles
+
+_NAME = "mpi4jax.axis_comm"
+#: The devices of a mesh.
+Devices: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
+
+#: The rank in COMM_WORLD of each of JAX's processes, as `distributed.initialize` has it.
+_world_ranks: Sequence[int] | None = None
+
+
+def set_world_ranks(ranks: Sequence[int]) -> None:
+    """Say which rank in COMM_WORLD each of JAX's processes has."""
+    global _world_ranks
+    _world_ranks = ranks
+
+
+def world_rank(device: jax.Device) -> int:
+    """The rank in COMM_WORLD of the process that has a device."""
+    process: int = device.process_index
+    return process if _world_ranks is None else _world_ranks[process]
+
+
+def ranks_along(
+    devices: Devices, names: Sequence[Hashable], axes: Sequence[Hashable]
+) -> list[int]:
+    """The ranks in COMM_WORLD of the processes along some axes of a mesh, with this one."""
+    own = MPI.COMM_WORLD.Get_rank()
+    positions = [names.index(axis) for axis in axes]
+    moved = np.moveaxis(devices, positions, range(-len(positions), 0))
+    count = int(np.prod([devices.shape[position] for position in positions]))
+    for row in moved.reshape(-1, count):
+        ranks = list(map(world_rank, row))
+        if own in ranks:
+            return ranks
+    return []
+
+
+def axis_comm(
+    mesh: jax.sharding.Mesh, axes: Hashable | Sequence[Hashable] = None
+) -> MPI.Intracomm:
+    """Return the communicator of some axes of a mesh, for :func:`jax.shard_map`.
+
+    It has the processes along these axes that have the same position along the others. In
+    a program on the mesh, ``jax.lax.axis_index(axes)`` is the rank. All processes of the
+    mesh have to make the first call for the same axes together. Later calls return the
+    same communicator.
+
+    Arguments:
+        mesh (jax.sharding.Mesh): A mesh with a device of each process.
+        axes: The name of an axis, or a tuple of them, in the order in which they count the
+            ranks. By default, those of the whole mesh.
+
+    """
+    if not isinstance(mesh, jax.sharding.Mesh):
+        reject(_NAME, "mesh", "a jax.sharding.Mesh", mesh)
+    if axes is None:
+        axes = mesh.axis_names
+    names = axes if isinstance(axes, tuple) else (axes,)
+    for name in names:
+        if name not in mesh.axis_names:
+            raise ValueError(
+                f"{_NAME} got {name!r} for argument `axes`, expected axes of the mesh "
+                f"({', '.join(map(repr, mesh.axis_names))})"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{_NAME} got {names} for argument `axes`, which repeats an axis")
+    _check_devices(_NAME, mesh.devices.flat)
+    ranks = ranks_along(mesh.devices, mesh.axis_names, names)
+    if not ranks:
+        raise ValueError(
+            f"{_NAME} got a mesh without a device of this process (rank "
+            f"{MPI.COMM_WORLD.Get_rank()}), expected to be called by those of the mesh only"
+        )
+    return _comm_along(tuple(ranks), names)
+
+
+@functools.cache
+def _comm_along(ranks: tuple[int, ...], axes: tuple[Hashable, ...]) -> MPI.Intracomm:
+    """The communicator of these ranks, which are those along axes of a mesh."""
+    name = (
+        f"mesh axes {', '.join(map(str, axes))}"
+        if len(axes) > 1
+        else f"mesh axis {axes[0]}"
+    )
+    comm = _create(ranks, f"in mpi4jax.axis_comm, for {name}")
+    comm.Set_name(name)
+    handles.communicator(_NAME, comm).mesh_axes = axes
+    return comm
+
+
+def _create(ranks: Sequence[int], doing: str) -> MPI.Intracomm:
+    """Make a communicator of some ranks in COMM_WORLD, which all of them call."""
+    world = MPI.COMM_WORLD.Get_group()
+    group = world.Incl(ranks)
+    rule = "all processes of the mesh have to come here together."
+    try:
+        with LateRankReport(doing, rule):
+            return MPI.COMM_WORLD.Create_group(group)
+    finally:
+        group.Free()
+        world.Free()
+
+
+def _check_devices(function: str, devices: Iterable[jax.Device]) -> None:
+    """Raise ValueError if a process has several devices, or another rank than in MPI."""
+    processes = [device.process_index for device in devices]
+    if len(set(processes)) < len(processes):
+        raise ValueError(
+            f"{function} got a mesh of {len(processes)} devices in {len(set(processes))} "
+            "processes, expected one device in each. Start a process for each device, and "
+            "call mpi4jax.distributed.initialize() in it"
+        )
+    own, rank = jax.process_index(), MPI.COMM_WORLD.Get_rank()
+    expected = own if _world_ranks is None else _world_ranks[own]
+    if expected != rank:
+        raise ValueError(
+            f"{function} was called in process {own} of JAX, which is rank {rank} of MPI: "
+            "start JAX by mpi4jax.distributed.initialize(), by which the two are the same"
+        )
+
+
+# Programs, before they run for the first time.
+
+
+class _Program(NamedTuple):
+    """A program on a mesh, as this process has lowered it."""
+
+    text: str
+    #: Its operations, with their parameters and their lines.
+    calls: list[tuple[str, str]]
+
+
+#: The programs that were lowered and not yet compiled, by their module, with their calls.
+_uncompared: dict[object, tuple[_Program, Sequence[CallNote]]] = {}
+#: Programs that are only lowered stay there, but not more than so many.
+_MOST_UNCOMPARED = 16
+
+
+def note_program(
+    program: LoweredProgram, calls: Sequence[ir.Operation], notes: Sequence[CallNote]
+) -> None:
+    """Note a program to be compared over its ranks, if it is on a mesh."""
+    key = program.module.operation
+    _uncompared.pop(key, None)
+    if not any(isinstance(note.communicator, handles.MeshCommunicator) for note in notes):
+        return
+    described = []
+    for call in calls:
+        note = notes[call_attribute(call, CALL_SITE)]
+        parameters = attributes_in_words(call, without=CALL_SITE)
+        described.append((f"{note.handler} ({parameters})", note.line))
+    _uncompared[key] = _Program(program_text(program), described), notes
+    while len(_uncompared) > _MOST_UNCOMPARED:
+        _uncompared.pop(next(iter(_uncompared)))
+
+
+def _check_communicator(note: CallNote, devices: Sequence[jax.Device]) -> None:
+    """Raise ValueError where a communicator is not that of the mesh's axes."""
+    communicator = note.communicator
+    # What was traced outside of the `shard_map` of the mesh is refused before.
+    assert isinstance(communicator, handles.MeshCommunicator), note
+    mesh, axes = communicator.mesh, communicator.axes
+    if not axes:
+        return
+    ranks = ranks_along(np.array(devices, object).reshape(mesh.sizes), mesh.names, axes)
+    if ranks != list(communicator.members):
+        names = ", ".join(map(repr, axes))
+        raise ValueError(
+            f"{note.handler} at {note.line} got a communicator of the processes "
+            f"{_listed(communicator.members)} (ranks in MPI.COMM_WORLD), in a "
+            f"jax.shard_map over a mesh with the processes {_listed(ranks)} along {names}. "
+            f"Pass comm=mpi4jax.axis_comm(mesh, ({names},))"
+        )
+
+
+#: How many ranks an error lists.
+_MOST_LISTED = 8
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = ", ..." if len(ranks) > _MOST_LISTED else ""
+    return f"{', '.join(map(str, ranks[:_MOST_LISTED]))}{more}"
+
+
+@functools.cache
+def _comm_for_comparison(ranks: tuple[int, ...]) -> MPI.Intracomm:
+    return _create(ranks, "before a program on a mesh runs for the first time")
+
+
+def _compare(compiled: CompiledProgram) -> None:
+    """Raise RuntimeError on all ranks if a program on a mesh is not the same on all."""
+    entry = _uncompared.pop(compiled.module.operation, None)
+    devices = list(compiled.devices)
+    if entry is None or len(devices) < 2:
+        return
+    program, notes = entry
+    _check_devices("a program with operations of mpi4jax", devices)
+    for note in notes:
+        _check_communicator(note, devices)
+    flush()  # what the others have to finish first may wait for a call of this process
+    comm = _comm_for_comparison(tuple(map(world_rank, devices)))
+    digest = hashlib.blake2b(program.text.encode(), digest_size=16).digest()
+    rule = "all processes of a mesh have to start its programs, in the same order."
+    with LateRankReport("before a program on a mesh runs for the first time", rule):
+        digests = comm.allgather(digest)
+        other = next((n for n, each in enumerate(digests) if each != digests[0]), None)
+        if other is None:
+            return
+        first, second = (comm.bcast(program, root) for root in (0, other))
+    raise RuntimeError(
+        "A program with operations of mpi4jax in a jax.shard_map is not the same on all "
+        f"ranks. {_difference(first, second, other)}\n"
+        "Ranks have to be values of the program, such as jax.lax.axis_index: as Python's "
+        "integers, they make another program on each rank, whose collectives XLA may put "
+        "in another order. Nothing was run"
+    )
+
+
+def _difference(first: _Program, second: _Program, rank: int) -> str:
+    """What differs between the programs of the first rank of a mesh and of another one."""
+    for index, calls in enumerate(itertools.zip_longest(first.calls, second.calls)):
+        if calls[0] != calls[1]:
+            on_first, on_second = (
+                f"{call[0]} at {call[1]}" if call else "not there" for call in calls
+            )
+            where = f"\n  on rank 0: {on_first}\n  on rank {rank}: {on_second}"
+            return f"Call {index + 1} is{where}"
+    texts = first.text.splitlines(), second.text.splitlines()
+    pairs = itertools.zip_longest(*texts, fillvalue="nothing")
+    lines = next(pair for pair in pairs if pair[0] != pair[1])
+    return (
+        "The calls are the same, but not\n"
+        f"  on rank 0: {lines[0].strip()}\n  on rank {rank}: {lines[1].strip()}"
+    )
+
+
+on_compilation(_compare)

@@ -1,0 +1,236 @@
+//! Calls with numbers that the program has computed. The tests look at the last record, so each is
+//! [`alone`].
+
+use std::collections::BTreeSet;
+
+use _core::ops;
+use _core::recorder::{record, recorded as ids};
+use _core::xla::raw::*;
+use zerocopy::IntoBytes;
+
+mod common;
+use common::recorder::*;
+use common::*;
+
+/// What stands for the number with this index.
+const fn computed(index: i64) -> i64 {
+    i64::MIN + index
+}
+
+/// An operand of numbers, which are read.
+fn numbers(values: &[i32]) -> Buffer {
+    buffer(S32, values.as_ptr() as usize, &[values.len() as i64])
+}
+
+/// A message to a computed rank, with a computed tag.
+fn send_to_computed(dest: i64, tag: i64) -> CallFrame {
+    on(RANK_0)
+        .ints(&[("dest", dest), ("tag", tag)])
+        .operand(floats(IN, &[5]))
+}
+
+#[test]
+fn ranks_and_tags_may_be_computed() {
+    let _alone = alone();
+    let call = send_to_computed(computed(1), computed(0)).operand(numbers(&[9, 1]));
+    let expected = ("MPI_Send", vec![IN, 5, FLOAT, 1, 9, COMM[0]]);
+    assert_eq!(called("send_computed", call), expected);
+    // Others stay as they are, and tokens do not count.
+    let call = send_to_computed(1, computed(0)).operand(token());
+    let call = call.operand(numbers(&[9])).operand(token());
+    assert_eq!(called("send_computed", call), expected);
+}
+
+#[test]
+fn negative_numbers_may_be_computed() {
+    let _alone = alone();
+    let call = on(RANK_1)
+        .ints(&[
+            ("source", computed(0)),
+            ("tag", computed(1)),
+            ("status_number", -1),
+        ])
+        .operand(numbers(&[-2, -1]))
+        .result(floats(OUT, &[5]));
+    assert_eq!(
+        called("recv_computed", call),
+        (
+            "MPI_Recv",
+            vec![OUT, 5, FLOAT, -2, -1, COMM[1], STATUS_IGNORE]
+        )
+    );
+}
+
+#[test]
+fn elements_of_lists_may_be_computed() {
+    let _alone = alone();
+    let with_numbers = |mut call: CallFrame| {
+        for attribute in &mut call.attributes {
+            match attribute.name {
+                "dests" => attribute.values = vec![computed(0), 0],
+                "sources" => attribute.values = vec![computed(1), computed(0)],
+                _ => {}
+            }
+        }
+        call.operand(numbers(&[1, 0]))
+    };
+    assert_eq!(
+        messages("exchange_computed", with_numbers(exchange())),
+        messages("exchange", exchange())
+    );
+}
+
+#[test]
+fn the_nonblocking_form_takes_computed_numbers() {
+    let _alone = alone();
+    let mut array = [0f32; 5];
+    let mut ticket = [0f32; 2];
+    let call = on(RANK_0)
+        .list("dests", &[computed(0)])
+        .list("sendtags", &[7])
+        .list("sources", &[])
+        .list("recvtags", &[])
+        .list("arrays", &[])
+        .ints(&[("may_be_lost", 1)])
+        .operand(floats(array.as_mut_ptr() as i64, &[5]))
+        .operand(numbers(&[1]))
+        .result(floats(ticket.as_mut_ptr() as i64, &[2]));
+    let (outcome, calls) = run("iexchange_computed", call);
+    assert_eq!(outcome, Ok(()));
+    let (function, arguments) = &calls[0];
+    assert_eq!(
+        (*function, &arguments[1..]),
+        ("MPI_Isend", &[5, FLOAT, 1, 7, COMM[0]][..])
+    );
+    assert_ne!(ticket, [0.0; 2]);
+}
+
+/// Fails if a record has what stands for a number, or other names than an ordinary call.
+#[test]
+fn records_have_the_numbers() {
+    let _alone = alone();
+    let call = send_to_computed(computed(0), computed(1)).operand(numbers(&[1, 9]));
+    called("send_computed", call);
+    let of_computed = record(ids().end - 1).unwrap();
+    called("send", send());
+    let ordinary = record(ids().end - 1).unwrap();
+    assert_eq!(of_computed.name(), "send");
+    assert_eq!(of_computed.arguments(), ordinary.arguments());
+    let attributes = of_computed.attributes().collect::<Vec<_>>();
+    assert_eq!(attributes, ordinary.attributes().collect::<Vec<_>>());
+    assert!(attributes.contains(&("dest", 1)) && attributes.contains(&("tag", 9)));
+
+    let lists = |operation, destinations: &[i64], call: CallFrame| {
+        let mut call = call;
+        call.attributes[1].values = destinations.to_vec();
+        messages(operation, call);
+        record(ids().end - 1).unwrap().attribute("dests")
+    };
+    let of_computed = exchange().operand(numbers(&[1]));
+    assert_eq!(
+        lists("exchange_computed", &[computed(0), 0], of_computed),
+        lists("exchange", &[1, 0], exchange())
+    );
+}
+
+#[test]
+fn a_number_must_be_there() {
+    let _alone = alone();
+    let call = send_to_computed(0, computed(2)).operand(numbers(&[1, 9]));
+    assert_eq!(
+        refused("send_computed", call),
+        invalid("attribute `tag` is computed number 2 of 2")
+    );
+    let mut call = exchange().operand(numbers(&[1]));
+    call.attributes[3].values[1] = computed(1);
+    assert_eq!(
+        refused("exchange_computed", call),
+        invalid("attribute `sources` is computed number 1 of 1")
+    );
+    // Ordinary calls have no such numbers.
+    assert_eq!(
+        refused("send", send_to_computed(1, computed(0))),
+        invalid("attribute `tag` is -9223372036854775808, not an int of MPI's")
+    );
+}
+
+#[test]
+fn the_numbers_are_a_list_of_32_bit_integers() {
+    let _alone = alone();
+    let values = [1i32, 9];
+    let address = values.as_ptr() as usize;
+    let expected = "expected 32-bit integers along one axis";
+    for (dtype, address, dims, shape) in [
+        (S32, address, &[][..], "[]"),
+        (S32, address, &[1, 2], "[1, 2]"),
+        (S32, address, &[0], "[0]"),
+        (S32, 0, &[2], "[2]"),
+        (S64, address, &[1], "[1]"),
+    ] {
+        let call = send_to_computed(computed(0), computed(1));
+        assert_eq!(
+            refused("send_computed", call.operand(buffer(dtype, address, dims))),
+            invalid(&format!(
+                "computed numbers of shape {shape} and XLA type {dtype}, {expected}"
+            ))
+        );
+    }
+    assert_eq!(
+        refused("barrier_computed", on(RANK_0).operand(token())),
+        invalid("a call without its computed numbers")
+    );
+}
+
+/// The operands that a handler sees are those before the numbers, in any order with tokens.
+#[test]
+fn the_frame_is_that_of_an_ordinary_call() {
+    let _alone = alone();
+    let call = CallFrame::default()
+        .operand(token())
+        .operand(floats(IN, &[5]))
+        .operand(numbers(&[6, -7]))
+        .operand(token())
+        .result(floats(OUT, &[2]))
+        .list("list", &[4, computed(1), 1 << 40])
+        .ints(&[("plain", -3), ("rank", computed(0))]);
+    let mut seen = 0;
+    let unchanged = |_: &mut XLA_FFI_CallFrame| {};
+    let outcome = call.enter(unchanged, |frame| {
+        let numbers = frame.computed_numbers(|array, bytes| {
+            assert_eq!((array.dtype, array.dims), (S32, &[2][..]));
+            bytes.copy_from_slice([6i32, -7].as_bytes());
+            Ok(())
+        })?;
+        frame.with_numbers(&numbers, |raw| {
+            let body = |frame: &_core::xla::Frame| {
+                let ([operand], [result]) = (frame.operands()?, frame.results()?);
+                assert_eq!((operand.address as i64, operand.count), (IN, 5));
+                assert_eq!((result.address as i64, result.count), (OUT, 2));
+                assert_eq!(frame.ints_attribute("list")?, [4, -7, 1 << 40]);
+                assert_eq!(frame.attribute("plain")?, -3);
+                assert_eq!(frame.int_attribute("rank")?, 6);
+                assert_eq!(frame.attribute_names(), ["list", "plain", "rank"]);
+                frame.integers(|index, integer| {
+                    seen += 1;
+                    let list = _core::xla::hash([4, -7, 1 << 40]) as i64;
+                    assert_eq!(integer, [list, -3, 6][index]);
+                });
+                Ok(())
+            };
+            // SAFETY: the frame is lent for the time of the call.
+            assert_eq!(outcome(unsafe { _core::xla::enter(raw, body) }), Ok(()));
+        })
+    });
+    assert_eq!((outcome, seen), (Ok(()), 3));
+}
+
+#[test]
+fn all_handlers_of_operations_have_a_form_for_computed_numbers() {
+    let _alone = alone();
+    let handlers = ops::host_handlers::<Recorder>().into_iter();
+    let names: BTreeSet<_> = handlers.map(|(name, _)| name).collect();
+    let operations = a_call_of_each().into_iter().map(|(name, _)| name);
+    for name in operations.chain(ops::nonblocking_names()) {
+        assert!(names.contains(&*format!("{name}_computed")), "{name}");
+    }
+}
