@@ -144,7 +144,7 @@ class Communicator:
                 "expected a process for each device. mpi4jax.axis_comm(mesh, axes) gives "
                 "the communicator of some axes or of all"
             )
-        return axes
+        return tuple(axis for axis in axes if axis in mesh.manual)
 
     def __repr__(self) -> str:
         return f"Communicator({self.number})"

@@ -28,6 +28,7 @@ from ..xla.programs import (
     LoweredProgram,
     attributes_in_words,
     call_attribute,
+    map_call_attribute,
     on_compilation,
     program_text,
 )
@@ -163,6 +164,8 @@ class _Program(NamedTuple):
     calls: list[tuple[str, str]]
 
 
+#: The attribute with the number of a communicator.
+_COMM = "comm_number"
 #: The programs that were lowered and not yet compiled, by their module, with their calls.
 _uncompared: dict[object, tuple[_Program, Sequence[CallNote]]] = {}
 #: Programs that are only lowered stay there, but not more than so many.
@@ -177,12 +180,18 @@ def note_program(
     _uncompared.pop(key, None)
     if not any(isinstance(note.communicator, handles.MeshCommunicator) for note in notes):
         return
+    # Processes may have different numbers for a communicator.
+    numbers = list(dict.fromkeys(call_attribute(call, _COMM) for call in calls))
+    for call in calls:
+        map_call_attribute(call, _COMM, numbers.index)
     described = []
     for call in calls:
         note = notes[call_attribute(call, CALL_SITE)]
-        parameters = attributes_in_words(call, without=CALL_SITE)
+        parameters = attributes_in_words(call, without=(CALL_SITE, _COMM))
         described.append((f"{note.handler} ({parameters})", note.line))
     _uncompared[key] = _Program(program_text(program), described), notes
+    for call in calls:
+        map_call_attribute(call, _COMM, numbers.__getitem__)
     while len(_uncompared) > _MOST_UNCOMPARED:
         _uncompared.pop(next(iter(_uncompared)))
 

@@ -80,6 +80,8 @@ class Operation:
     is_collective: ClassVar[bool] = True
     #: Whether it is one end of a message, of whose other end JAX knows nothing.
     is_one_sided: ClassVar[bool] = False
+    #: Whether all processes have the same result.
+    is_same_everywhere: ClassVar[bool] = False
     #: Whether tangents come with a mark of the arrays (`sendrecv.mark_of`).
     marks_tangents: ClassVar[bool] = False
     #: The fields that only JAX's rules look at, so that programs which differ only in these
@@ -210,6 +212,9 @@ class Operation:
 
     def invariant_axes(self) -> Sequence[Hashable]:
         """The axes of a mesh along which the result is the same on all processes."""
+        communicator = self.communicator
+        if self.is_same_everywhere and isinstance(communicator, MeshCommunicator):
+            return communicator.axes
         return ()
 
     def attributes(self) -> Attributes:

@@ -24,7 +24,7 @@ which is the operation again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -56,6 +56,7 @@ class SharedOperation(Operation):
     #: of other operations.
     shared: bool = field(default=True, kw_only=True)
 
+    is_same_everywhere = True
     unlowered: ClassVar[tuple[str, ...]] = ("shared",)
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
@@ -68,10 +69,6 @@ class SharedOperation(Operation):
         communicator = self.communicator
         assert isinstance(communicator, MeshCommunicator)
         return replace(self, shared=has_types_of_axes(operands[0], communicator.axes))
-
-    def invariant_axes(self) -> Sequence[Hashable]:
-        communicator = self.communicator
-        return communicator.axes if isinstance(communicator, MeshCommunicator) else ()
 
     def transpose_unshared(
         self, cotangent: Array, *operands: TransposedOperand

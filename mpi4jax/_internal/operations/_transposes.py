@@ -37,6 +37,7 @@ def transpose(
     transposed = operation.transpose(*args, *map(array_or_aval, operands))
     if not isinstance(transposed, tuple):
         transposed = (transposed,)
+    transposed = tuple(ct if ct is None else operation.vary(ct) for ct in transposed)
     # The operands of numbers, which are last, have none.
     numbers = [None] * (len(operands) - len(transposed))
     return cotangents_of(operands, [*transposed, *numbers])

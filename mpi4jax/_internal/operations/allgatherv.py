@@ -62,6 +62,7 @@ class AllGatherV(SharedOperation):
 class AllGatherVCounts(CountsOperation):
     name = "allgatherv_counts"
     operands = ("counts",)
+    is_same_everywhere = True
 
 
 @as_primitive
@@ -85,6 +86,13 @@ class AllGatherVRows(RowsOperation, SharedOperation):
         start = jnp.where(is_before, recvcounts, 0).sum(dtype=recvcounts.dtype)
         own = lax.dynamic_slice_in_dim(padded, start, rows)
         return first_rows(own, recvcounts[rank])
+
+    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
+        from .allreduce import AllReduce
+
+        _, numbers = self.split_operands(operands)
+        total = AllReduce(self.communicator, SUM, shared=False).apply(cotangent)
+        return self.own_cotangent(total, *numbers)
 
 
 def call(

@@ -35,7 +35,7 @@ class Reduce(RootedOperation, Reduction):
 
         _, numbers = self.split_operands(operands)
         bcast = Bcast(self.communicator, self.root, shared=False)
-        total = self.vary(bcast.apply(cotangent, *numbers))
+        total = bcast.apply(cotangent, *numbers)
         return self.at_root(total, total + cotangent, numbers)
 
     def definition(self, result: Array, *operands: Array) -> Array:

@@ -64,8 +64,8 @@ class OrderedMPIEffect(Effect):
         return "MPI"
 
     def __repr__(self) -> str:
-        # A JAX without sharded programs with such effects names the effect so.
-        return f"MPI. {ALLOWED_PROGRAMS}"
+        # An older JAX names the effect so where it refuses to run it on several devices.
+        return f"MPI. {ALLOWED_PROGRAMS}. The former needs JAX 0.8 or later"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
 import pkgutil
 import warnings
@@ -171,19 +170,31 @@ VERSIONS = (
 # Effects and primitives.
 
 
+#: The first JAX in which `shard_map` over several processes is tested with operations.
+_FIRST_WITH_SHARDED_PROGRAMS = "0.8.0"
+
+
+def allows_sharded_programs() -> bool:
+    """Whether operations can be in a `shard_map` over several processes."""
+    is_tested = versiontuple(jax.__version__) >= versiontuple(_FIRST_WITH_SHARDED_PROGRAMS)
+    return is_tested and _shardable_effects is not None
+
+
+_shardable_effects = optional("jax._src.effects:shardable_ordered_effects")
+
+
 def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:
     """Make an effect of a type, and tell JAX that it may appear everywhere.
 
     If it is ordered, each device of a sharded program has an order of its own.
     """
-    shardable = optional("jax._src.effects:shardable_ordered_effects")
     for types in (
         lowerable_effects,
         optional("jax._src.effects:control_flow_allowed_effects"),
         optional("jax._src.effects:custom_derivatives_allowed_effects"),
         optional("jax._src.effects:remat_allowed_effects"),
         ordered_effects if is_ordered else None,
-        shardable if is_ordered else None,
+        _shardable_effects if is_ordered and allows_sharded_programs() else None,
     ):
         if types is not None:
             types.add_type(effect_type)
@@ -566,12 +577,14 @@ class MeshAxes(NamedTuple):
 
     names: tuple[Hashable, ...]
     sizes: tuple[int, ...]
-    #: Whether JAX sees to the arrays along some axes, where `shard_map` covers not all.
-    is_partly_automatic: bool
+    #: The axes that the `shard_map` is over. JAX sees to the arrays along the others.
+    manual: tuple[Hashable, ...]
 
     @property
-    def size(self) -> int:
-        return math.prod(self.sizes)
+    def is_partly_automatic(self) -> bool:
+        """Whether JAX sees to the arrays along an axis with several devices."""
+        pairs = zip(self.names, self.sizes, strict=True)
+        return any(size > 1 and name not in self.manual for name, size in pairs)
 
 
 def axes_of_shard_map() -> MeshAxes | None:
@@ -579,13 +592,8 @@ def axes_of_shard_map() -> MeshAxes | None:
     mesh = None if _abstract_mesh is None else _abstract_mesh.value
     if mesh is None or mesh.size == 1 or not getattr(mesh, "manual_axes", ()):
         return None
-    sizes = mesh.shape
-    automatic = [name for name in mesh.axis_names if name not in mesh.manual_axes]
-    return MeshAxes(
-        tuple(mesh.axis_names),
-        tuple(sizes.values()),
-        any(sizes[name] > 1 for name in automatic),
-    )
+    manual = tuple(name for name in mesh.axis_names if name in mesh.manual_axes)
+    return MeshAxes(tuple(mesh.axis_names), tuple(mesh.shape.values()), manual)
 
 
 def is_automatic(ctx: LoweringContext) -> bool:

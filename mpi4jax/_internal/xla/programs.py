@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -83,12 +83,12 @@ def map_call_attribute(
         call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
 
 
-def attributes_in_words(call: ir.Operation, *, without: str) -> str:
-    """The attributes that the handler of a custom call gets, apart from one of them."""
+def attributes_in_words(call: ir.Operation, *, without: Sequence[str]) -> str:
+    """The attributes that the handler of a custom call gets, apart from some of them."""
     config: Attribute = call.attributes[_CONFIG]
     # An integer is written as `1 : i64`.
     values = {entry.name: str(entry.attr).partition(" :")[0] for entry in config}
-    return ", ".join(f"{name}={values[name]}" for name in values if name != without)
+    return ", ".join(f"{name}={values[name]}" for name in values if name not in without)
 
 
 def has_aliases(call: ir.Operation) -> bool:

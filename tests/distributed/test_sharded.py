@@ -1,0 +1,354 @@
+"""Operations inside of programs over all ranks: in `jax.shard_map`, with JAX's collectives.
+
+Each program runs with JAX's check of what varies over the mesh, and without.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from mpi4py import MPI
+
+import mpi4jax
+from mpi4jax import notoken as mpi
+from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+NULL = MPI.PROC_NULL
+
+#: The rows of all ranks, and a weight for each element of a row.
+WHOLE = np.arange(3.0 * SIZE).reshape(SIZE, 3) + 1
+OWN = WHOLE[RANK : RANK + 1]
+WEIGHTS = np.array([1.0, -2.0, 3.0])
+
+pytestmark = [
+    pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.8"),
+]
+
+
+@pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
+def is_checked(request):
+    return request.param
+
+
+@pytest.fixture
+def sharded(mesh):
+    """The array of all ranks, whose row belongs to each."""
+    return jax.make_array_from_callback(
+        WHOLE.shape, NamedSharding(mesh, P("i")), WHOLE.__getitem__
+    )
+
+
+@pytest.fixture
+def run(mesh, sharded, is_checked):
+    """What a function of this process's row gives on this process, in a program of all."""
+
+    def call(body, is_invariant=False):
+        out = P() if is_checked and is_invariant else P("i")
+        specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
+        mapped = jax.shard_map(body, check_vma=is_checked, **specs)
+        return np.asarray(jax.jit(mapped)(sharded).addressable_data(0))
+
+    return call
+
+
+def neighbors(is_ring):
+    """The ranks on the left and on the right, as the program computes them."""
+    rank = lax.axis_index("i")
+    left, right = (rank - 1) % SIZE, (rank + 1) % SIZE
+    if is_ring:
+        return left, right
+    return jnp.where(rank > 0, left, NULL), jnp.where(rank < SIZE - 1, right, NULL)
+
+
+# What each operation gives: whether that is the same on all ranks, a function of a row, and
+# the result on this rank.
+OPERATIONS = {
+    "allreduce": (True, lambda x: mpi.allreduce(x, MPI.SUM), WHOLE.sum(0)[None]),
+    "allreduce_max": (True, lambda x: mpi.allreduce(x, MPI.MAX), WHOLE[-1:]),
+    "allgather": (True, mpi.allgather, WHOLE[:, None]),
+    "bcast": (True, lambda x: mpi.bcast(x, SIZE - 1), WHOLE[-1:]),
+    "reduce": (
+        False,
+        lambda x: mpi.reduce(x, MPI.SUM, 0),
+        WHOLE.sum(0)[None] if RANK == 0 else OWN,
+    ),
+    "gather": (False, lambda x: mpi.gather(x, 0), WHOLE[:, None] * (RANK == 0)),
+    "scatter": (
+        False,
+        lambda x: mpi.scatter(x * jnp.arange(SIZE, dtype=x.dtype)[:, None], 0)[None],
+        WHOLE[:1] * RANK,
+    ),
+    "scan": (False, lambda x: mpi.scan(x, MPI.SUM), WHOLE[: RANK + 1].sum(0)[None]),
+    "exscan": (False, lambda x: mpi.exscan(x, MPI.SUM), WHOLE[:RANK].sum(0)[None]),
+    "alltoall": (
+        False,
+        lambda x: mpi.alltoall(x * jnp.arange(SIZE, dtype=x.dtype)[:, None]),
+        WHOLE * RANK,
+    ),
+    "reduce_scatter": (
+        False,
+        lambda x: mpi.reduce_scatter(x * jnp.arange(SIZE, dtype=x.dtype)[:, None], MPI.SUM)[
+            None
+        ],
+        WHOLE.sum(0)[None] * RANK,
+    ),
+    "sendrecv": (
+        False,
+        lambda x: mpi.sendrecv(x, x, *neighbors(is_ring=True)),
+        WHOLE[RANK - 1][None],
+    ),
+    "sendrecv_to_nobody": (
+        False,
+        lambda x: mpi.sendrecv(x, -x, *neighbors(is_ring=False)),
+        WHOLE[RANK - 1][None] if RANK > 0 else -OWN,
+    ),
+    "computed_root": (
+        True,
+        lambda x: mpi.bcast(x, lax.psum(1, "i") - 1 + 0 * lax.axis_index("i")),
+        WHOLE[-1:],
+    ),
+    "psum_of_scan": (
+        True,
+        lambda x: lax.psum(mpi.scan(x, MPI.SUM), "i"),
+        sum(WHOLE[: rank + 1].sum(0) for rank in range(SIZE))[None],
+    ),
+    "rows": (
+        True,
+        lambda x: mpi.allgatherv(x, 1, capacity=SIZE + 1)[0],
+        np.vstack([WHOLE, np.zeros((1, 3))]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_results(run, name):
+    is_invariant, function, expected = OPERATIONS[name]
+    np.testing.assert_allclose(run(function, is_invariant), expected, rtol=1e-12)
+
+
+def dense_jacobian(function, mesh, is_checked, is_invariant):
+    """All results of a linear function of the rows of all ranks, by pushing a basis."""
+    out = P() if is_checked and is_invariant else P("i")
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
+    mapped = jax.jit(jax.shard_map(function, check_vma=is_checked, **specs))
+    columns = []
+    for index in range(WHOLE.size):
+        unit = np.zeros(WHOLE.size)
+        unit[index] = 1
+        unit = unit.reshape(WHOLE.shape)
+        x = jax.make_array_from_callback(
+            unit.shape, NamedSharding(mesh, P("i")), unit.__getitem__
+        )
+        own = np.asarray(mapped(x).addressable_data(0))
+        everywhere = [own] if out == P() else COMM.allgather(own)
+        columns.append(np.concatenate([part.ravel() for part in everywhere]))
+    return np.array(columns).T
+
+
+LINEAR = [name for name in OPERATIONS if name != "allreduce_max"]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_derivatives(mesh, sharded, is_checked, name):
+    """The transpose is that of the matrix of the whole program, as for JAX's own."""
+    is_invariant, function, _ = OPERATIONS[name]
+    matrix = dense_jacobian(function, mesh, is_checked, is_invariant)
+    out = P() if is_checked and is_invariant else P("i")
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
+    mapped = jax.shard_map(function, check_vma=is_checked, **specs)
+    cotangent = np.random.default_rng(0).normal(size=matrix.shape[0])
+
+    def pull(x):
+        y, pullback = jax.vjp(mapped, x)
+        return pullback(jnp.asarray(cotangent).reshape(y.shape))[0]
+
+    own = np.asarray(jax.jit(pull)(sharded).addressable_data(0))
+    pulled = (matrix.T @ cotangent).reshape(WHOLE.shape)
+    np.testing.assert_allclose(own, pulled[RANK : RANK + 1], rtol=1e-10, atol=1e-10)
+
+
+def test_a_gradient_inside(run, is_checked):
+    """Unchecked, all ranks have a loss of their own, as with `lax.psum`."""
+
+    def gradient(total):
+        return lambda x: jax.grad(lambda x: jnp.sum(total(x * x) * WEIGHTS))(x)
+
+    ours = run(gradient(lambda x: mpi.allreduce(x, MPI.SUM)))
+    np.testing.assert_allclose(ours, run(gradient(lambda x: lax.psum(x, "i"))))
+    assert np.any(ours)
+
+
+def test_send_and_recv(run):
+    def body(x):
+        rank = lax.axis_index("i")
+        left, right = neighbors(is_ring=False)
+        mpi.send(x, jnp.where(rank % 2 == 0, right, NULL))
+        y = mpi.recv(x, jnp.where(rank % 2 == 1, left, NULL))
+        return lax.psum(x, "i") * 0 + y
+
+    expected = WHOLE[RANK - 1][None] if RANK % 2 == 1 else OWN
+    np.testing.assert_allclose(run(body), expected)
+
+
+def test_loops_and_branches(run):
+    """In each turn a message to the next rank, and every other turn a sum."""
+
+    def turn(step, x):
+        x = mpi.sendrecv(x, x, *neighbors(is_ring=True))
+        return lax.cond(step % 2 == 0, halve, lambda x: x, x)
+
+    def halve(x):
+        return x / 2 + 0 * lax.psum(x, "i")
+
+    result = run(lambda x: lax.fori_loop(0, 5, turn, x))
+    np.testing.assert_allclose(result, WHOLE[(RANK - 5) % SIZE][None] / 8)
+
+
+def test_vmap_and_remat(run):
+    def body(x):
+        shift = jax.checkpoint(lambda x: mpi.sendrecv(x, x, *neighbors(is_ring=True)))
+        return jax.grad(lambda x: jnp.sum(jnp.sin(jax.vmap(shift)(x)) * WEIGHTS))(x)
+
+    # What comes back was multiplied by the cosine of what was sent.
+    np.testing.assert_allclose(run(body), np.cos(OWN) * WEIGHTS, rtol=1e-12)
+
+
+def test_axes_of_a_grid(is_checked):
+    """On a mesh of two axes, sums along each of them and a message along one."""
+    if SIZE % 2:
+        pytest.skip("needs an even number of processes")
+    devices = np.array(jax.devices()).reshape(2, SIZE // 2)
+    mesh = Mesh(devices, ("row", "column"))
+    along = {name: mpi4jax.axis_comm(mesh, name) for name in mesh.axis_names}
+    assert along["row"] is mpi4jax.axis_comm(mesh, "row")
+    assert along["row"].Get_size() == 2
+    whole = mpi4jax.axis_comm(mesh)
+    assert (whole.Get_size(), whole.Get_rank()) == (SIZE, RANK)
+    x = jax.make_array_from_callback(
+        (2, SIZE // 2), NamedSharding(mesh, P("row", "column")), grid().__getitem__
+    )
+
+    def body(x):
+        by_row = mpi.allreduce(x, MPI.SUM, comm=along["column"])
+        row = lax.axis_index("row")
+        other = mpi.sendrecv(x, x, 1 - row, 1 - row, comm=along["row"])
+        return by_row + 10 * other + 100 * mpi.allreduce(x, MPI.SUM, comm=whole)
+
+    specs = {"mesh": mesh, "in_specs": P("row", "column")}
+    specs["out_specs"] = P("row", "column")
+    mapped = jax.shard_map(body, check_vma=is_checked, **specs)
+    own = float(jax.jit(mapped)(x).addressable_data(0)[0, 0])
+    row, column = divmod(RANK, SIZE // 2)
+    expected = grid()[row].sum() + 10 * grid()[1 - row, column] + 100 * grid().sum()
+    assert own == expected
+
+
+def grid():
+    return np.arange(float(SIZE)).reshape(2, SIZE // 2) + 1
+
+
+def test_a_program_that_differs_is_refused(run):
+    """By all ranks, before anything runs, with the line and what differs."""
+    left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
+    with pytest.raises(RuntimeError, match="not the same on all ranks") as raised:
+        run(lambda x: mpi.sendrecv(x, x, left, right))
+    text = str(raised.value)
+    assert (
+        f"on rank 0: sendrecv (dest={1 % SIZE}, recvtag=-1, sendtag=0, source={SIZE - 1}"
+        in text
+    )
+    assert "on rank 1: sendrecv (dest=" in text
+    assert "test_sharded.py" in text
+    assert "Nothing was run" in text
+    # A constant that differs is another program, too, even if all calls are the same.
+    with pytest.raises(RuntimeError, match="The calls are the same, but not"):
+        run(lambda x: mpi.scan(x + RANK, MPI.SUM))
+    np.testing.assert_allclose(
+        run(lambda x: mpi.scan(x, MPI.SUM)), np.cumsum(WHOLE, 0)[RANK][None]
+    )
+
+
+REFUSED = [
+    (lambda x: mpi.gatherv(x, [1] * SIZE, 0), NotImplementedError, "with `capacity`"),
+    (lambda x: mpi.alltoallv(x, [1] * SIZE, [1] * SIZE), NotImplementedError, "with `capa"),
+    (lambda x: mpi.allreduce(x, MPI.SUM, comm=HALF), ValueError, "1 processes|axis_comm"),
+    (lambda x: mpi.send(x, x[0, 0]), TypeError, "`dest` must be an integer"),
+]
+HALF = COMM.Split(RANK * 2 // SIZE)
+
+
+@pytest.mark.parametrize("index", range(len(REFUSED)))
+def test_what_is_refused(run, index):
+    function, error, text = REFUSED[index]
+    if index == 2 and HALF.Get_size() == 1:
+        pytest.skip("a communicator of one process can be used everywhere")
+    with pytest.raises(error, match=text):
+        run(function)
+
+
+def test_reversed_processes_need_a_communicator_of_the_mesh(is_checked):
+    mesh = Mesh(np.array(jax.devices()[::-1]), "i")
+    whole = NamedSharding(mesh, P("i"))
+    x = jax.make_array_from_callback(WHOLE.shape, whole, WHOLE.__getitem__)
+
+    def last(comm):
+        def body(x):
+            return x + 0 * mpi.scan(x, MPI.SUM, comm=comm)
+
+        specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+        return jax.jit(jax.shard_map(body, check_vma=is_checked, **specs))(x)
+
+    with pytest.raises(ValueError, match="Pass comm=mpi4jax.axis_comm"):
+        last(None)
+    comm = mpi4jax.axis_comm(mesh)
+    assert comm.Get_rank() == SIZE - 1 - RANK
+    np.testing.assert_allclose(last(comm).addressable_data(0), WHOLE[SIZE - 1 - RANK][None])
+
+
+def test_outside_of_shard_map(sharded, mesh):
+    """The partitioner knows nothing of messages."""
+    with pytest.raises(ValueError, match="inside of jax.shard_map over all axes"):
+        jax.jit(lambda x: mpi.allreduce(x, MPI.SUM))(sharded)
+    if SIZE % 2 or SIZE == 2:
+        return
+    grid = Mesh(mesh.devices.reshape(2, -1), ("row", "column"))
+    specs = {"mesh": grid, "in_specs": P("row"), "out_specs": P("row")}
+    partly = functools.partial(jax.shard_map, axis_names={"row"}, **specs)
+    with pytest.raises(ValueError, match="over all of them|such axis|processes"):
+        jax.jit(partly(lambda x: mpi.scan(x, MPI.SUM)))(sharded)
+
+
+def test_axis_comm_refuses(mesh):
+    with pytest.raises(TypeError, match=r"`mesh` must be a jax.sharding.Mesh, not 3"):
+        mpi4jax.axis_comm(3)
+    with pytest.raises(ValueError, match="got 'j' for argument `axes`, expected axes of"):
+        mpi4jax.axis_comm(mesh, "j")
+    with pytest.raises(ValueError, match="which repeats an axis"):
+        mpi4jax.axis_comm(mesh, ("i", "i"))
+
+
+def test_computed_ranks_without_a_mesh():
+    """In a plain program of this process, a rank may be computed as well."""
+
+    def ring(x, rank):
+        return mpi.sendrecv(x, x, (rank - 1) % SIZE, (rank + 1) % SIZE)
+
+    def loss(x, rank):
+        return jnp.sum(ring(x, rank) * WEIGHTS)
+
+    own, rank = jnp.asarray(OWN), jnp.asarray(RANK)
+    np.testing.assert_allclose(jax.jit(ring)(own, rank), WHOLE[RANK - 1][None])
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(own, rank), WEIGHTS[None])
+    root = jnp.asarray(SIZE - 1)
+    np.testing.assert_allclose(jax.jit(mpi.bcast)(own, root), WHOLE[-1:])
+    summed = jax.jit(lambda x, root: mpi.reduce(x, MPI.SUM, root))(own, root)
+    expected = WHOLE.sum(0)[None] if RANK == SIZE - 1 else OWN
+    np.testing.assert_allclose(summed, expected)
