@@ -48,6 +48,7 @@ TYPES = {
     "Comm": "mpi4py.MPI.Intracomm",
     "Counts": "collections.abc.Sequence",
     "Integer": "int",
+    "Rank": "int",
     "Op": "mpi4py.MPI.Op",
     "RankTree": "int",
     "Scalar": "int",

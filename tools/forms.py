@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from {internal}.arguments.types import (
-    Array, ArrayLike, Comm, Counts, Integer, Op, RankTree, Status, T, Token
+    Array, ArrayLike, Comm, Counts, Integer, Op, Rank, RankTree, Status, T, Token
 )
 from {internal}.operations._arguments import ANY_SOURCE, ANY_TAG
 """

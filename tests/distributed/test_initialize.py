@@ -32,7 +32,7 @@ def test_other_programs_are_not_told():
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_an_operation_on_what_is_spread(mesh, size, spread, transform):
-    """An error with advice, which is JAX's own before 0.8."""
+    """An error with advice, which is JAX's own before 0.10."""
     x = spread(np.arange(2.0 * size), mesh, "i")
     with pytest.raises(ValueError, match="inside of jax.shard_map over all axes") as raised:
         transform(lambda x: mpi.allreduce(x, op=MPI.SUM))(x)

@@ -21,6 +21,7 @@ __all__ = [
     "Integer",
     "Op",
     "PyTree",
+    "Rank",
     "RankTree",
     "Scalar",
     "Shaped",
@@ -42,8 +43,10 @@ DType: TypeAlias = np.dtype[Any]
 Comm: TypeAlias = MPI.Intracomm | HashableMPIType[MPI.Intracomm] | None
 Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]
 Status: TypeAlias = MPI.Status | HashableMPIType[MPI.Status] | None
-#: A rank or a tag.
+#: A tag, or a rank that is known before the program runs.
 Integer: TypeAlias = int | np.integer[Any]
+#: A rank, which the program may compute.
+Rank: TypeAlias = int | np.integer[Any] | Array
 #: A number that is no array.
 Scalar: TypeAlias = np.bool_ | np.number[Any] | bool | int | float | complex
 #: A number for each process.

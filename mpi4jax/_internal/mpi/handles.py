@@ -101,17 +101,16 @@ class Communicator:
         if self.size > 1 and axes_of_shard_map() is not None:
             raise NotImplementedError(
                 f"{function} was called in a jax.shard_map over several processes with "
-                "ranks that are known when it is traced, such as those of a plan that was "
-                "made outside of it"
+                "ranks that are known when it is traced, such as those of a halo.Plan"
             )
 
     def on_mesh(self, function: str, mesh: MeshAxes) -> MeshCommunicator:
         """What stands for it in a program on a mesh that calls `function`."""
-        found = self.on_meshes.get(mesh)
-        if found is None:
+        on_mesh = self.on_meshes.get(mesh)
+        if on_mesh is None:
             axes = self._axes_of(function, mesh)
-            found = self.on_meshes[mesh] = MeshCommunicator(self, mesh, axes)
-        return found
+            on_mesh = self.on_meshes[mesh] = MeshCommunicator(self, mesh, axes)
+        return on_mesh
 
     def _axes_of(self, function: str, mesh: MeshAxes) -> tuple[Hashable, ...]:
         """The axes of a mesh along which its processes are.
@@ -303,11 +302,11 @@ def communicator(function: str, comm: object) -> Communicator:
     if comm is None:
         comm = _default_comm
     try:
-        found = _by_handle[_handleof(comm)]
+        registered = _by_handle[_handleof(comm)]
     except (KeyError, TypeError):
-        found = _find_communicator(function, comm)
+        registered = _find_communicator(function, comm)
     mesh = axes_of_shard_map()
-    return found if mesh is None else found.on_mesh(function, mesh)
+    return registered if mesh is None else registered.on_mesh(function, mesh)
 
 
 def _find_communicator(function: str, comm: object) -> Communicator:

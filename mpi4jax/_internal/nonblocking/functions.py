@@ -12,6 +12,7 @@ from ..arguments.types import (
     Counts,
     Integer,
     Op,
+    Rank,
     RankTree,
     T,
 )
@@ -150,11 +151,11 @@ def ibarrier(*, comm: Comm = None) -> Request[None]:
 
 
 @overload
-def ibcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]: ...
+def ibcast(x: ArrayLike, root: Rank, *, comm: Comm = None) -> Request[Array]: ...
 @overload
-def ibcast(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
+def ibcast(x: T, root: Rank, *, comm: Comm = None) -> Request[T]: ...
 def ibcast(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None
 ) -> Request[Array] | Request[T]:
     """Start :func:`bcast`, which :func:`wait` completes.
 
@@ -216,11 +217,11 @@ def iexscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Request[Array] | 
 
 
 @overload
-def igather(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]: ...
+def igather(x: ArrayLike, root: Rank, *, comm: Comm = None) -> Request[Array]: ...
 @overload
-def igather(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
+def igather(x: T, root: Rank, *, comm: Comm = None) -> Request[T]: ...
 def igather(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None
 ) -> Request[Array] | Request[T]:
     """Start :func:`gather`, which :func:`wait` completes.
 
@@ -375,15 +376,15 @@ def ineighbor_alltoallv(
 
 @overload
 def irecv(
-    x: ArrayLike, source: Integer = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
+    x: ArrayLike, source: Rank = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> Request[Array]: ...
 @overload
 def irecv(
-    x: T, source: Integer = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
+    x: T, source: Rank = ANY_SOURCE, *, tag: Integer = ANY_TAG, comm: Comm = None
 ) -> Request[T]: ...
 def irecv(
     x: ArrayLike | T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -400,13 +401,11 @@ def irecv(
 
 
 @overload
-def ireduce(
-    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None
-) -> Request[Array]: ...
+def ireduce(x: ArrayLike, op: Op, root: Rank, *, comm: Comm = None) -> Request[Array]: ...
 @overload
-def ireduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> Request[T]: ...
+def ireduce(x: T, op: Op, root: Rank, *, comm: Comm = None) -> Request[T]: ...
 def ireduce(
-    x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None
+    x: ArrayLike | T, op: Op, root: Rank, *, comm: Comm = None
 ) -> Request[Array] | Request[T]:
     """Start :func:`reduce`, which :func:`wait` completes.
 
@@ -474,11 +473,11 @@ def iscan(x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Request[Array] | Re
 
 
 @overload
-def iscatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Request[Array]: ...
+def iscatter(x: ArrayLike, root: Rank, *, comm: Comm = None) -> Request[Array]: ...
 @overload
-def iscatter(x: T, root: Integer, *, comm: Comm = None) -> Request[T]: ...
+def iscatter(x: T, root: Rank, *, comm: Comm = None) -> Request[T]: ...
 def iscatter(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None
 ) -> Request[Array] | Request[T]:
     """Start :func:`scatter`, which :func:`wait` completes.
 
@@ -511,9 +510,7 @@ def iscatterv(
     return start_call(scatterv.call("iscatterv", x, counts, root, comm=comm))
 
 
-def isend(
-    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None
-) -> Request[None]:
+def isend(x: object, dest: Rank, *, tag: Integer = 0, comm: Comm = None) -> Request[None]:
     """Start :func:`send`, which :func:`wait` completes.
 
     The arguments are those of :func:`send`.
@@ -529,8 +526,8 @@ def isend(
 def isendrecv(
     sendbuf: object,
     recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -540,8 +537,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -550,8 +547,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: ArrayLike | T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,

@@ -130,6 +130,13 @@ _ARRAY = jax.tree_util.tree_structure(0)
 
 def start_call(call: Call) -> Request[Any]:
     """Start an operation for a user."""
+    operation = call.operation
+    if operation.is_computed or operation.communicator.is_on_mesh:
+        where = "with a computed rank" if operation.is_computed else "in a jax.shard_map"
+        raise NotImplementedError(
+            f"{call.function} was called {where}, where operations can't be started yet, "
+            "expected the blocking form"
+        )
     arrays = call.arrays()
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))

@@ -277,6 +277,7 @@ def _start_type(
     *avals: ShapedArray, flight: Flight, may_be_lost: bool
 ) -> tuple[ShapedArray, set[Effect]]:
     flight.check()
+    flight.communicator.check_mesh(flight.handler)
     return TICKET, {ordered_effect}
 
 

@@ -8,7 +8,7 @@ from typing import overload
 import jax.numpy as jnp
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array, ArrayLike, Comm, Integer, T
+from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import zeros_after
@@ -49,7 +49,7 @@ class Bcast(RootedOperation, SharedOperation):
         return self.at_root(total, zeros_after(total), numbers)
 
 
-def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
+def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of bcast."""
     communicator = handles.communicator(function, comm)
     (root,), ranks = split_computed(root_rank(function, root, communicator))
@@ -57,11 +57,11 @@ def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
 
 
 @overload
-def bcast(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+def bcast(x: ArrayLike, root: Rank, *, comm: Comm = None) -> Array: ...
 @overload
-def bcast(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def bcast(x: T, root: Rank, *, comm: Comm = None) -> T: ...
 def bcast(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: NotSet = NOTSET
 ) -> Array | T:
     """Send an array from one process to all others.
 

@@ -9,7 +9,7 @@ from typing import NoReturn, overload
 import jax
 import jax.numpy as jnp
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Status, T
+from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import Tangent
@@ -91,7 +91,7 @@ class LinearRecv(LinearOperation):
 def call(
     function: str,
     x: object,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -107,7 +107,7 @@ def call(
 @overload
 def recv(
     x: ArrayLike,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -116,7 +116,7 @@ def recv(
 @overload
 def recv(
     x: T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -124,7 +124,7 @@ def recv(
 ) -> T: ...
 def recv(
     x: ArrayLike | T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -157,7 +157,7 @@ def recv(
 def with_linear_token(
     token: LinearToken,
     x: PyTree,
-    source: Integer,
+    source: Rank,
     *,
     tag: Integer,
     comm: Comm,

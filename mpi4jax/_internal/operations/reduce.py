@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, T
+from ..arguments.types import Array, ArrayLike, Comm, Op, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
@@ -50,7 +50,7 @@ class Reduce(RootedOperation, Reduction):
         return depend_on_all(value, gathered)
 
 
-def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) -> Call:
+def call(function: str, x: object, op: Op, root: Rank, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of reduce."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)
@@ -59,11 +59,11 @@ def call(function: str, x: object, op: Op, root: Integer, *, comm: Comm = None) 
 
 
 @overload
-def reduce(x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None) -> Array: ...
+def reduce(x: ArrayLike, op: Op, root: Rank, *, comm: Comm = None) -> Array: ...
 @overload
-def reduce(x: T, op: Op, root: Integer, *, comm: Comm = None) -> T: ...
+def reduce(x: T, op: Op, root: Rank, *, comm: Comm = None) -> T: ...
 def reduce(
-    x: ArrayLike | T, op: Op, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+    x: ArrayLike | T, op: Op, root: Rank, *, comm: Comm = None, token: NotSet = NOTSET
 ) -> Array | T:
     """Reduce an array over all processes, with the result on one process.
 

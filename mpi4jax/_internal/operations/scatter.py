@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, T
+from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import zeros_after
@@ -41,7 +41,7 @@ class Scatter(RootedOperation):
         return gathered if self.has_arrays_of_root else zeros_after(gathered)
 
 
-def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
+def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:
     """Prepare a call of `function`, a form of scatter."""
     communicator = handles.communicator(function, comm)
     (root,), ranks = split_computed(root_rank(function, root, communicator))
@@ -52,11 +52,11 @@ def call(function: str, x: object, root: Integer, *, comm: Comm = None) -> Call:
 
 
 @overload
-def scatter(x: ArrayLike, root: Integer, *, comm: Comm = None) -> Array: ...
+def scatter(x: ArrayLike, root: Rank, *, comm: Comm = None) -> Array: ...
 @overload
-def scatter(x: T, root: Integer, *, comm: Comm = None) -> T: ...
+def scatter(x: T, root: Rank, *, comm: Comm = None) -> T: ...
 def scatter(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: NotSet = NOTSET
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: NotSet = NOTSET
 ) -> Array | T:
     """Send each process its slice of an array of one process.
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import jax.numpy as jnp
 from mpi4py import MPI
 
-from ..arguments.types import Array, Comm, Integer
+from ..arguments.types import Array, Comm, Integer, Rank
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray, Tangent
@@ -72,7 +72,7 @@ class LinearSend(LinearOperation):
 def call(
     function: str,
     x: object,
-    dest: Integer,
+    dest: Rank,
     *,
     tag: Integer = 0,
     comm: Comm = None,
@@ -92,7 +92,7 @@ def call(
 
 
 def send(
-    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: NotSet = NOTSET
+    x: object, dest: Rank, *, tag: Integer = 0, comm: Comm = None, token: NotSet = NOTSET
 ) -> None:
     """Send an array to another process.
 
@@ -109,7 +109,7 @@ def send(
 
 
 def with_linear_token(
-    token: LinearToken, x: object, dest: Integer, *, tag: Integer, comm: Comm
+    token: LinearToken, x: object, dest: Rank, *, tag: Integer, comm: Comm
 ) -> LinearToken:
     prepared = call("send", x, dest, tag=tag, comm=comm)
     plain = prepared.operation

@@ -8,7 +8,7 @@ from typing import ClassVar, overload
 
 import jax.numpy as jnp
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Status, T
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Rank, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import depend
@@ -131,8 +131,8 @@ def call(
     function: str,
     sendbuf: object,
     recvbuf: object,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -158,8 +158,8 @@ def call(
 def sendrecv(
     sendbuf: object,
     recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -170,8 +170,8 @@ def sendrecv(
 def sendrecv(
     sendbuf: object,
     recvbuf: T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -181,8 +181,8 @@ def sendrecv(
 def sendrecv(
     sendbuf: object,
     recvbuf: ArrayLike | T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,

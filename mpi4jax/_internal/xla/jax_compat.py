@@ -171,7 +171,7 @@ VERSIONS = (
 
 
 #: The first JAX in which `shard_map` over several processes is tested with operations.
-_FIRST_WITH_SHARDED_PROGRAMS = "0.8.0"
+_FIRST_WITH_SHARDED_PROGRAMS = "0.10.0"
 
 
 def allows_sharded_programs() -> bool:

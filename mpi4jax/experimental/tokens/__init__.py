@@ -17,6 +17,7 @@ from ..._internal.arguments.types import (
     Counts,
     Integer,
     Op,
+    Rank,
     RankTree,
     Status,
     T,
@@ -359,14 +360,14 @@ def barrier(*, comm: Comm = None, token: Token | None = None) -> Token:
 
 @overload
 def bcast(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]: ...
 @overload
 def bcast(
-    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def bcast(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array | T, Token]:
     """Send an array from one process to all others.
 
@@ -479,14 +480,14 @@ def exscan(
 
 @overload
 def gather(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]: ...
 @overload
 def gather(
-    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def gather(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array | T, Token]:
     """Collect an array from every process, on one process.
 
@@ -699,20 +700,20 @@ def ibarrier(
 
 @overload
 def ibcast(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: None = None
 ) -> Request[Array]: ...
 @overload
 def ibcast(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def ibcast(x: T, root: Integer, *, comm: Comm = None, token: None = None) -> Request[T]: ...
+def ibcast(x: T, root: Rank, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def ibcast(
-    x: T, root: Integer, *, comm: Comm = None, token: Token
+    x: T, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 def ibcast(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> Request[Array] | tuple[Request[Array], Token] | Request[T] | tuple[Request[T], Token]:
     """Call :func:`mpi4jax.notoken.ibcast`, with a token or without."""
     check_token("ibcast", token)
@@ -788,22 +789,20 @@ def iexscan(
 
 @overload
 def igather(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: None = None
 ) -> Request[Array]: ...
 @overload
 def igather(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def igather(
-    x: T, root: Integer, *, comm: Comm = None, token: None = None
-) -> Request[T]: ...
+def igather(x: T, root: Rank, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def igather(
-    x: T, root: Integer, *, comm: Comm = None, token: Token
+    x: T, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 def igather(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> Request[Array] | tuple[Request[Array], Token] | Request[T] | tuple[Request[T], Token]:
     """Call :func:`mpi4jax.notoken.igather`, with a token or without."""
     check_token("igather", token)
@@ -1005,7 +1004,7 @@ def ineighbor_alltoallv(
 @overload
 def irecv(
     x: ArrayLike,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1014,7 +1013,7 @@ def irecv(
 @overload
 def irecv(
     x: ArrayLike,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1023,7 +1022,7 @@ def irecv(
 @overload
 def irecv(
     x: T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1032,7 +1031,7 @@ def irecv(
 @overload
 def irecv(
     x: T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1040,7 +1039,7 @@ def irecv(
 ) -> tuple[Request[T], Token]: ...
 def irecv(
     x: ArrayLike | T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1053,27 +1052,22 @@ def irecv(
 
 @overload
 def ireduce(
-    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: None = None
+    x: ArrayLike, op: Op, root: Rank, *, comm: Comm = None, token: None = None
 ) -> Request[Array]: ...
 @overload
 def ireduce(
-    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: Token
+    x: ArrayLike, op: Op, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
 def ireduce(
-    x: T, op: Op, root: Integer, *, comm: Comm = None, token: None = None
+    x: T, op: Op, root: Rank, *, comm: Comm = None, token: None = None
 ) -> Request[T]: ...
 @overload
 def ireduce(
-    x: T, op: Op, root: Integer, *, comm: Comm = None, token: Token
+    x: T, op: Op, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 def ireduce(
-    x: ArrayLike | T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike | T, op: Op, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> Request[Array] | tuple[Request[Array], Token] | Request[T] | tuple[Request[T], Token]:
     """Call :func:`mpi4jax.notoken.ireduce`, with a token or without."""
     check_token("ireduce", token)
@@ -1155,22 +1149,20 @@ def iscan(
 
 @overload
 def iscatter(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: None = None
 ) -> Request[Array]: ...
 @overload
 def iscatter(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[Array], Token]: ...
 @overload
-def iscatter(
-    x: T, root: Integer, *, comm: Comm = None, token: None = None
-) -> Request[T]: ...
+def iscatter(x: T, root: Rank, *, comm: Comm = None, token: None = None) -> Request[T]: ...
 @overload
 def iscatter(
-    x: T, root: Integer, *, comm: Comm = None, token: Token
+    x: T, root: Rank, *, comm: Comm = None, token: Token
 ) -> tuple[Request[T], Token]: ...
 def iscatter(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> Request[Array] | tuple[Request[Array], Token] | Request[T] | tuple[Request[T], Token]:
     """Call :func:`mpi4jax.notoken.iscatter`, with a token or without."""
     check_token("iscatter", token)
@@ -1208,15 +1200,15 @@ def iscatterv(
 
 @overload
 def isend(
-    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: None = None
+    x: object, dest: Rank, *, tag: Integer = 0, comm: Comm = None, token: None = None
 ) -> Request[None]: ...
 @overload
 def isend(
-    x: object, dest: Integer, *, tag: Integer = 0, comm: Comm = None, token: Token
+    x: object, dest: Rank, *, tag: Integer = 0, comm: Comm = None, token: Token
 ) -> tuple[Request[None], Token]: ...
 def isend(
     x: object,
-    dest: Integer,
+    dest: Rank,
     *,
     tag: Integer = 0,
     comm: Comm = None,
@@ -1231,8 +1223,8 @@ def isend(
 def isendrecv(
     sendbuf: object,
     recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1243,8 +1235,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1255,8 +1247,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1267,8 +1259,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1278,8 +1270,8 @@ def isendrecv(
 def isendrecv(
     sendbuf: object,
     recvbuf: ArrayLike | T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1542,7 +1534,7 @@ def overlap(
 @overload
 def recv(
     x: ArrayLike,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1552,7 +1544,7 @@ def recv(
 @overload
 def recv(
     x: T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1561,7 +1553,7 @@ def recv(
 ) -> tuple[T, Token]: ...
 def recv(
     x: ArrayLike | T,
-    source: Integer = ANY_SOURCE,
+    source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
@@ -1600,19 +1592,14 @@ def recv(
 
 @overload
 def reduce(
-    x: ArrayLike, op: Op, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike, op: Op, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]: ...
 @overload
 def reduce(
-    x: T, op: Op, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: T, op: Op, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def reduce(
-    x: ArrayLike | T,
-    op: Op,
-    root: Integer,
-    *,
-    comm: Comm = None,
-    token: Token | None = None,
+    x: ArrayLike | T, op: Op, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array | T, Token]:
     """Reduce an array over all processes, with the result on one process.
 
@@ -1747,14 +1734,14 @@ def scan(
 
 @overload
 def scatter(
-    x: ArrayLike, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array, Token]: ...
 @overload
 def scatter(
-    x: T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[T, Token]: ...
 def scatter(
-    x: ArrayLike | T, root: Integer, *, comm: Comm = None, token: Token | None = None
+    x: ArrayLike | T, root: Rank, *, comm: Comm = None, token: Token | None = None
 ) -> tuple[Array | T, Token]:
     """Send each process its slice of an array of one process.
 
@@ -1840,7 +1827,7 @@ def scatterv(
 
 def send(
     x: object,
-    dest: Integer,
+    dest: Rank,
     *,
     tag: Integer = 0,
     comm: Comm = None,
@@ -1872,8 +1859,8 @@ def send(
 def sendrecv(
     sendbuf: object,
     recvbuf: ArrayLike,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1885,8 +1872,8 @@ def sendrecv(
 def sendrecv(
     sendbuf: object,
     recvbuf: T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
@@ -1897,8 +1884,8 @@ def sendrecv(
 def sendrecv(
     sendbuf: object,
     recvbuf: ArrayLike | T,
-    source: Integer,
-    dest: Integer,
+    source: Rank,
+    dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,

@@ -163,8 +163,8 @@ impl Frame<'_> {
     /// The number for which an integer in an attribute stands.
     fn number_for(&self, integer: i64, numbers: &[i32], attribute: usize) -> Result<i64> {
         let position = integer.wrapping_sub(FIRST) as usize;
-        if let Some(number) = numbers.get(position) {
-            return Ok((*number).into());
+        if let Some(computed) = numbers.get(position) {
+            return Ok((*computed).into());
         }
         let names = self.attribute_names();
         Err(Error::invalid(format!(
