@@ -105,6 +105,91 @@ fn the_nonblocking_form_takes_computed_numbers() {
     assert_ne!(ticket, [0.0; 2]);
 }
 
+/// The rank that stands for nobody in this MPI.
+const PROC_NULL: i32 = -7;
+
+/// The result of a receive by rank 1 from a computed rank, with this array for the case that nobody
+/// sends. MPI writes nothing.
+fn received(source: i32, instead: &[f32]) -> Vec<f32> {
+    let mut result = vec![9.0; 3];
+    let call = on(RANK_1)
+        .ints(&[("source", computed(0)), ("tag", 5), ("status_number", -1)])
+        .operand(floats(instead.as_ptr() as i64, &[3]))
+        .operand(numbers(&[source]))
+        .result(floats(result.as_mut_ptr() as i64, &[3]));
+    let (function, arguments) = called("recv_computed", call);
+    assert_eq!((function, arguments[3]), ("MPI_Recv", source.into()));
+    result
+}
+
+#[test]
+fn what_nobody_sends_is_the_array_of_the_call() {
+    let _alone = alone();
+    assert_eq!(received(PROC_NULL, &[1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]);
+    assert_eq!(received(0, &[1.0, 2.0, 3.0]), [9.0; 3]);
+    // It is not sent.
+    let last = record(ids().end - 1).unwrap();
+    assert_eq!(
+        last.to_string(),
+        "recv (from 0 with tag 5, float32[3]) on communicator 1"
+    );
+    assert_eq!(last.sent, None);
+}
+
+#[test]
+fn what_nobody_sends_replaces_what_is_sent() {
+    let _alone = alone();
+    let run = |source, operand: Option<&[f32; 3]>| {
+        let instead = [1f32, 2.0, 3.0];
+        let mut result = [9f32; 3];
+        let address = result.as_mut_ptr() as i64;
+        let operand = operand.map_or(address, |array| array.as_ptr() as i64);
+        let call = on(RANK_0)
+            .ints(&[
+                ("dest", 1),
+                ("sendtag", 2),
+                ("source", computed(0)),
+                ("recvtag", 4),
+                ("status_number", -1),
+            ])
+            .operand(floats(operand, &[3]))
+            .operand(floats(instead.as_ptr() as i64, &[3]))
+            .operand(numbers(&[source]))
+            .result(floats(address, &[3]));
+        (called("sendrecv_computed", call).0, result)
+    };
+    let operand = [4f32, 5.0, 6.0];
+    let elsewhere = Some(&operand);
+    assert_eq!(run(PROC_NULL, elsewhere), ("MPI_Sendrecv", [1.0, 2.0, 3.0]));
+    assert_eq!(run(3, elsewhere), ("MPI_Sendrecv", [9.0; 3]));
+    let replaced = "MPI_Sendrecv_replace";
+    assert_eq!(run(PROC_NULL, None), (replaced, [1.0, 2.0, 3.0]));
+    assert_eq!(run(3, None), (replaced, [9.0; 3]));
+}
+
+#[test]
+fn an_array_that_stays_is_where_the_result_is() {
+    let _alone = alone();
+    // Nothing is at this address.
+    let call = on(RANK_1)
+        .ints(&[("source", computed(0)), ("tag", 5), ("status_number", -1)])
+        .operand(floats(OUT, &[5]))
+        .operand(numbers(&[PROC_NULL]))
+        .result(floats(OUT, &[5]));
+    assert_eq!(called("recv_computed", call).0, "MPI_Recv");
+}
+
+#[test]
+fn an_array_for_nobody_has_the_shape_of_the_result() {
+    let _alone = alone();
+    let expected = "arrays do not match: [5] of XLA type 11 is not 1 times [4] of XLA type 11";
+    let call = recv(-1).operand(floats(IN, &[4])).operand(numbers(&[0]));
+    assert_eq!(refused("recv_computed", call), invalid(expected));
+    let call = in_and_out(sendrecv(-1), &[5], &[5]);
+    let call = call.operand(floats(IN, &[4])).operand(numbers(&[0]));
+    assert_eq!(refused("sendrecv_computed", call), invalid(expected));
+}
+
 /// Fails if a record has what stands for a number, or other names than an ordinary call.
 #[test]
 fn records_have_the_numbers() {

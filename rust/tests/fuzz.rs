@@ -143,7 +143,12 @@ proptest! {
         let _alone = alone();
         let mut calls = a_call_of_each();
         let (operation, mut call) = calls.swap_remove(index.index(calls.len()));
+        // These have no result, and the core itself writes one.
+        let has_none = ["bcast", "gather", "gatherv", "reduce"].contains(&operation);
         for change in changes {
+            if has_none && matches!(change, Change::Result(..)) {
+                continue;
+            }
             if !call.attributes.is_empty() {
                 apply(change, &mut call);
             }

@@ -123,14 +123,17 @@ fn scatterv_sends_on_root_only() {
             vec![IN, 5, 10, 0, 5, FLOAT, OUT, 5, FLOAT, 0, COMM[0]]
         )
     );
-    let elsewhere = scatterv(RANK_1).result(floats(OUT, &[2, 5]));
-    assert_eq!(
-        called("scatterv", elsewhere),
-        (
-            "MPI_Scatterv",
-            vec![0, 5, 10, 0, 5, FLOAT, OUT, 10, FLOAT, 0, COMM[1]]
-        )
-    );
+    let elsewhere = || scatterv(RANK_1).result(floats(OUT, &[2, 5]));
+    // An operand elsewhere is not read.
+    for call in [elsewhere(), elsewhere().operand(floats(IN, &[3, 5]))] {
+        assert_eq!(
+            called("scatterv", call),
+            (
+                "MPI_Scatterv",
+                vec![0, 5, 10, 0, 5, FLOAT, OUT, 10, FLOAT, 0, COMM[1]]
+            )
+        );
+    }
 }
 
 /// Rank 0's part of calls in which the ranks have one and two rows.

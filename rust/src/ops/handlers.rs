@@ -302,7 +302,7 @@ handlers! {
         neighbor_alltoallv / ineighbor_alltoallv = neighborhood: Neighbors;
 
         exchange = exchange: Message, shown = Shown::Messages;
-        recv = point_to_point: Message, shown = Shown::Received;
+        recv = point_to_point: Message, sends = false, is_in_place = true, shown = Shown::Received;
         send = point_to_point: Message;
         sendrecv = point_to_point: Message, is_in_place = true, shown = Shown::Both;
     }

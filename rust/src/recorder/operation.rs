@@ -42,8 +42,10 @@ pub struct Operation {
     pub name: &'static str,
     /// Which processes take part in it.
     pub scope: Scope,
-    /// Whether MPI lets the operand be where the result goes: by `MPI_IN_PLACE` (MPI-4.1 §6.2), or by
-    /// `MPI_Sendrecv_replace`.
+    /// Whether the operand, if there is one, is sent.
+    pub sends: bool,
+    /// Whether MPI lets the operand be where the result goes: by `MPI_IN_PLACE` (MPI-4.1 §6.2), by
+    /// `MPI_Sendrecv_replace`, or as it does not look at it.
     pub is_in_place: bool,
     /// Whether it only starts: its result is a ticket.
     pub is_nonblocking: bool,
@@ -69,6 +71,7 @@ impl Operation {
         Self {
             name,
             scope,
+            sends: true,
             is_in_place: false,
             is_nonblocking: false,
             agreed: Side::Sent,

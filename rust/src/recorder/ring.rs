@@ -337,7 +337,10 @@ pub fn begin(
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);
     slot.in_flight.store(0, Relaxed);
     slot.awaited.store(0, Relaxed);
-    let sent = call.sent();
+    let sent = match operation.sends {
+        true => call.sent(),
+        false => None,
+    };
     // The result of a nonblocking operation is its ticket.
     let received = match operation.is_nonblocking {
         true => None,

@@ -237,34 +237,37 @@ fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<N
     Ok(Neighbor { rank, tag })
 }
 
+/// Checks that an array can be what the result is, if there is one.
+#[inline(always)]
+fn check_alike(array: Option<&Buffer>, result: &Buffer) -> Result<()> {
+    array.map_or(Ok(()), |array| check_blocks(result, array, 1))
+}
+
+/// Where no message comes, as from `MPI_PROC_NULL` (MPI-4.1 §3.10), makes the result the array that a
+/// program has for this. Only one that computes the source has it: others know that before.
+#[inline(always)]
+fn forward_if_nobody_sends<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    from: Neighbor,
+    (instead, result): (Option<&Buffer>, &Buffer),
+) -> Result<()> {
+    match instead {
+        Some(array) if from.rank == A::constants().proc_null => call.forward(array, result),
+        _ => Ok(()),
+    }
+}
+
 /// MPI-4.1 §3.2.4: blocks until a message is there.
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (from, status) = (peer(call, "source", "tag")?, call.status()?);
-    let ([], recvbuf) = call.operands_and_more()?;
+    let ([], instead) = call.operands_and_more()?;
     let [result] = call.results()?;
+    check_alike(instead.as_ref(), &result)?;
     let recv = call.recv_buffer(&result)?;
     let mut message = Receiving::new(&call.communicator, recv, from, status);
     let label = call.receive_label(from, (&result).into())?;
     finish_receiving(call, &mut message, label)??;
-    leave_unreceived(call, from, recvbuf.as_ref(), &result)
-}
-
-/// Makes the result what the buffer for it was, if there is nobody who sends (MPI-4.1 §3.10). The
-/// program has that buffer as an operand where it computes the source.
-#[inline(always)]
-fn leave_unreceived<A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    from: Neighbor,
-    recvbuf: Option<&Buffer>,
-    result: &Buffer,
-) -> Result<()> {
-    match recvbuf {
-        Some(recvbuf) if from.rank == A::constants().proc_null => {
-            check_blocks(result, recvbuf, 1)?;
-            call.forward(recvbuf, result)
-        }
-        _ => Ok(()),
-    }
+    forward_if_nobody_sends(call, from, (instead.as_ref(), &result))
 }
 
 /// Receives a message behind its label, if it has one, and says whether it fits.
@@ -323,8 +326,9 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         peer(call, "source", "recvtag")?,
     );
     let status = call.status()?;
-    let ([operand], recvbuf) = call.operands_and_more()?;
+    let ([operand], instead) = call.operands_and_more()?;
     let [result] = call.results()?;
+    check_alike(instead.as_ref(), &result)?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
     let mut replace = send.count().min(recv.count()) > 0 && send.begins_where(&recv);
@@ -350,7 +354,8 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         }
     }
     received.outcome()?;
-    leave_unreceived(call, from, recvbuf.as_ref(), &result)
+    // What is sent may have been where the result is.
+    forward_if_nobody_sends(call, from, (instead.as_ref(), &result))
 }
 
 #[inline(always)]
