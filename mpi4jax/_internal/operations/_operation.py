@@ -6,10 +6,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..arguments import dtypes
-from ..arguments.types import Array, DType, PyTree
+from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..layout.packing import packed_groups, unpack_groups
 from ..mpi.handles import Communicator, MeshCommunicator
 from ..xla.call_sites import Envelopes
@@ -17,6 +18,7 @@ from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
     Effect,
     LoweringContext,
+    Results,
     ShapedArray,
     Tangent,
     Value,
@@ -227,10 +229,7 @@ class Operation:
 
     def bind(self, *operands: Array) -> list[Array]:
         """Call MPI, in whatever is being traced or differentiated."""
-        if not self.communicator.is_on_mesh:
-            return self.primitive.bind(*operands, operation=self)
-        varying = list(map(self.vary, operands))
-        return self.primitive.bind(*varying, operation=self.with_types_of(*varying))
+        return self.primitive.bind(*operands, operation=self)
 
     def rank_in_program(self) -> int | Array:
         """The rank of the process that runs the program: a number, or a value of it."""
@@ -285,7 +284,7 @@ class Operation:
         """The result of a user's call. The operands are arrays, or lists of leaves."""
         if operands and type(operands[0]) is list:
             return self.apply_to_leaves(*operands)
-        results = self.bind(*operands)
+        results = self.primitive.bind(*operands, operation=self)
         return self.complete(results[0], *operands) if results else None
 
     # The rules of JAX's that some operations override.
@@ -302,6 +301,15 @@ class Operation:
 
 class OperationPrimitive(VaryingPrimitive):
     """The primitive of a class of operations."""
+
+    def bind(self, *operands: ArrayLike, **params: object) -> Results:
+        operation = params["operation"]
+        assert isinstance(operation, Operation)
+        if operation.communicator.is_on_mesh:
+            varying = [operation.vary(jnp.asarray(x)) for x in operands]
+            operation = operation.with_types_of(*varying)
+            return super().bind(*varying, operation=operation)
+        return super().bind(*operands, **params)
 
     def invariant_axes(  # type: ignore[override]
         self, operation: Operation
