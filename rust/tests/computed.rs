@@ -183,10 +183,16 @@ fn an_array_that_stays_is_where_the_result_is() {
 fn an_array_for_nobody_has_the_shape_of_the_result() {
     let _alone = alone();
     let expected = "arrays do not match: [5] of XLA type 11 is not 1 times [4] of XLA type 11";
-    let call = recv(-1).operand(floats(IN, &[4])).operand(numbers(&[0]));
+    let with_source = |mut call: CallFrame| {
+        let mut attributes = call.attributes.iter_mut();
+        let source = attributes.find(|attribute| attribute.name == "source");
+        source.unwrap().values = vec![computed(0)];
+        call.operand(floats(IN, &[4]))
+            .operand(numbers(&[PROC_NULL]))
+    };
+    let call = with_source(recv(-1));
     assert_eq!(refused("recv_computed", call), invalid(expected));
-    let call = in_and_out(sendrecv(-1), &[5], &[5]);
-    let call = call.operand(floats(IN, &[4])).operand(numbers(&[0]));
+    let call = with_source(in_and_out(sendrecv(-1), &[5], &[5]));
     assert_eq!(refused("sendrecv_computed", call), invalid(expected));
 }
 

@@ -161,7 +161,7 @@ fn result_everywhere(operation: &str, call: CallFrame, operand: &[f32], count: u
 fn what_mpi_does_not_write_has_a_value() {
     let root_0 = |comm| allreduce(comm).ints(&[("root", 0)]);
     let operand = [1.0, 2.0, 3.0];
-    let untouched = vec![9.0; 3];
+    let nines = vec![9.0; 3];
     // MPI writes the others, and this one does nothing.
     assert_eq!(
         result_everywhere("bcast", root_0(RANK_0), &operand, 3),
@@ -169,11 +169,11 @@ fn what_mpi_does_not_write_has_a_value() {
     );
     assert_eq!(
         result_everywhere("bcast", root_0(RANK_1), &operand, 3),
-        untouched
+        nines
     );
     assert_eq!(
         result_everywhere("reduce", root_0(RANK_0), &operand, 3),
-        untouched
+        nines
     );
     assert_eq!(
         result_everywhere("reduce", root_0(RANK_1), &operand, 3),

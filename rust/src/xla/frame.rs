@@ -252,14 +252,20 @@ impl<'a> Frame<'a> {
         unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
-    /// `N` operands, and the one more that there may be, tokens left out.
+    /// The first `N` operands, of which there are `N` or one more, tokens left out.
     #[inline(always)]
-    pub fn operands_and_more<const N: usize>(
-        &self,
-    ) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
+    pub fn first_operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
         let (kinds, pointers) = self.arguments()?;
         // SAFETY: XLA's own, of the kinds that it says.
-        unsafe { buffers_and_more(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
+        unsafe { first_buffers(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
+    }
+
+    /// The operand, if there is one, tokens left out.
+    #[inline(always)]
+    pub fn optional_operand(&self) -> Result<Option<Buffer<'a>>> {
+        let (kinds, pointers) = self.arguments()?;
+        // SAFETY: XLA's own, of the kinds that it says.
+        unsafe { optional_buffer(kinds, XLA_FFI_ArgType_BUFFER, pointers, "operand") }
     }
 
     /// The result, if there is one, tokens left out.
@@ -267,9 +273,7 @@ impl<'a> Frame<'a> {
     pub fn optional_result(&self) -> Result<Option<Buffer<'a>>> {
         let (kinds, pointers) = self.returns()?;
         // SAFETY: XLA's own, of the kinds that it says.
-        let ([], result) =
-            unsafe { buffers_and_more(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }?;
-        Ok(result)
+        unsafe { optional_buffer(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
     }
 
     /// All operands, tokens left out.
@@ -518,31 +522,57 @@ unsafe fn buffers<'a, const N: usize>(
     )))
 }
 
-/// Picks the `N` data buffers among XLA's arguments or results, and the one more that there may be.
+/// Picks the first `N` data buffers among XLA's arguments or results, which may have one more.
 ///
 /// # Safety
 /// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
 #[inline(always)]
-unsafe fn buffers_and_more<'a, const N: usize>(
+unsafe fn first_buffers<'a, const N: usize>(
     kinds: &[c_int],
     buffer: c_int,
     pointers: &[*mut c_void],
     role: &str,
-) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
-    let (mut buffers, mut more) = ([Buffer::nowhere(0, 0); N], None);
-    let see = |index, buffer| match buffers.get_mut::<usize>(index) {
-        Some(slot) => *slot = buffer,
-        None => more = Some(buffer),
+) -> Result<[Buffer<'a>; N]> {
+    let mut buffers = [Buffer::nowhere(0, 0); N];
+    let see = |index, buffer| {
+        if let Some(slot) = buffers.get_mut::<usize>(index) {
+            *slot = buffer;
+        }
     };
     // SAFETY: the caller's promise.
     let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
     if count == N || count == N + 1 {
-        return Ok((buffers, more));
+        return Ok(buffers);
     }
-    Err(Error::invalid(format!(
-        "expected {N} or {} {role}s, got {count}",
-        N + 1
-    )))
+    Err(not_one_of(N, role, count))
+}
+
+/// The data buffer among XLA's arguments or results, if there is one.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+#[inline(always)]
+unsafe fn optional_buffer<'a>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<Option<Buffer<'a>>> {
+    let mut array = None;
+    let see = |_, buffer| array = Some(buffer);
+    // SAFETY: the caller's promise.
+    let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    if count <= 1 {
+        return Ok(array);
+    }
+    Err(not_one_of(0, role, count))
+}
+
+/// There are neither `least` buffers nor one more.
+#[cold]
+fn not_one_of(least: usize, role: &str, count: usize) -> Error {
+    let most = least + 1;
+    Error::invalid(format!("expected {least} or {most} {role}s, got {count}"))
 }
 
 /// All data buffers among XLA's arguments or results.

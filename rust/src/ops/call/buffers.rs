@@ -95,8 +95,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             let [operand] = self.operands()?;
             return Ok(Some(operand));
         }
-        let ([], operand) = self.operands_and_more()?;
-        Ok(operand)
+        self.optional_operand()
     }
 
     /// The operand of root as MPI reads it, if this is root.

@@ -74,12 +74,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.results()
     }
 
-    /// `N` operands, and the one more that a call may have.
+    /// The first `N` operands, of which the call has `N` or one more.
     #[inline(always)]
-    pub fn operands_and_more<const N: usize>(
-        &self,
-    ) -> Result<([Buffer<'a>; N], Option<Buffer<'a>>)> {
-        self.frame.operands_and_more()
+    pub fn first_operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
+        self.frame.first_operands()
+    }
+
+    /// The operand, if the call has one.
+    #[inline(always)]
+    pub fn optional_operand(&self) -> Result<Option<Buffer<'a>>> {
+        self.frame.optional_operand()
     }
 
     /// The result, if the call has one.

@@ -237,37 +237,36 @@ fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<N
     Ok(Neighbor { rank, tag })
 }
 
-/// Checks that an array can be what the result is, if there is one.
+/// The array that becomes the result if nobody sends one, as from `MPI_PROC_NULL` (MPI-4.1 §3.10): the
+/// operand at this position. A call has it if its program computes the source.
 #[inline(always)]
-fn check_alike(array: Option<&Buffer>, result: &Buffer) -> Result<()> {
-    array.map_or(Ok(()), |array| check_blocks(result, array, 1))
-}
-
-/// Where no message comes, as from `MPI_PROC_NULL` (MPI-4.1 §3.10), makes the result the array that a
-/// program has for this. Only one that computes the source has it: others know that before.
-#[inline(always)]
-fn forward_if_nobody_sends<A: Abi, M: Memory>(
-    call: &Call<A, M>,
+fn instead_of_nothing<'a, A: Abi, M: Memory>(
+    call: &Call<'a, A, M>,
     from: Neighbor,
-    (instead, result): (Option<&Buffer>, &Buffer),
-) -> Result<()> {
-    match instead {
-        Some(array) if from.rank == A::constants().proc_null => call.forward(array, result),
-        _ => Ok(()),
+    position: usize,
+    result: &Buffer,
+) -> Result<Option<Buffer<'a>>> {
+    if from.rank != A::constants().proc_null {
+        return Ok(None);
     }
+    let instead = call.all_operands()?.get(position).copied();
+    if let Some(array) = &instead {
+        check_blocks(result, array, 1)?;
+    }
+    Ok(instead)
 }
 
 /// MPI-4.1 §3.2.4: blocks until a message is there.
 pub fn recv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (from, status) = (peer(call, "source", "tag")?, call.status()?);
-    let ([], instead) = call.operands_and_more()?;
+    let [] = call.first_operands()?;
     let [result] = call.results()?;
-    check_alike(instead.as_ref(), &result)?;
+    let instead = instead_of_nothing(call, from, 0, &result)?;
     let recv = call.recv_buffer(&result)?;
     let mut message = Receiving::new(&call.communicator, recv, from, status);
     let label = call.receive_label(from, (&result).into())?;
     finish_receiving(call, &mut message, label)??;
-    forward_if_nobody_sends(call, from, (instead.as_ref(), &result))
+    instead.map_or(Ok(()), |array| call.forward(&array, &result))
 }
 
 /// Receives a message behind its label, if it has one, and says whether it fits.
@@ -326,9 +325,9 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         peer(call, "source", "recvtag")?,
     );
     let status = call.status()?;
-    let ([operand], instead) = call.operands_and_more()?;
+    let [operand] = call.first_operands()?;
     let [result] = call.results()?;
-    check_alike(instead.as_ref(), &result)?;
+    let instead = instead_of_nothing(call, from, 1, &result)?;
     let (send, recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     // The two buffers of MPI_Sendrecv must be disjoint. An empty one may be anywhere.
     let mut replace = send.count().min(recv.count()) > 0 && send.begins_where(&recv);
@@ -355,7 +354,7 @@ pub fn sendrecv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     received.outcome()?;
     // What is sent may have been where the result is.
-    forward_if_nobody_sends(call, from, (instead.as_ref(), &result))
+    instead.map_or(Ok(()), |array| call.forward(&array, &result))
 }
 
 #[inline(always)]
