@@ -161,41 +161,23 @@ fn result_everywhere(operation: &str, call: CallFrame, operand: &[f32], count: u
 fn what_mpi_does_not_write_has_a_value() {
     let root_0 = |comm| allreduce(comm).ints(&[("root", 0)]);
     let operand = [1.0, 2.0, 3.0];
-    let nines = vec![9.0; 3];
+    let nines = [9.0; 3];
     // MPI writes the others, and this one does nothing.
-    assert_eq!(
-        result_everywhere("bcast", root_0(RANK_0), &operand, 3),
-        operand
-    );
-    assert_eq!(
-        result_everywhere("bcast", root_0(RANK_1), &operand, 3),
-        nines
-    );
-    assert_eq!(
-        result_everywhere("reduce", root_0(RANK_0), &operand, 3),
-        nines
-    );
-    assert_eq!(
-        result_everywhere("reduce", root_0(RANK_1), &operand, 3),
-        operand
-    );
-    assert_eq!(
-        result_everywhere("gather", root_0(RANK_0), &operand, 6),
-        [9.0; 6]
-    );
-    assert_eq!(
-        result_everywhere("gather", root_0(RANK_1), &operand, 6),
-        [0.0; 6]
-    );
-    let counts = |comm| root_0(comm).list("counts", &[3, 3]);
-    assert_eq!(
-        result_everywhere("gatherv", counts(RANK_0), &operand, 6),
-        [9.0; 6]
-    );
-    assert_eq!(
-        result_everywhere("gatherv", counts(RANK_1), &operand, 6),
-        [0.0; 6]
-    );
+    for (operation, on_root, elsewhere) in [
+        ("bcast", &operand[..], &nines[..]),
+        ("reduce", &nines, &operand),
+        ("gather", &[9.0; 6], &[0.0; 6]),
+        ("gatherv", &[9.0; 6], &[0.0; 6]),
+    ] {
+        for (comm, expected) in [(RANK_0, on_root), (RANK_1, elsewhere)] {
+            let call = match operation {
+                "gatherv" => root_0(comm).list("counts", &[3, 3]),
+                _ => root_0(comm),
+            };
+            let result = result_everywhere(operation, call, &operand, expected.len());
+            assert_eq!(result, expected, "{operation}");
+        }
+    }
     // What has no elements may be anywhere, and nothing is copied in place.
     for (address, count) in [(0, 0), (IN, 5)] {
         let array = || floats(address, &[count]);

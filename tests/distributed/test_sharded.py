@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
 
@@ -39,22 +39,30 @@ def is_checked(request):
 
 
 @pytest.fixture
-def sharded(mesh):
+def sharded(mesh, spread):
     """The array of all ranks, whose row belongs to each."""
-    return jax.make_array_from_callback(
-        WHOLE.shape, NamedSharding(mesh, P("i")), WHOLE.__getitem__
-    )
+    return spread(WHOLE, mesh, "i")
 
 
 @pytest.fixture
-def run(mesh, sharded, is_checked):
-    """What a function of this process's row gives on this process, in a program of all."""
+def mapped(mesh, is_checked):
+    """Makes a function of the array of all ranks from one of a rank's row."""
 
     def call(body, is_invariant=False):
         out = P() if is_checked and is_invariant else P("i")
         specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
-        mapped = jax.shard_map(body, check_vma=is_checked, **specs)
-        return np.asarray(jax.jit(mapped)(sharded).addressable_data(0))
+        return jax.shard_map(body, check_vma=is_checked, **specs)
+
+    return call
+
+
+@pytest.fixture
+def run(mapped, sharded):
+    """The part that this rank has of what a function of its row gives."""
+
+    def call(body, is_invariant=False):
+        result = jax.jit(mapped(body, is_invariant))(sharded)
+        return np.asarray(result.addressable_data(0))
 
     return call
 
@@ -134,22 +142,15 @@ def test_results(run, name):
     np.testing.assert_allclose(run(function, is_invariant), expected, rtol=1e-12)
 
 
-def dense_jacobian(function, mesh, is_checked, is_invariant):
+def dense_jacobian(function, spread_rows):
     """All results of a linear function of the rows of all ranks, by pushing a basis."""
-    out = P() if is_checked and is_invariant else P("i")
-    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
-    mapped = jax.jit(jax.shard_map(function, check_vma=is_checked, **specs))
+    compiled = jax.jit(function)
     columns = []
-    for index in range(WHOLE.size):
-        unit = np.zeros(WHOLE.size)
-        unit[index] = 1
-        unit = unit.reshape(WHOLE.shape)
-        x = jax.make_array_from_callback(
-            unit.shape, NamedSharding(mesh, P("i")), unit.__getitem__
-        )
-        own = np.asarray(mapped(x).addressable_data(0))
-        everywhere = [own] if out == P() else COMM.allgather(own)
-        columns.append(np.concatenate([part.ravel() for part in everywhere]))
+    for unit in np.eye(WHOLE.size):
+        result = compiled(spread_rows(unit.reshape(WHOLE.shape)))
+        own = np.asarray(result.addressable_data(0))
+        parts = [own] if result.is_fully_replicated else COMM.allgather(own)
+        columns.append(np.concatenate([part.ravel() for part in parts]))
     return np.array(columns).T
 
 
@@ -157,17 +158,15 @@ LINEAR = [name for name in OPERATIONS if name != "allreduce_max"]
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_derivatives(mesh, sharded, is_checked, name):
+def test_derivatives(mesh, spread, sharded, mapped, name):
     """The transpose is that of the matrix of the whole program, as for JAX's own."""
     is_invariant, function, _ = OPERATIONS[name]
-    matrix = dense_jacobian(function, mesh, is_checked, is_invariant)
-    out = P() if is_checked and is_invariant else P("i")
-    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": out}
-    mapped = jax.shard_map(function, check_vma=is_checked, **specs)
+    program = mapped(function, is_invariant)
+    matrix = dense_jacobian(program, lambda rows: spread(rows, mesh, "i"))
     cotangent = np.random.default_rng(0).normal(size=matrix.shape[0])
 
     def pull(x):
-        y, pullback = jax.vjp(mapped, x)
+        y, pullback = jax.vjp(program, x)
         return pullback(jnp.asarray(cotangent).reshape(y.shape))[0]
 
     own = np.asarray(jax.jit(pull)(sharded).addressable_data(0))
@@ -221,7 +220,7 @@ def test_vmap_and_remat(run):
     np.testing.assert_allclose(run(body), np.cos(OWN) * WEIGHTS, rtol=1e-12)
 
 
-def test_axes_of_a_grid(is_checked):
+def test_axes_of_a_grid(spread, is_checked):
     """On a mesh of two axes, sums along each of them and a message along one."""
     if SIZE % 2:
         pytest.skip("needs an even number of processes")
@@ -232,15 +231,13 @@ def test_axes_of_a_grid(is_checked):
     assert along["row"].Get_size() == 2
     whole = mpi4jax.axis_comm(mesh)
     assert (whole.Get_size(), whole.Get_rank()) == (SIZE, RANK)
-    x = jax.make_array_from_callback(
-        (2, SIZE // 2), NamedSharding(mesh, P("row", "column")), grid().__getitem__
-    )
+    x = spread(grid(), mesh, "row", "column")
 
     def body(x):
         by_row = mpi.allreduce(x, MPI.SUM, comm=along["column"])
         row = lax.axis_index("row")
-        other = mpi.sendrecv(x, x, 1 - row, 1 - row, comm=along["row"])
-        return by_row + 10 * other + 100 * mpi.allreduce(x, MPI.SUM, comm=whole)
+        opposite = mpi.sendrecv(x, x, 1 - row, 1 - row, comm=along["row"])
+        return by_row + 10 * opposite + 100 * mpi.allreduce(x, MPI.SUM, comm=whole)
 
     specs = {"mesh": mesh, "in_specs": P("row", "column")}
     specs["out_specs"] = P("row", "column")
@@ -294,10 +291,9 @@ def test_what_is_refused(run, index):
         run(function)
 
 
-def test_reversed_processes_need_a_communicator_of_the_mesh(is_checked):
+def test_reversed_processes_need_a_communicator_of_the_mesh(spread, is_checked):
     mesh = Mesh(np.array(jax.devices()[::-1]), "i")
-    whole = NamedSharding(mesh, P("i"))
-    x = jax.make_array_from_callback(WHOLE.shape, whole, WHOLE.__getitem__)
+    x = spread(WHOLE, mesh, "i")
 
     def last(comm):
         def body(x):

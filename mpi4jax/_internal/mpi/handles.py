@@ -62,6 +62,8 @@ class Communicator:
 
     #: Whether it is that of a program on a mesh, which is the same program on all ranks.
     is_on_mesh: ClassVar[bool] = False
+    #: The axes of that mesh along which its processes are, in the order of ranks.
+    axes: tuple[Hashable, ...] = ()
 
     def __init__(
         self,
@@ -94,6 +96,10 @@ class Communicator:
     @property
     def rank(self) -> int:
         """The rank of this process."""
+        return self._rank
+
+    def rank_in_program(self) -> int | Array:
+        """The rank of the process that runs a program: a number, or a value of it."""
         return self._rank
 
     def check_mesh(self, function: str) -> None:
@@ -171,14 +177,12 @@ class MeshCommunicator(Communicator):
             communicator.members,
         )
         self.mesh = mesh
-        #: The axes of the mesh along which its processes are, in the order of ranks.
         self.axes = axes
 
     def check_mesh(self, function: str) -> None:
         pass
 
     def rank_in_program(self) -> Array:
-        """The rank of the process that runs the program."""
         return jax.lax.axis_index(self.axes)
 
     @property

@@ -232,10 +232,11 @@ def _comm_for_comparison(ranks: tuple[int, ...]) -> MPI.Intracomm:
 def _compare(compiled: CompiledProgram) -> None:
     """Raise RuntimeError on all ranks if a program on a mesh is not the same on all."""
     entry = _uncompared.pop(compiled.module.operation, None)
-    devices = list(compiled.devices)
-    if entry is None or len(devices) < 2:
+    if entry is None:
         return
-    program, notes = entry
+    (program, notes), devices = entry, list(compiled.devices)
+    if len(devices) < 2:
+        return
     _check_devices("a program with operations of mpi4jax", devices)
     for note in notes:
         _check_communicator(note, devices)
@@ -245,13 +246,14 @@ def _compare(compiled: CompiledProgram) -> None:
     rule = "all processes of a mesh have to start its programs, in the same order."
     with LateRankReport("before a program on a mesh runs for the first time", rule):
         digests = comm.allgather(digest)
-        other = next((n for n, each in enumerate(digests) if each != digests[0]), None)
-        if other is None:
+        unlike_first = [n for n, each in enumerate(digests) if each != digests[0]]
+        if not unlike_first:
             return
-        first, second = (comm.bcast(program, root) for root in (0, other))
+        rank = unlike_first[0]
+        first, second = (comm.bcast(program, root) for root in (0, rank))
     raise RuntimeError(
         "A program with operations of mpi4jax in a jax.shard_map is not the same on all "
-        f"ranks. {_difference(first, second, other)}\n"
+        f"ranks. {_difference(first, second, rank)}\n"
         "Ranks have to be values of the program, such as jax.lax.axis_index: as Python's "
         "integers, they make another program on each rank, whose collectives XLA may put "
         "in another order. Nothing was run"

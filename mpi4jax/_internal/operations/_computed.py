@@ -42,10 +42,15 @@ def rank_in(rank: int, numbers: Sequence[Array]) -> int | Array:
     return numbers[-1][rank - FIRST] if is_computed(rank) else rank
 
 
+def choose(condition: bool | Array, value: Array, otherwise: Array) -> Array:
+    """One of two arrays, by a condition that is known, or that the program computes."""
+    if isinstance(condition, bool):
+        return value if condition else otherwise
+    return jnp.where(condition, value, otherwise)
+
+
 def where_null(
     source: int, numbers: Sequence[Array], cotangent: Array, zeros: Array
 ) -> Array:
     """The cotangent of an array that is the result where nobody sends any."""
-    if not is_computed(source):
-        return cotangent if source == PROC_NULL else zeros
-    return jnp.where(rank_in(source, numbers) == PROC_NULL, cotangent, zeros)
+    return choose(rank_in(source, numbers) == PROC_NULL, cotangent, zeros)

@@ -12,7 +12,7 @@ import numpy as np
 from ..arguments import dtypes
 from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..layout.packing import packed_groups, unpack_groups
-from ..mpi.handles import Communicator, MeshCommunicator
+from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
@@ -214,10 +214,7 @@ class Operation:
 
     def invariant_axes(self) -> Sequence[Hashable]:
         """The axes of a mesh along which the result is the same on all processes."""
-        communicator = self.communicator
-        if self.is_same_everywhere and isinstance(communicator, MeshCommunicator):
-            return communicator.axes
-        return ()
+        return self.communicator.axes if self.is_same_everywhere else ()
 
     def attributes(self) -> Attributes:
         """The parameters in the form in which the handler gets them."""
@@ -231,19 +228,9 @@ class Operation:
         """Call MPI, in whatever is being traced or differentiated."""
         return self.primitive.bind(*operands, operation=self)
 
-    def rank_in_program(self) -> int | Array:
-        """The rank of the process that runs the program: a number, or a value of it."""
-        communicator = self.communicator
-        if isinstance(communicator, MeshCommunicator):
-            return communicator.rank_in_program()
-        return communicator.rank
-
     def vary(self, x: Array) -> Array:
         """An array that differs between processes for JAX, if it was the same on all."""
-        communicator = self.communicator
-        if isinstance(communicator, MeshCommunicator):
-            return vary(x, communicator.axes)
-        return x
+        return vary(x, self.communicator.axes)
 
     def with_types_of(self, *operands: Array) -> Operation:
         """The operation of a program on a mesh, with the derivatives for these operands."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-
 from ..arguments.types import Array
-from ._computed import rank_in
+from ._computed import choose, rank_in
 from ._operation import Operation
 
 
@@ -42,7 +40,5 @@ class RootedOperation(Operation):
 
     def at_root(self, value: Array, elsewhere: Array, numbers: Sequence[Array]) -> Array:
         """An array on the root, and another one elsewhere."""
-        if not self.is_uniform:
-            return value if self.is_root else elsewhere
-        is_root = rank_in(self.root, numbers) == self.rank_in_program()
-        return jnp.where(is_root, value, elsewhere)
+        is_root = rank_in(self.root, numbers) == self.communicator.rank_in_program()
+        return choose(is_root, value, elsewhere)

@@ -31,7 +31,6 @@ from typing import ClassVar
 import jax
 
 from ..arguments.types import Array
-from ..mpi.handles import MeshCommunicator
 from ..xla.jax_compat import (
     ShapedArray,
     Tangent,
@@ -66,9 +65,8 @@ class SharedOperation(Operation):
     def with_types_of(self, *operands: Array) -> SharedOperation:
         # In a program on a mesh, JAX either knows that the result is one value, or takes
         # the values of all processes for different ones.
-        communicator = self.communicator
-        assert isinstance(communicator, MeshCommunicator)
-        return replace(self, shared=has_types_of_axes(operands[0], communicator.axes))
+        is_typed = has_types_of_axes(operands[0], self.communicator.axes)
+        return replace(self, shared=is_typed)
 
     def transpose_unshared(
         self, cotangent: Array, *operands: TransposedOperand

@@ -29,7 +29,7 @@ class AllGather(SharedOperation):
         return 0, 1
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
-        return cotangent[self.rank_in_program()]
+        return cotangent[self.communicator.rank_in_program()]
 
     def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         from .reduce_scatter import ReduceScatter

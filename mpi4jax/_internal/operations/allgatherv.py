@@ -78,7 +78,7 @@ class AllGatherVRows(RowsOperation, SharedOperation):
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         (recvcounts,) = numbers
-        rank, rows = self.rank_in_program(), self.rows
+        rank, rows = self.communicator.rank_in_program(), self.rows
         # As many rows as `x` has can be taken from any row on.
         zeros = jnp.zeros((rows, *cotangent.shape[1:]), cotangent.dtype)
         padded = jnp.concatenate([cotangent, zeros])

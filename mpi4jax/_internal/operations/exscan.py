@@ -17,6 +17,7 @@ from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ._calls import Call
+from ._computed import choose
 from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all
 from ._transposes import TransposedOperand
@@ -37,14 +38,7 @@ class ExScan(Reduction):
     @property
     def is_first(self) -> bool | Array:
         first = self.communicator.size - 1 if self.reverse else 0
-        return self.rank_in_program() == first
-
-    def at_first(self, value: Array, elsewhere: Array) -> Array:
-        """An array on the first process, and another one on those after it."""
-        is_first = self.is_first
-        if isinstance(is_first, bool):
-            return value if is_first else elsewhere
-        return jnp.where(is_first, value, elsewhere)
+        return self.communicator.rank_in_program() == first
 
     def read_operands(self) -> int:
         return 1
@@ -54,7 +48,9 @@ class ExScan(Reduction):
 
     def complete(self, result: Array, *operands: Array) -> Array:
         _, initial = operands
-        return self.at_first(initial, result) if self.communicator.is_on_mesh else result
+        if not self.communicator.is_on_mesh:
+            return result
+        return choose(self.is_first, initial, result)
 
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
@@ -63,17 +59,17 @@ class ExScan(Reduction):
         result = replace(self, reverse=not self.reverse).apply(cotangent, zeros)
         if self.communicator.is_on_mesh:
             return result, zeros  # see `complete`
-        return result, self.at_first(cotangent, zeros)
+        return result, choose(self.is_first, cotangent, zeros)
 
     def definition(self, result: Array, *operands: Array) -> Array:
         from .allgather import AllGather
 
         x, initial = operands
         gathered = AllGather(self.communicator, shared=False).apply(x)
-        rank = self.rank_in_program()
+        rank = self.communicator.rank_in_program()
         ranks = np.arange(self.communicator.size)
         is_before = ranks > rank if self.reverse else ranks < rank
-        value = self.at_first(initial, self.reduce_some(gathered, is_before))
+        value = choose(self.is_first, initial, self.reduce_some(gathered, is_before))
         return depend_on_all(value, gathered)
 
 

@@ -32,7 +32,7 @@ class Scan(Reduction):
         from .allgather import AllGather
 
         gathered = AllGather(self.communicator, shared=False).apply(*operands)
-        rank = self.rank_in_program()
+        rank = self.communicator.rank_in_program()
         ranks = np.arange(self.communicator.size)
         is_reduced = ranks >= rank if self.reverse else ranks <= rank
         return depend_on_all(self.reduce_some(gathered, is_reduced), gathered)

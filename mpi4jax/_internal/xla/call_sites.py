@@ -220,7 +220,7 @@ class Envelopes(NamedTuple):
 
 
 class CallNote(NamedTuple):
-    """What is known of a call that was lowered."""
+    """A call that was lowered, until all of its program is."""
 
     #: The name of its handler.
     handler: str
@@ -275,7 +275,7 @@ def has_notes(program: LoweredProgram) -> bool:
 
 
 def take_notes(program: LoweredProgram) -> list[CallNote]:
-    """What was noted of a program's calls, in the order in which they were lowered."""
+    """The notes of a program's calls, in the order in which they were lowered."""
     return _unfinished.pop(program.module.operation)
 
 

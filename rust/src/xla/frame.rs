@@ -505,14 +505,8 @@ unsafe fn buffers<'a, const N: usize>(
     pointers: &[*mut c_void],
     role: &str,
 ) -> Result<[Buffer<'a>; N]> {
-    let mut buffers = [Buffer::nowhere(0, 0); N];
-    let see = |index, buffer| {
-        if let Some(slot) = buffers.get_mut::<usize>(index) {
-            *slot = buffer;
-        }
-    };
     // SAFETY: the caller's promise.
-    let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
+    let (buffers, count) = unsafe { count_buffers(kinds, buffer, pointers, role)? };
     if count == N {
         return Ok(buffers);
     }
@@ -533,6 +527,25 @@ unsafe fn first_buffers<'a, const N: usize>(
     pointers: &[*mut c_void],
     role: &str,
 ) -> Result<[Buffer<'a>; N]> {
+    // SAFETY: the caller's promise.
+    let (buffers, count) = unsafe { count_buffers(kinds, buffer, pointers, role)? };
+    if count == N || count == N + 1 {
+        return Ok(buffers);
+    }
+    Err(not_one_of(N, role, count))
+}
+
+/// The first `N` data buffers among XLA's arguments or results, and how many there are.
+///
+/// # Safety
+/// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer` that lives for `'a`.
+#[inline(always)]
+unsafe fn count_buffers<'a, const N: usize>(
+    kinds: &[c_int],
+    buffer: c_int,
+    pointers: &[*mut c_void],
+    role: &str,
+) -> Result<([Buffer<'a>; N], usize)> {
     let mut buffers = [Buffer::nowhere(0, 0); N];
     let see = |index, buffer| {
         if let Some(slot) = buffers.get_mut::<usize>(index) {
@@ -541,10 +554,7 @@ unsafe fn first_buffers<'a, const N: usize>(
     };
     // SAFETY: the caller's promise.
     let count = unsafe { see_buffers(kinds, buffer, pointers, role, see)? };
-    if count == N || count == N + 1 {
-        return Ok(buffers);
-    }
-    Err(not_one_of(N, role, count))
+    Ok((buffers, count))
 }
 
 /// The data buffer among XLA's arguments or results, if there is one.
