@@ -210,8 +210,8 @@ LOWERED = Announcement(
 COMPILED = Announcement(
     "/jax/core/compile/backend_compile_duration",
     "from_hlo",
-    # JAX < 0.7 or so has the second name of the devices.
-    ("hlo", "ordered_effects", "unordered_effects", "device_list|device_assignment"),
+    # JAX 0.6 has the second name of the devices.
+    ("hlo", "ordered_effects", "unordered_effects", "device_list|da"),
     "with several devices, `jax.stages.Compiled` can be called only once, and sharded "
     "programs are not compared over their ranks",
 )
