@@ -71,6 +71,18 @@ fn names(calls: &[Recorded]) -> Vec<&'static str> {
     calls.iter().map(|call| call.0).collect()
 }
 
+/// `MPI_PROC_NULL` in this MPI.
+const PROC_NULL: i64 = -7;
+
+#[test]
+fn a_computed_rank_may_be_nobody() {
+    let _alone = with_nothing_in_flight();
+    let arrays = Arrays::new();
+    let call = on_line(&[], &[PROC_NULL], &[F32.into(), 4]);
+    assert_eq!(arrays.start("iexchange", call), []);
+    assert_eq!(arrays.wait(4).0, Ok(()));
+}
+
 #[test]
 fn a_reduction_is_begun_and_waited_for() {
     let _alone = with_nothing_in_flight();

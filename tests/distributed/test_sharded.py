@@ -76,6 +76,16 @@ def neighbors(is_ring):
     return jnp.where(rank > 0, left, NULL), jnp.where(rank < SIZE - 1, right, NULL)
 
 
+def rows_of_neighbors(x):
+    """Ten times the row on the left plus that on the right: those of others, or -x."""
+    left, right = neighbors(is_ring=False)
+    # To the right in two parts.
+    sent, received = [(x[:, :1], x[:, 1:]), x], [(-x[:, :1], -x[:, 1:]), -x]
+    tags = {"sendtag": [0, 1], "recvtag": [0, 1]}
+    parts, upper = mpi.exchange(sent, received, [left, right], [right, left], **tags)
+    return 10 * jnp.concatenate(parts, 1) + upper
+
+
 # What each operation gives: whether that is the same on all ranks, a function of a row, and
 # the result on this rank.
 OPERATIONS = {
@@ -117,6 +127,12 @@ OPERATIONS = {
         False,
         lambda x: mpi.sendrecv(x, -x, *neighbors(is_ring=False)),
         WHOLE[RANK - 1][None] if RANK > 0 else -OWN,
+    ),
+    "exchange": (
+        False,
+        rows_of_neighbors,
+        10 * (WHOLE[RANK - 1] if RANK > 0 else -WHOLE[RANK])[None]
+        + (WHOLE[RANK + 1] if RANK < SIZE - 1 else -WHOLE[RANK])[None],
     ),
     "computed_root": (
         True,

@@ -53,7 +53,7 @@ Scalar: TypeAlias = np.bool_ | np.number[Any] | bool | int | float | complex
 Counts: TypeAlias = Sequence[Integer] | np.ndarray[Any, np.dtype[np.integer[Any]]]
 #: A rank or a tag for each message of an `exchange`: a prefix of the tree of arrays.
 RankTree: TypeAlias = Union[  # noqa: UP007
-    Integer, Sequence["RankTree"], Mapping[Any, "RankTree"], None
+    Rank, Sequence["RankTree"], Mapping[Any, "RankTree"], None
 ]
 
 

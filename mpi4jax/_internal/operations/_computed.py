@@ -27,14 +27,26 @@ def is_computed(rank: int) -> bool:
     return rank < _LAST
 
 
+def parameter_of(rank: int | Array, computed: list[Array]) -> int:
+    """A rank as a parameter. One that the program computes is added to the list."""
+    if isinstance(rank, int):
+        return rank
+    computed.append(rank)
+    return FIRST + len(computed) - 1
+
+
+def operand_of(computed: Sequence[Array]) -> tuple[Array, ...]:
+    """The operand with the ranks that the program computes, if there are any."""
+    if not computed:
+        return ()
+    return (jnp.stack([jnp.asarray(rank, np.int32) for rank in computed]),)
+
+
 def split_computed(*ranks: int | Array) -> tuple[tuple[int, ...], tuple[Array, ...]]:
     """Ranks as parameters, and the operand with those that the program computes, if any."""
-    computed = [rank for rank in ranks if not isinstance(rank, int)]
-    if not computed:
-        return ranks, ()  # type: ignore[return-value]
-    positions = iter(range(FIRST, FIRST + len(computed)))
-    parameters = tuple(rank if isinstance(rank, int) else next(positions) for rank in ranks)
-    return parameters, (jnp.stack([jnp.asarray(rank, np.int32) for rank in computed]),)
+    computed: list[Array] = []
+    parameters = tuple([parameter_of(rank, computed) for rank in ranks])
+    return parameters, operand_of(computed)
 
 
 def rank_in(rank: int, numbers: Sequence[Array]) -> int | Array:
@@ -50,7 +62,7 @@ def choose(condition: bool | Array, value: Array, otherwise: Array) -> Array:
 
 
 def where_null(
-    source: int, numbers: Sequence[Array], cotangent: Array, zeros: Array
+    rank: int, numbers: Sequence[Array], value: Array, otherwise: Array
 ) -> Array:
-    """The cotangent of an array that is the result where nobody sends any."""
-    return choose(rank_in(source, numbers) == PROC_NULL, cotangent, zeros)
+    """One of two arrays, by whether a rank is MPI.PROC_NULL."""
+    return choose(rank_in(rank, numbers) == PROC_NULL, value, otherwise)

@@ -7,6 +7,7 @@ have no array, as MPI does not transfer them (MPI-4.1 §3.10).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.checks import reject
 from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, RankTree
 from ..layout.packing import Tree, as_words, from_words, word_of
@@ -23,6 +23,7 @@ from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelope
 from ..xla.jax_compat import LoweringContext, ShapedArray, Value, convert, lower_with
 from ._arguments import PROC_NULL, bytes_of, dest_rank, recv_tag, send_tag, source_rank
+from ._computed import is_computed, parameter_of, where_null
 from ._lowering import Attributes
 
 X = TypeVar("X")
@@ -68,10 +69,10 @@ class Messages(NamedTuple):
         """Whether each of the messages has a process on the other side."""
         return [rank != PROC_NULL for rank in self.ranks]
 
-    def are_forwarded(self) -> list[bool]:
-        """Whether each of the leaves is a result as it is, as no process sends it."""
+    def ranks_of_leaves(self) -> list[int]:
+        """The rank on the other side, for each leaf."""
         pairs = zip(self.ranks, self.leaf_counts, strict=True)
-        return [rank == PROC_NULL for rank, count in pairs for _ in range(count)]
+        return [rank for rank, count in pairs for _ in range(count)]
 
 
 NO_MESSAGES = Messages((), (), ())
@@ -119,10 +120,19 @@ def unpack_messages(
     messages: Messages,
     received: Sequence[Value],
     recvbuf: Sequence[Any],
+    numbers: Sequence[Value],
 ) -> list[Value]:
     """The results of a lowered call, from the arrays of the messages.
 
     A message from PROC_NULL leaves its leaves of `recvbuf` as they are (MPI-4.1 §3.10).
+
+    Arguments:
+        ctx: The context of the rule.
+        messages: The messages.
+        received: Their arrays, without those of PROC_NULL.
+        recvbuf: An array for each leaf that may be left as it is.
+        numbers: The operand with the computed ranks, if there is one.
+
     """
     avals = list(map(carrier_aval, ctx.avals_out))
     results: list[Value] = []
@@ -141,7 +151,23 @@ def unpack_messages(
             results.append(array)
         else:
             results += lower_with(ctx, _unpack_as(types), [array], [aval])
-    return list(map(convert, results, ctx.avals_out))
+    results = list(map(convert, results, ctx.avals_out))
+    for n, rank in enumerate(messages.ranks_of_leaves()):
+        if is_computed(rank):
+            aval = ctx.avals_out[n]
+            (results[n],) = lower_with(
+                ctx,
+                functools.partial(_keep_where_null, rank),
+                [*numbers, recvbuf[n], results[n]],
+                [ctx.avals_in[-1], aval, aval],
+            )
+    return results
+
+
+def _keep_where_null(
+    rank: int, numbers: Array, kept: Array, received: Array
+) -> list[Array]:
+    return [where_null(rank, [numbers], kept, received)]
 
 
 def _packed_aval(avals: Sequence[ShapedArray]) -> ShapedArray:
@@ -192,8 +218,12 @@ def messages_of(
     ranks: RankTree,
     tags: RankTree,
     communicator: Communicator,
+    computed: list[Array],
 ) -> Messages:
-    """The messages with the leaves of a tree, from the arguments for ranks and tags."""
+    """The messages with the leaves of a tree, from the arguments for ranks and tags.
+
+    Ranks that the program computes are added to the list of these.
+    """
     tree: Any = jax.tree_util
     leaves, structure = tree.tree_flatten(ranks, is_leaf=lambda x: x is None)
     try:
@@ -204,12 +234,7 @@ def messages_of(
             f"or a tree of ranks with which the tree in `{arrays.argument}` begins: "
             f"{arrays.structure}"
         ) from error
-    checked = []
-    for leaf in leaves:
-        rank = side.check_rank(function, side.ranks, leaf, communicator)
-        if not isinstance(rank, int):
-            reject(function, side.ranks, "integers", rank)
-        checked.append(rank)
+    checked = [side.check_rank(function, side.ranks, x, communicator) for x in leaves]
     tag_leaves, structure_of_tags = tree.tree_flatten(tags, is_leaf=lambda x: x is None)
     if tree.treedef_is_leaf(structure_of_tags):
         tag_leaves *= len(leaves)
@@ -219,7 +244,7 @@ def messages_of(
             f"tree of tags like that of ranks in `{side.ranks}`"
         )
     messages = Messages(
-        tuple(checked),
+        tuple(parameter_of(rank, computed) for rank in checked),
         tuple(side.check_tag(function, side.tags, x, communicator) for x in tag_leaves),
         tuple(len(tree.tree_leaves(subtree)) for subtree in subtrees),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import jax.numpy as jnp
 
@@ -15,6 +16,7 @@ from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
+from ._computed import operand_of, where_null
 from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import call_in_program
 from ._messages import (
@@ -36,11 +38,15 @@ from ._transposes import (
     tangents_of,
 )
 
+X = TypeVar("X")
+
 
 @as_primitive
 @dataclass(frozen=True)
 class Exchange(Operation):
     """The operands are the leaves that are sent, and then the leaves of `recvbuf`.
+
+    Where the program computes ranks, these are one more operand, the last one.
 
     JAX knows the leaves, so derivatives and maps go leaf by leaf. The handler has an array
     for each message.
@@ -54,57 +60,69 @@ class Exchange(Operation):
     is_collective = False
     takes_leaves = True
 
+    def ranks(self) -> Sequence[int]:
+        return *self.sent.ranks, *self.received.ranks
+
     def messages(self) -> tuple[Messages, Messages]:
         return self.sent, self.received
 
+    def split_leaves(
+        self, operands: Sequence[X]
+    ) -> tuple[Sequence[X], Sequence[X], Sequence[X]]:
+        """The leaves that are sent, those of `recvbuf`, and the operand of ranks."""
+        leaves, numbers = self.split_operands(operands)
+        count = self.sent.count_leaves()
+        return leaves[:count], leaves[count:], numbers
+
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        sendbuf, recvbuf = operands
-        return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf))
+        sendbuf, recvbuf, *numbers = operands
+        return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf), *numbers)
 
     def evaluate(self, *operands: Array) -> list[Array]:
-        count = self.sent.count_leaves()
-        leaves = list(operands[:count]), list(operands[count:])
-        return evaluate(self, leaves) or []
+        sendbuf, recvbuf, numbers = self.split_leaves(operands)
+        return evaluate(self, [list(sendbuf), list(recvbuf), *numbers]) or []
 
     def check_avals(self, function: str, *avals: ShapedArray) -> None:
         for aval in avals:
             self.check_dtype(function, "sendbuf or recvbuf", aval.dtype)
 
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
-        return list(map(like, avals[self.sent.count_leaves() :]))
+        _, recvbuf, _ = self.split_leaves(avals)
+        return list(map(like, recvbuf))
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-        count = self.sent.count_leaves()
-        arrays, avals = pack_messages(ctx, self.sent, operands[:count])
+        sendbuf, recvbuf, numbers = self.split_leaves(operands)
+        arrays, avals = pack_messages(ctx, self.sent, sendbuf)
         envelopes = Envelopes(
-            self.sent.envelopes(ctx.avals_in[:count]),
+            self.sent.envelopes(ctx.avals_in[: len(sendbuf)]),
             self.received.envelopes(ctx.avals_out),
         )
         results = call_in_program(
             ctx,
             self.communicator,
-            self.name,
-            arrays,
+            self.handler,
+            [*arrays, *numbers],
             message_attributes(self.communicator, self.sent, self.received),
             envelopes,
-            envelopes,
-            avals_in=avals,
+            # Which ones a call awaits can't be said where the program computes ranks.
+            None if self.is_computed else envelopes,
+            avals_in=[*avals, *ctx.avals_in[len(operands) - len(numbers) :]],
             avals_out=message_avals(self.received, ctx.avals_out),
         )
-        return unpack_messages(ctx, self.received, results, operands[count:])
+        return unpack_messages(ctx, self.received, results, recvbuf, numbers)
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
+        sendbuf, recvbuf, numbers = self.split_leaves(primals)
         # Integers have no tangents to be sent, on either side.
-        has_tangent = list(map(is_inexact, primals))
-        count = self.sent.count_leaves()
         of_tangents = Exchange(
             self.communicator,
-            self.sent.select(has_tangent[:count]),
-            self.received.select(has_tangent[count:]),
+            self.sent.select(list(map(is_inexact, sendbuf))),
+            self.received.select(list(map(is_inexact, recvbuf))),
         )
-        pushed = of_tangents.bind(*inexact_tangents(primals, tangents))
-        return results, tangents_of(results, pushed)
+        pushed = inexact_tangents(primals, tangents)
+        numbers = numbers if of_tangents.is_computed else ()
+        return results, tangents_of(results, of_tangents.bind(*pushed, *numbers))
 
     def check_transpose(self) -> None:
         if ANY_SOURCE in self.received.ranks or ANY_TAG in self.received.tags:
@@ -114,17 +132,17 @@ class Exchange(Operation):
 
     def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
         count = self.received.count_leaves()
-        cotangents, sendbuf = args[:count], args[count : -count or None]
+        cotangents = args[:count]
+        sendbuf, _, numbers = self.split_leaves(args[count:])
         # Each cotangent goes back the way of its message, with the message's tag.
         zeros = [jnp.zeros(x.shape, x.dtype) for x in sendbuf]
         back = Exchange(self.communicator, sent=self.received, received=self.sent)
-        send_cotangents = back.bind(*cotangents, *zeros)
+        send_cotangents = back.bind(*cotangents, *zeros, *numbers)
         # A result does not depend on `recvbuf`, except if that is the result.
+        pairs = zip(self.received.ranks_of_leaves(), cotangents, strict=True)
         recv_cotangents = [
-            cotangent if is_forwarded else jnp.zeros_like(cotangent)
-            for cotangent, is_forwarded in zip(
-                cotangents, self.received.are_forwarded(), strict=True
-            )
+            where_null(rank, numbers, cotangent, jnp.zeros_like(cotangent))
+            for rank, cotangent in pairs
         ]
         return *send_cotangents, *recv_cotangents
 
@@ -143,12 +161,14 @@ def call(
     """Prepare a call of `function`, a form of exchange."""
     communicator = handles.communicator(function, comm)
     send_tree, recv_tree = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)
-    operation = Exchange(
-        communicator,
-        messages_of(function, SENDING, send_tree, dest, sendtag, communicator),
-        messages_of(function, RECEIVING, recv_tree, source, recvtag, communicator),
+    computed: list[Array] = []
+    sent = messages_of(function, SENDING, send_tree, dest, sendtag, communicator, computed)
+    received = messages_of(
+        function, RECEIVING, recv_tree, source, recvtag, communicator, computed
     )
-    return Call(function, operation, send_tree, recv_tree)
+    operation = Exchange(communicator, sent, received)
+    numbers = operand_of(computed) if operation.is_computed else ()
+    return Call(function, operation, send_tree, recv_tree, *numbers)
 
 
 def exchange(

@@ -118,7 +118,8 @@ const SENT_AT_ONCE: usize = 4096;
 pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
     let received = transfers(call, expected(call)?, "sources", "recvtags")?;
-    let is_anyones = |transfer: &Transfer| transfer.peer.rank < 0;
+    let is_anyones =
+        |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_of_nobody::<A>();
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
     if has_parts && received.iter().any(is_anyones) {
         return Err(Error::invalid(
@@ -158,11 +159,17 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Makes room for an array that is received. Adds the messages in which it is.
 fn add_arrival<'f, A: Abi, M: Memory>(
     call: &Call<A, M>,
-    Transfer { array, peer }: &Transfer,
+    transfer: &Transfer,
     messages: &mut Vec<Incoming<'f, A>>,
     in_flight: &'f InFlight,
 ) -> Result<()> {
+    let Transfer { array, peer } = transfer;
     let (datatype, bytes) = measure(array)?;
+    if transfer.is_of_nobody::<A>() {
+        let block = in_flight.add_block(Block::take(bytes));
+        in_flight.add_arrival(Arrival::whole(array.into(), datatype, block, bytes));
+        return Ok(());
+    }
     let mut elements = Elements::of(call, array.count, datatype);
     let mut label = None;
     if call.checked.is_some() {

@@ -25,6 +25,14 @@ pub struct Transfer<'a> {
     pub peer: Neighbor,
 }
 
+impl Transfer<'_> {
+    /// Whether the program has computed that there is no process, but `MPI_PROC_NULL` (MPI-4.1 §3.10).
+    /// If it is received, the program puts another array in its place.
+    pub fn is_of_nobody<A: Abi>(&self) -> bool {
+        self.peer.rank == A::constants().proc_null
+    }
+}
+
 /// Each array with its process, by the attributes that say so.
 pub fn transfers<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
