@@ -76,7 +76,7 @@ def neighbors(is_ring):
     return jnp.where(rank > 0, left, NULL), jnp.where(rank < SIZE - 1, right, NULL)
 
 
-def rows_of_neighbors(x):
+def rows_of_neighbors(mpi, x):
     """Ten times the row on the left plus that on the right: those of others, or -x."""
     left, right = neighbors(is_ring=False)
     # To the right in two parts.
@@ -86,46 +86,54 @@ def rows_of_neighbors(x):
     return 10 * jnp.concatenate(parts, 1) + upper
 
 
-# What each operation gives: whether that is the same on all ranks, a function of a row, and
-# the result on this rank.
-OPERATIONS = {
-    "allreduce": (True, lambda x: mpi.allreduce(x, MPI.SUM), WHOLE.sum(0)[None]),
-    "allreduce_max": (True, lambda x: mpi.allreduce(x, MPI.MAX), WHOLE[-1:]),
-    "allgather": (True, mpi.allgather, WHOLE[:, None]),
-    "bcast": (True, lambda x: mpi.bcast(x, SIZE - 1), WHOLE[-1:]),
+class Started:
+    """The operations of mpi4jax, each as its nonblocking form and the wait for it."""
+
+    def __getattr__(self, name):
+        start = getattr(mpi, f"i{name}")
+        return lambda *args, **kwargs: mpi.wait(start(*args, **kwargs))
+
+
+# What each operation gives: whether that is the same on all ranks, a function of the module
+# and a row, and the result on this rank.
+BLOCKING = {
+    "allreduce": (True, lambda mpi, x: mpi.allreduce(x, MPI.SUM), WHOLE.sum(0)[None]),
+    "allreduce_max": (True, lambda mpi, x: mpi.allreduce(x, MPI.MAX), WHOLE[-1:]),
+    "allgather": (True, lambda mpi, x: mpi.allgather(x), WHOLE[:, None]),
+    "bcast": (True, lambda mpi, x: mpi.bcast(x, SIZE - 1), WHOLE[-1:]),
     "reduce": (
         False,
-        lambda x: mpi.reduce(x, MPI.SUM, 0),
+        lambda mpi, x: mpi.reduce(x, MPI.SUM, 0),
         WHOLE.sum(0)[None] if RANK == 0 else OWN,
     ),
-    "gather": (False, lambda x: mpi.gather(x, 0), WHOLE[:, None] * (RANK == 0)),
+    "gather": (False, lambda mpi, x: mpi.gather(x, 0), WHOLE[:, None] * (RANK == 0)),
     "scatter": (
         False,
-        lambda x: mpi.scatter(x * jnp.arange(SIZE, dtype=x.dtype)[:, None], 0)[None],
+        lambda mpi, x: mpi.scatter(x * jnp.arange(SIZE, dtype=x.dtype)[:, None], 0)[None],
         WHOLE[:1] * RANK,
     ),
-    "scan": (False, lambda x: mpi.scan(x, MPI.SUM), WHOLE[: RANK + 1].sum(0)[None]),
-    "exscan": (False, lambda x: mpi.exscan(x, MPI.SUM), WHOLE[:RANK].sum(0)[None]),
+    "scan": (False, lambda mpi, x: mpi.scan(x, MPI.SUM), WHOLE[: RANK + 1].sum(0)[None]),
+    "exscan": (False, lambda mpi, x: mpi.exscan(x, MPI.SUM), WHOLE[:RANK].sum(0)[None]),
     "alltoall": (
         False,
-        lambda x: mpi.alltoall(x * jnp.arange(SIZE, dtype=x.dtype)[:, None]),
+        lambda mpi, x: mpi.alltoall(x * jnp.arange(SIZE, dtype=x.dtype)[:, None]),
         WHOLE * RANK,
     ),
     "reduce_scatter": (
         False,
-        lambda x: mpi.reduce_scatter(x * jnp.arange(SIZE, dtype=x.dtype)[:, None], MPI.SUM)[
-            None
-        ],
+        lambda mpi, x: mpi.reduce_scatter(
+            x * jnp.arange(SIZE, dtype=x.dtype)[:, None], MPI.SUM
+        )[None],
         WHOLE.sum(0)[None] * RANK,
     ),
     "sendrecv": (
         False,
-        lambda x: mpi.sendrecv(x, x, *neighbors(is_ring=True)),
+        lambda mpi, x: mpi.sendrecv(x, x, *neighbors(is_ring=True)),
         WHOLE[RANK - 1][None],
     ),
     "sendrecv_to_nobody": (
         False,
-        lambda x: mpi.sendrecv(x, -x, *neighbors(is_ring=False)),
+        lambda mpi, x: mpi.sendrecv(x, -x, *neighbors(is_ring=False)),
         WHOLE[RANK - 1][None] if RANK > 0 else -OWN,
     ),
     "exchange": (
@@ -136,26 +144,32 @@ OPERATIONS = {
     ),
     "computed_root": (
         True,
-        lambda x: mpi.bcast(x, lax.psum(1, "i") - 1 + 0 * lax.axis_index("i")),
+        lambda mpi, x: mpi.bcast(x, lax.psum(1, "i") - 1 + 0 * lax.axis_index("i")),
         WHOLE[-1:],
     ),
     "psum_of_scan": (
         True,
-        lambda x: lax.psum(mpi.scan(x, MPI.SUM), "i"),
+        lambda mpi, x: lax.psum(mpi.scan(x, MPI.SUM), "i"),
         sum(WHOLE[: rank + 1].sum(0) for rank in range(SIZE))[None],
     ),
     "rows": (
         True,
-        lambda x: mpi.allgatherv(x, 1, capacity=SIZE + 1)[0],
+        lambda mpi, x: mpi.allgatherv(x, 1, capacity=SIZE + 1)[0],
         np.vstack([WHOLE, np.zeros((1, 3))]),
     ),
+}
+# What has no nonblocking form is in the first list only.
+OPERATIONS = {
+    **{name: (mpi, *rest) for name, rest in BLOCKING.items()},
+    **{f"i{name}": (Started(), *rest) for name, rest in BLOCKING.items() if name != "rows"},
 }
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_results(run, name):
-    is_invariant, function, expected = OPERATIONS[name]
-    np.testing.assert_allclose(run(function, is_invariant), expected, rtol=1e-12)
+    module, is_invariant, function, expected = OPERATIONS[name]
+    result = run(functools.partial(function, module), is_invariant)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 def dense_jacobian(function, spread_rows):
@@ -170,14 +184,14 @@ def dense_jacobian(function, spread_rows):
     return np.array(columns).T
 
 
-LINEAR = [name for name in OPERATIONS if name != "allreduce_max"]
+LINEAR = [name for name in OPERATIONS if not name.endswith("allreduce_max")]
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_derivatives(mesh, spread, sharded, mapped, name):
     """The transpose is that of the matrix of the whole program, as for JAX's own."""
-    is_invariant, function, _ = OPERATIONS[name]
-    program = mapped(function, is_invariant)
+    module, is_invariant, function, _ = OPERATIONS[name]
+    program = mapped(functools.partial(function, module), is_invariant)
     matrix = dense_jacobian(program, lambda rows: spread(rows, mesh, "i"))
     cotangent = np.random.default_rng(0).normal(size=matrix.shape[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import jax.numpy as jnp
 
@@ -16,11 +16,13 @@ from ..mpi.handles import NO_STATUS, Communicator
 from ..operations._arguments import (
     ANY_SOURCE,
     ANY_TAG,
+    PROC_NULL,
     dest_rank,
     refuse_derivative,
     refuse_unknown_source,
 )
 from ..operations._calls import ReceivingOperation
+from ..operations._computed import is_computed
 from ..operations._lowering import Attributes, lower_results
 from ..operations._messages import (
     Messages,
@@ -41,10 +43,10 @@ from ..operations._transposes import (
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value, convert
-from .start_and_wait import Avals, Flight, bind_start, merge
+from .start_and_wait import Avals, Flight, bind_start, merge, split_numbers
 
 
-def _with_batch(avals: Avals, axis: int, size: int) -> Avals:
+def _with_batch(avals: Sequence[ShapedArray], axis: int, size: int) -> Avals:
     return tuple(
         ShapedArray((*x.shape[:axis], size, *x.shape[axis:]), x.dtype) for x in avals
     )
@@ -91,6 +93,10 @@ class ExchangeFlight(_HashedOnce):
     def operands(self) -> Avals:
         return self.send_avals + self.recv_avals
 
+    @functools.cached_property
+    def number_count(self) -> int:
+        return int(any(map(is_computed, (*self.sent.ranks, *self.received.ranks))))
+
     @property
     def results(self) -> Avals:
         return self.recv_avals
@@ -99,20 +105,32 @@ class ExchangeFlight(_HashedOnce):
     def forwarded(self) -> tuple[int | None, ...]:
         first = len(self.send_avals)
         return tuple(
-            first + index if is_forwarded else None
-            for index, is_forwarded in enumerate(self.received.are_forwarded())
+            first + index if rank == PROC_NULL or is_computed(rank) else None
+            for index, rank in enumerate(self.received.ranks_of_leaves())
         )
+
+    @functools.cached_property
+    def computed_sources(self) -> tuple[int | None, ...]:
+        ranks = self.received.ranks_of_leaves()
+        return tuple(rank if is_computed(rank) else None for rank in ranks)
+
+    def invariant_axes(self) -> tuple[()]:
+        return ()
 
     def check(self) -> None:
         for aval in self.operands:
             check_dtype(self.function, "x", aval.dtype)
         for rank in self.sent.ranks:  # `send` leaves some of the ranks to MPI
-            dest_rank(self.function, "dest", rank, self.communicator)
+            if not is_computed(rank):
+                dest_rank(self.function, "dest", rank, self.communicator)
 
     def lower_operands(
         self, ctx: LoweringContext, operands: Sequence[Value]
     ) -> tuple[list[Value], list[ShapedArray]]:
-        return pack_messages(ctx, self.sent, operands[: len(self.send_avals)])
+        arrays, avals = pack_messages(ctx, self.sent, operands[: len(self.send_avals)])
+        _, numbers = split_numbers(self, operands)
+        _, types = split_numbers(self, ctx.avals_in)
+        return [*arrays, *numbers], [*avals, *types]
 
     def attributes(self) -> Attributes:
         return message_attributes(self.communicator, self.sent, self.received)
@@ -126,10 +144,11 @@ class ExchangeFlight(_HashedOnce):
         return message_avals(self.received, self.recv_avals)
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
     ) -> list[Value]:
+        forwarded, numbers = split_numbers(self, kept)
         merged = merge(self, forwarded, [None] * len(self.recv_avals))
-        return unpack_messages(ctx, self.received, arrived, merged)
+        return unpack_messages(ctx, self.received, arrived, merged, numbers)
 
     def batched(self, size: int) -> ExchangeFlight:
         return dataclasses.replace(
@@ -140,7 +159,8 @@ class ExchangeFlight(_HashedOnce):
 
     def check_batch(self, axes: Sequence[int | None]) -> None:
         if self.is_marked:
-            check_batch_of_tangents(self.function, axes[-1])
+            array_axes, _ = split_numbers(self, axes)
+            check_batch_of_tangents(self.function, array_axes[-1])
 
     def for_tangents(self) -> ExchangeFlight:
         return dataclasses.replace(
@@ -157,10 +177,13 @@ class ExchangeFlight(_HashedOnce):
     ) -> tuple[Array, Array]:
         if self.is_one_sided:
             refuse_derivative(self.function)
+        arrays, numbers = split_numbers(self, primals)
+        on_tangents = self.for_tangents()
         pushed = inexact_tangents(primals, tangents)
         if self.marks_tangents:
-            pushed.append(primals[-1] if self.is_marked else mark_of(primals))
-        return bind_start(self, primals), bind_start(self.for_tangents(), pushed)
+            pushed.append(arrays[-1] if self.is_marked else mark_of(arrays))
+        pushed += numbers[: on_tangents.number_count]
+        return bind_start(self, primals), bind_start(on_tangents, pushed)
 
     def for_cotangents(self) -> ExchangeFlight:
         if self.is_one_sided:
@@ -216,6 +239,10 @@ class CollectiveFlight(_HashedOnce):
         return self.handler
 
     @functools.cached_property
+    def number_count(self) -> int:
+        return int(self.operation.is_computed)
+
+    @functools.cached_property
     def _forwarded(self) -> int | None:
         return self.operation.forwarded_operand()
 
@@ -226,6 +253,13 @@ class CollectiveFlight(_HashedOnce):
     @functools.cached_property
     def forwarded(self) -> tuple[int | None, ...]:
         return (self._forwarded,) * len(self.results)
+
+    @functools.cached_property
+    def computed_sources(self) -> tuple[None, ...]:
+        return (None,) * len(self.results)
+
+    def invariant_axes(self) -> Sequence[Hashable]:
+        return self.operation.invariant_axes()
 
     @functools.cached_property
     def batch_axes(self) -> tuple[int, int]:
@@ -243,7 +277,9 @@ class CollectiveFlight(_HashedOnce):
         self, ctx: LoweringContext, operands: Sequence[Value]
     ) -> tuple[list[Value], list[ShapedArray]]:
         avals = self._read
-        return list(map(convert, operands, avals)), avals
+        _, numbers = split_numbers(self, operands)
+        _, types = split_numbers(self, ctx.avals_in)
+        return [*map(convert, operands, avals), *numbers], [*avals, *types]
 
     def attributes(self) -> Attributes:
         return self.operation.attributes()
@@ -256,14 +292,16 @@ class CollectiveFlight(_HashedOnce):
         return [] if aval is None else [carrier_aval(aval)]
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
     ) -> list[Value]:
         if self._forwarded is not None:
+            forwarded, _ = split_numbers(self, kept)
             return list(forwarded)
         return lower_results(self.operation, ctx, arrived, self.results)
 
     def batched(self, size: int) -> CollectiveFlight:
-        batched = _with_batch(self.operands, self.batch_axes[0], size)
+        arrays, numbers = split_numbers(self, self.operands)
+        batched = *_with_batch(arrays, self.batch_axes[0], size), *numbers
         return dataclasses.replace(self, operands=batched)
 
     def check_batch(self, axes: Sequence[int | None]) -> None:
@@ -276,7 +314,8 @@ class CollectiveFlight(_HashedOnce):
         self, primals: Sequence[Array], tangents: Sequence[Tangent]
     ) -> tuple[Array, Array]:
         if self.operation.is_linear:
-            pushed = instantiated(tangents)
+            arrays, numbers = split_numbers(self, primals)
+            pushed = [*instantiated(tangents[: len(arrays)]), *numbers]
             return bind_start(self, primals), bind_start(self, pushed)
         results, result_tangents = self.operation.jvp(primals, tangents)
         pushed = instantiated(result_tangents)
@@ -302,6 +341,7 @@ class HeldFlight(_HashedOnce):
     of: CollectiveFlight
 
     handler = "hold"
+    number_count = 0
     __hash__ = _HashedOnce.__hash__
 
     @property
@@ -328,6 +368,13 @@ class HeldFlight(_HashedOnce):
         )
 
     @property
+    def computed_sources(self) -> tuple[None, ...]:
+        return self.of.computed_sources
+
+    def invariant_axes(self) -> Sequence[Hashable]:
+        return self.of.invariant_axes()
+
+    @property
     def batch_axes(self) -> tuple[int, int]:
         _, axis = self.of.batch_axes
         return axis, axis
@@ -352,9 +399,9 @@ class HeldFlight(_HashedOnce):
         return self.of.arrivals()
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
     ) -> list[Value]:
-        return list(forwarded) or list(map(convert, arrived, self.results))
+        return list(kept) or list(map(convert, arrived, self.results))
 
     def batched(self, size: int) -> HeldFlight:
         return HeldFlight(self.of.batched(size))
@@ -407,7 +454,7 @@ def flight_of(
             tuple(avals[first:last]),
             operation.is_one_sided,
             operation.marks_tangents,
-            is_marked=len(avals) > last,
+            is_marked=len(avals) > last + operation.is_computed,
         )
     if f"i{operation.name}" in _core.NONBLOCKING:
         return CollectiveFlight(operation, tuple(avals))

@@ -48,7 +48,7 @@ from ..xla.jax_compat import (
 )
 from .flights import flight_of
 from .requests import prepare, set_line
-from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
+from .start_and_wait import Flight, bind_start, bind_wait, kept_operands
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -208,7 +208,7 @@ class _Split(_Traced[T]):
         #: What comes later: results, and refs that are not yet read or written.
         self._missing: set[Var] = set()
         self._later: list[Equation] = []
-        #: Each with its ticket, and with its operands that are results.
+        #: Each with its ticket, and what wait takes beside it.
         self._started: list[tuple[Equation, Flight, Array, list[Array]]] = []
         #: Operands and those results that are the same array, of equations in order.
         self._renamed: list[tuple[Atom, Var]] = []
@@ -258,15 +258,15 @@ class _Split(_Traced[T]):
                 # Its program may be that of another line. Nobody waits if `during` fails.
                 frames = starmap(Frame, traceback_of_equation(equation))
                 set_line(ticket, describe_stack(frames))
-            forwarded = forwarded_operands(flight, operands)
-            self._started.append((equation, flight, ticket, forwarded))
+            kept = kept_operands(flight, operands)
+            self._started.append((equation, flight, ticket, kept))
             self._missing.update(equation.outvars)
 
     @on_own_devices
     def finish(self) -> T:
-        for equation, flight, ticket, forwarded in self._started:
+        for equation, flight, ticket, kept in self._started:
             with source_info_of(equation):
-                results = bind_wait(flight, ticket, forwarded, may_be_zero=False)
+                results = bind_wait(flight, ticket, kept, may_be_zero=False)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
             _eval(equation, self._env)

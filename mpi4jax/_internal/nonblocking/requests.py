@@ -30,7 +30,7 @@ from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
 from .flights import flight_of
-from .start_and_wait import Flight, bind_start, bind_wait, forwarded_operands
+from .start_and_wait import Flight, bind_start, bind_wait, kept_operands
 
 T = TypeVar("T")
 
@@ -63,7 +63,8 @@ class Request(Generic[T]):
         flights: tuple[Flight, ...],
         steps: tuple[_Step, ...],
     ) -> None:
-        # For each flight its ticket and the forwarded arrays, and for each step its arrays.
+        # For each flight its ticket and what wait takes beside it, and for each step its
+        # arrays.
         self._arrays = arrays
         self._flights = flights
         self._steps = steps
@@ -93,8 +94,8 @@ class Request(Generic[T]):
     def _wait(self) -> T:
         count = len(self._flights)
         value: PyTree = [
-            bind_wait(flight, ticket, forwarded, may_be_zero=False)
-            for flight, (ticket, *forwarded) in zip(
+            bind_wait(flight, ticket, kept, may_be_zero=False)
+            for flight, (ticket, *kept) in zip(
                 self._flights, self._arrays[:count], strict=True
             )
         ]
@@ -118,7 +119,7 @@ def start(flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step) -> R
         ticket = bind_start(flight, operands)
         if trace_state_clean():
             set_line(ticket, current_line())
-        arrays.append((ticket, *forwarded_operands(flight, operands)))
+        arrays.append((ticket, *kept_operands(flight, operands)))
     return Request(
         (*arrays, *(() for _ in steps)), tuple([flight for flight, _ in flights]), steps
     )
@@ -130,13 +131,6 @@ _ARRAY = jax.tree_util.tree_structure(0)
 
 def start_call(call: Call) -> Request[Any]:
     """Start an operation for a user."""
-    operation = call.operation
-    if operation.is_computed or operation.communicator.is_on_mesh:
-        where = "with a computed rank" if operation.is_computed else "in a jax.shard_map"
-        raise NotImplementedError(
-            f"{call.function} was called {where}, where operations can't be started yet, "
-            "expected the blocking form"
-        )
     arrays = call.arrays()
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))
@@ -152,6 +146,8 @@ def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Seque
     """The flight of an operation on these operands, and these as arrays."""
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands]
     operation = call.operation
+    if operation.communicator.is_on_mesh:
+        operation, arrays = operation.with_varying(arrays)
     programs = operation.communicator.programs
     # Calls that are alike share it, as it takes longer to make than to start.
     key = _flight_on, operation, tuple((x.shape, x.dtype) for x in arrays)
@@ -169,18 +165,19 @@ def _start_leaves(
 ) -> Request[Any]:
     """Start an operation for the leaves of a tree for each operand, packed in groups."""
     operation, structure = call.operation, trees[-1].structure
+    leaves, numbers = operation.split_operands(operands)
     if operation.takes_leaves:
-        flight = _flight_on(call, [x for leaves in operands for x in leaves])
+        flight = _flight_on(call, [*itertools.chain(*leaves), *numbers])
         return start([flight], _unflattened(structure))
     axis, result_axis = operation.batch_axes()
     flights = []
     groups = []
-    for packed, group in packed_groups(operands, axis):
+    for packed, group in packed_groups(leaves, axis):
         if any(array is None for array in packed):
             raise NotImplementedError(
                 f"{call.function} got trees that take different numbers of messages"
             )
-        flights.append(_flight_on(call, packed))
+        flights.append(_flight_on(call, [*packed, *numbers]))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
     return start(flights).then(_unpack, structure=structure, **params)

@@ -32,7 +32,9 @@ flight. There are two ways to share the work of A^T:
 
 Where a process has its result from an operand and not from MPI (root of a broadcast; a
 receive from MPI.PROC_NULL), that array is *forwarded*: a further operand k of wait. There
-y = k + 0 t, so wait^T gives y' to k, and zeros to the ticket.
+y = k + 0 t, so wait^T gives y' to k, and zeros to the ticket. If the program computes the
+source, y is either k or t when it runs. So the ranks that it computes are one more operand
+of both, the last one, which has no derivative.
 
 JAX may add zeros to a ticket that is a cotangent, which changes nothing: a ticket is added
 to nothing but zeros, as a request is waited for once.
@@ -41,8 +43,8 @@ to nothing but zeros, as a request is waited for once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +53,10 @@ import numpy as np
 from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike
 from ..mpi.handles import Communicator
 from ..operations._batching import batch_at, batch_size
+from ..operations._computed import where_null
 from ..operations._eager import evaluate, run_eagerly
 from ..operations._lowering import Attributes, call_in_program, lower_everywhere
 from ..operations._transposes import (
@@ -70,6 +73,7 @@ from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
     Effect,
     LoweringContext,
+    Results,
     ShapedArray,
     Tangent,
     Value,
@@ -77,6 +81,7 @@ from ..xla.jax_compat import (
     ad,
     batching,
     trace_state_clean,
+    vary,
 )
 
 #: The type of a ticket: its index in the core's table, and a mark of the process.
@@ -100,7 +105,9 @@ class Flight(Protocol):
 
     @property
     def handler(self) -> str:
-        """The handler that starts it: one of `_core.NONBLOCKING`."""
+        """The handler that starts it: one of `_core.NONBLOCKING`. The one for ranks that
+        the program computes is called `<handler>_computed`.
+        """
 
     @property
     def function(self) -> str:
@@ -111,12 +118,22 @@ class Flight(Protocol):
         """The operands of start. Some may only lend their shape, as in a receive."""
 
     @property
+    def number_count(self) -> int:
+        """1 if start and wait have one more operand of ranks that the program computes."""
+
+    @property
     def results(self) -> Avals:
         """The results of wait."""
 
     @property
     def forwarded(self) -> tuple[int | None, ...]:
         """For each result, the operand that this process keeps as such, if there is one."""
+
+    @property
+    def computed_sources(self) -> tuple[int | None, ...]:
+        """For each result that is forwarded only if nobody sends it: the parameter that
+        stands for the rank of its sender. None for others.
+        """
 
     @property
     def batch_axes(self) -> tuple[int, int]:
@@ -142,11 +159,14 @@ class Flight(Protocol):
         """The types of what the core has when all is done."""
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], forwarded: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
     ) -> list[Value]:
-        """The results of wait, from what the core has and the arrays that are forwarded."""
+        """The results of wait, from what the core has, and the other operands of wait."""
 
     # In JAX's transformations.
+
+    def invariant_axes(self) -> Sequence[Hashable]:
+        """Of a mesh: the axes along which the results are the same on all processes."""
 
     def batched(self, size: int) -> Flight:
         """A batch of so many, as one operation."""
@@ -222,30 +242,45 @@ def bind_start(
 
 
 def bind_wait(
-    flight: Flight, ticket: Array, forwarded: Sequence[Array], *, may_be_zero: bool
+    flight: Flight, ticket: Array, kept: Sequence[Array], *, may_be_zero: bool
 ) -> list[Array]:
     """The results for a ticket: zeros if it `may_be_zero`, and is.
 
-    A tangent or cotangent of what was not differentiated is.
+    A tangent or cotangent of what was not differentiated is. `kept` are the operands of
+    start that wait takes.
     """
-    operands = ticket, *forwarded
+    operands = ticket, *kept
     if trace_state_clean():
         return run_eagerly(_Wait(flight, may_be_zero), operands) or []
     return wait_p.bind(*operands, flight=flight, may_be_zero=may_be_zero)
 
 
+def split_numbers(flight: Flight, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
+    """The operands of start or of wait that are arrays, and that of computed ranks."""
+    array_count = len(operands) - flight.number_count
+    return operands[:array_count], operands[array_count:]
+
+
+def _known_numbers(flight: Flight, operands: Sequence[Operand]) -> list[Array]:
+    """The operand of computed ranks of a call that is transposed by the others."""
+    _, numbers = split_numbers(flight, operands)
+    return [x for x in numbers if not isinstance(x, ad.UndefinedPrimal)]
+
+
 def is_forwarded(flight: Flight) -> list[bool]:
-    """Which of the results are arrays that wait is given."""
+    """Which of the results are arrays that wait is given, or may be."""
     return [operand is not None for operand in flight.forwarded]
 
 
-def forwarded_operands(flight: Flight, operands: Sequence[X]) -> list[X]:
+def kept_operands(flight: Flight, operands: Sequence[X]) -> list[X]:
     """Those of start's operands that wait takes."""
-    return [operands[index] for index in flight.forwarded if index is not None]
+    _, numbers = split_numbers(flight, operands)
+    forwarded = [operands[index] for index in flight.forwarded if index is not None]
+    return [*forwarded, *numbers]
 
 
 def forwarded_results(flight: Flight, results: Sequence[X]) -> list[X]:
-    """Those of wait's results that it was given."""
+    """Those of wait's results that it was given, or may have been."""
     return list(itertools.compress(results, is_forwarded(flight)))
 
 
@@ -256,8 +291,21 @@ def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X
     return [next(remaining) if is_one else other for other, is_one in pairs]
 
 
-start_p = VaryingPrimitive("start_mpi")
-wait_p = VaryingPrimitive("wait_mpi")
+class FlightPrimitive(VaryingPrimitive):
+    """One of the two primitives. On a mesh, all its operands vary along the axes."""
+
+    def bind(self, *operands: ArrayLike, **params: Any) -> Results:
+        communicator = params["flight"].communicator
+        if communicator.is_on_mesh:
+            operands = tuple(vary(jnp.asarray(x), communicator.axes) for x in operands)
+        return super().bind(*operands, **params)
+
+    def invariant_axes(self, **params: Any) -> Sequence[Hashable]:
+        return () if self is start_p else params["flight"].invariant_axes()
+
+
+start_p = FlightPrimitive("start_mpi")
+wait_p = FlightPrimitive("wait_mpi")
 wait_p.multiple_results = True
 
 
@@ -297,7 +345,7 @@ def _lower_start(
     return call_in_program(
         ctx,
         flight.communicator,
-        flight.handler,
+        f"{flight.handler}_computed" if flight.number_count else flight.handler,
         values,
         attributes,
         sent,
@@ -328,13 +376,19 @@ def _transpose_start(
     cotangent: Tangent, *operands: Operand, flight: Flight, may_be_lost: bool
 ) -> list[Array | None]:
     returning = flight.for_cotangents()
+    numbers = _known_numbers(returning, operands)
     forwarded = [
         jnp.zeros(x.shape, x.dtype) for x in forwarded_results(returning, returning.results)
     ]
     arrived = bind_wait(
-        returning, ad.instantiate_zeros(cotangent), forwarded, may_be_zero=True
+        returning,
+        ad.instantiate_zeros(cotangent),
+        [*forwarded, *numbers],
+        may_be_zero=True,
     )
-    return cotangents_of(operands, flight.pull(arrived, operands))
+    axes = flight.communicator.axes
+    pulled = flight.pull(arrived, operands)
+    return cotangents_of(operands, (ct if ct is None else vary(ct, axes) for ct in pulled))
 
 
 def _batch_start(
@@ -345,10 +399,18 @@ def _batch_start(
     may_be_lost: bool,
 ) -> tuple[Array, int]:
     flight.check_batch(axes)
-    size = batch_size(operands, axes)
+    arrays, numbers = split_numbers(flight, operands)
+    if any(axis is not None for axis in axes[len(arrays) :]):
+        raise NotImplementedError(
+            f"{flight.function} was mapped by jax.vmap over a rank that the program "
+            "computes, expected one for all members of the batch, which are one message"
+        )
+    array_axes = axes[: len(arrays)]
+    size = batch_size(arrays, array_axes)
     axis, _ = flight.batch_axes
-    moved = batch_at(axis, operands, axes, size)
-    ticket = bind_start(flight.batched(size), moved, may_be_lost=may_be_lost)
+    moved = batch_at(axis, arrays, array_axes, size)
+    batched = flight.batched(size)
+    ticket = bind_start(batched, [*moved, *numbers], may_be_lost=may_be_lost)
     return jnp.broadcast_to(ticket, (size, *ticket.shape)), 0
 
 
@@ -360,8 +422,9 @@ lower_everywhere(start_p, _lower_start)
 
 
 def _wait_type(
-    ticket: ShapedArray, *forwarded: ShapedArray, flight: Flight, may_be_zero: bool
+    ticket: ShapedArray, *kept: ShapedArray, flight: Flight, may_be_zero: bool
 ) -> tuple[list[ShapedArray], set[Effect]]:
+    forwarded, _ = split_numbers(flight, kept)
     expected = [TICKET, *forwarded_results(flight, flight.results)]
     # The ticket of a batch has more axes.
     shapes = [ticket.shape[-1:], *(x.shape for x in forwarded)]
@@ -378,7 +441,7 @@ def _wait_type(
 def _lower_wait(
     ctx: LoweringContext,
     ticket: Value,
-    *forwarded: Value,
+    *kept: Value,
     flight: Flight,
     may_be_zero: bool,
 ) -> list[Value]:
@@ -398,11 +461,11 @@ def _lower_wait(
         [ticket],
         attributes,
         received,
-        envelopes,
+        None if flight.number_count else envelopes,
         avals_in=ctx.avals_in[:1],
         avals_out=flight.arrivals(),
     )
-    return flight.lower_results(ctx, arrived, forwarded)
+    return flight.lower_results(ctx, arrived, kept)
 
 
 def _push_wait(
@@ -412,19 +475,23 @@ def _push_wait(
     flight: Flight,
     may_be_zero: bool,
 ) -> Jvp:
-    ticket, *forwarded = primals
-    results = bind_wait(flight, ticket, forwarded, may_be_zero=may_be_zero)
+    ticket, *kept = primals
+    results = bind_wait(flight, ticket, kept, may_be_zero=may_be_zero)
     if not any(map(is_inexact, results)):
         return results, tangents_of(results, ())
-    ticket_tangent, *forwarded_tangents = tangents
+    ticket_tangent, *kept_tangents = tangents
     pushed = flight.for_tangents()
-    pairs = zip(forwarded_tangents, forwarded, strict=True)
+    pairs = zip(kept_tangents, kept, strict=True)
+    # Numbers have no tangents.
     forwarded_tangents = [tangent for tangent, x in pairs if is_inexact(x)]
-    if isinstance(ticket_tangent, ad.Zero):
+    if isinstance(ticket_tangent, ad.Zero) and not any(pushed.computed_sources):
         zeros = list(map(ad.Zero, pushed.results))
         return results, tangents_of(results, merge(pushed, forwarded_tangents, zeros))
     arrived = bind_wait(
-        pushed, ticket_tangent, instantiated(forwarded_tangents), may_be_zero=True
+        pushed,
+        ad.instantiate_zeros(ticket_tangent),
+        [*instantiated(forwarded_tangents), *kept[len(kept) - pushed.number_count :]],
+        may_be_zero=True,
     )
     return results, tangents_of(results, arrived)
 
@@ -432,20 +499,38 @@ def _push_wait(
 def _transpose_wait(
     cotangents: Sequence[Tangent],
     ticket: Operand,
-    *forwarded: Operand,
+    *kept: Operand,
     flight: Flight,
     may_be_zero: bool,
 ) -> list[Array | None]:
     cotangents = instantiated(cotangents)
     ticket_cotangent = None
+    forwarded, _ = split_numbers(flight, kept)
+    numbers = _known_numbers(flight, kept)
     if isinstance(ticket, ad.UndefinedPrimal):
-        pairs = zip(cotangents, is_forwarded(flight), strict=True)
-        # These zeros depend on the cotangents: JAX has to transpose this start, too.
-        parts = [zeros_after(ct) if is_there else ct for ct, is_there in pairs]
-        started = bind_start(flight.for_cotangents(), parts, may_be_lost=True)
+        returning = flight.for_cotangents()
+        # These zeros depend on the cotangents: JAX has to transpose this start, too. What
+        # is sent to nobody need not be zeros.
+        parts = [
+            ct if operand is None or source is not None else zeros_after(ct)
+            for ct, operand, source in zip(
+                cotangents, flight.forwarded, flight.computed_sources, strict=True
+            )
+        ]
+        parts += numbers[: returning.number_count]
+        started = bind_start(returning, parts, may_be_lost=True)
         ticket_cotangent = _with_zeros(started, ticket.aval.shape)
-    forwarded_cotangents = forwarded_results(flight, cotangents)
-    return [ticket_cotangent, *cotangents_of(forwarded, forwarded_cotangents)]
+    forwarded_cotangents = [
+        ct if source is None else where_null(source, numbers, ct, jnp.zeros_like(ct))
+        for ct, source in forwarded_results(
+            flight, list(zip(cotangents, flight.computed_sources, strict=True))
+        )
+    ]
+    return [
+        ticket_cotangent,
+        *cotangents_of(forwarded, forwarded_cotangents),
+        *(None for _ in numbers),
+    ]
 
 
 def _with_zeros(ticket: Array, shape: tuple[int, ...]) -> Array:
@@ -466,23 +551,37 @@ def _batch_wait(
     flight: Flight,
     may_be_zero: bool,
 ) -> tuple[list[Array], list[int | None]]:
-    ticket, *forwarded = operands
-    ticket_axis, *forwarded_axes = axes
+    ticket, *kept = operands
+    ticket_axis, *kept_axes = axes
+    forwarded, numbers = split_numbers(flight, kept)
+    forwarded_axes, axes_of_numbers = split_numbers(flight, kept_axes)
+    assert not any(axis is not None for axis in axes_of_numbers), "refused at the start"
     if ticket_axis is None:
         # One message for all members, of which only what is forwarded differs.
         members = [
             x if axis is None else jax.lax.index_in_dim(x, 0, axis, keepdims=False)
             for x, axis in zip(forwarded, forwarded_axes, strict=True)
         ]
-        results = bind_wait(flight, ticket, members, may_be_zero=may_be_zero)
-        return merge(flight, forwarded, results), merge(
-            flight, forwarded_axes, [None] * len(results)
-        )
+        operands = [*members, *numbers]
+        results = bind_wait(flight, ticket, operands, may_be_zero=may_be_zero)
+        merged = merge(flight, forwarded, results)
+        result_axes = merge(flight, forwarded_axes, [None] * len(results))
+        for n, (source, batch_axis) in enumerate(
+            zip(flight.computed_sources, result_axes, strict=True)
+        ):
+            if source is not None and batch_axis is not None:
+                batch = jnp.moveaxis(merged[n], batch_axis, 0)
+                merged[n] = where_null(source, numbers, batch, results[n][None])
+                result_axes[n] = 0
+            elif source is not None:
+                merged[n] = results[n]
+        return merged, result_axes
     size = ticket.shape[ticket_axis]
     _, axis = flight.batch_axes
     forwarded = batch_at(axis, forwarded, forwarded_axes, size)
     ticket = jnp.moveaxis(ticket, ticket_axis, 0)
-    results = bind_wait(flight.batched(size), ticket, forwarded, may_be_zero=may_be_zero)
+    operands = [*forwarded, *numbers]
+    results = bind_wait(flight.batched(size), ticket, operands, may_be_zero=may_be_zero)
     return results, [axis] * len(results)
 
 

@@ -236,6 +236,11 @@ class Operation:
         """The operation of a program on a mesh, with the derivatives for these operands."""
         return self
 
+    def with_varying(self, operands: Sequence[ArrayLike]) -> tuple[Operation, list[Array]]:
+        """The operation and its operands, as a program on a mesh differentiates them."""
+        varying = [self.vary(jnp.asarray(x)) for x in operands]
+        return self.with_types_of(*varying), varying
+
     def apply(self, *operands: Array) -> Array:
         """The result of an operation that has one, in whatever is being traced."""
         return self.call_in_program(*operands)
@@ -293,8 +298,7 @@ class OperationPrimitive(VaryingPrimitive):
         operation = params["operation"]
         assert isinstance(operation, Operation)
         if operation.communicator.is_on_mesh:
-            varying = [operation.vary(jnp.asarray(x)) for x in operands]
-            operation = operation.with_types_of(*varying)
+            operation, varying = operation.with_varying(operands)
             return super().bind(*varying, operation=operation)
         return super().bind(*operands, **params)
 

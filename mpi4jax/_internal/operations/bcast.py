@@ -32,7 +32,7 @@ class Bcast(RootedOperation, SharedOperation):
         return None if self.is_root else like(x)
 
     def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray:
-        (x,) = avals
+        x, *_ = avals
         return like(x)  # on root, too, from which MPI still reads it
 
     def forwarded_operand(self) -> int | None:

@@ -83,7 +83,11 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         if self.communicator.rank == root {
             return Ok(RootedResult::OfRoot(result()?));
         }
-        if self.is_nonblocking() || self.optional_result()?.is_none() {
+        let has_result = match self.is_nonblocking() {
+            true => !self.ints("arrays")?.is_empty(),
+            false => self.optional_result()?.is_some(),
+        };
+        if !has_result {
             return Ok(RootedResult::None);
         }
         Ok(RootedResult::Elsewhere(result()?))
@@ -108,17 +112,22 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         operand.map(|operand| self.send_buffer(operand)).transpose()
     }
 
-    /// The result of root as MPI writes it, if this is root.
+    /// The result of root as MPI writes it, if this is root. A result elsewhere becomes zeros.
     pub fn recv_buffer_of_root(&self, result: &RootedResult) -> Result<Option<RecvBuffer<'_>>> {
         match result {
             RootedResult::OfRoot(result) => self.recv_buffer(result).map(Some),
-            _ => Ok(None),
+            RootedResult::Elsewhere(result) => self.store_zeros(result).map(|()| None),
+            RootedResult::None => Ok(None),
         }
     }
 
     /// Makes a result what the operand is, which has as many bytes.
     pub fn forward(&self, operand: &Buffer, result: &Buffer) -> Result<()> {
         let (_, bytes) = measure(operand)?;
+        if let Some(departure) = &self.departure {
+            self.room_for(result, departure)?;
+            return self.copy_into_result(operand, 0).map(|_| ());
+        }
         if bytes == 0 || operand.address == result.address {
             return Ok(());
         }
@@ -127,7 +136,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// Makes a result zeros.
     pub fn store_zeros(&self, result: &Buffer) -> Result<()> {
-        let zeros = vec![0; measure(result)?.1];
+        let (_, bytes) = measure(result)?;
+        if let Some(departure) = &self.departure {
+            self.room_for(result, departure)?;
+            departure.with_last_block(|block| block.part(0..bytes).fill(0));
+            return Ok(());
+        }
+        let zeros = vec![0; bytes];
         self.in_memory(|memory| memory.store(result, &zeros))
     }
 

@@ -7,7 +7,7 @@ use crate::memory::{Access, Memory};
 use crate::mpi::calls::BcastBuffer;
 use crate::mpi::{Abi, SizedDatatype};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::{RootedResult, block_for_each, check_blocks};
+use crate::ops::call::buffers::{block_for_each, check_blocks};
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::pieces::pieces;
 
@@ -87,11 +87,7 @@ pub fn gather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let recv = call.recv_buffer_of_root(&result)?;
     let send = call.send_buffer(&operand)?;
     call.collective(&Access::WHOLE, || items_and_root(send.count(), root))
-        .gather(send, recv, root)?;
-    match result {
-        RootedResult::Elsewhere(result) => call.store_zeros(&result),
-        _ => Ok(()),
-    }
+        .gather(send, recv, root)
 }
 
 /// MPI-4.1 §6.6: block i of root's operand, on rank i. That of others is not read.

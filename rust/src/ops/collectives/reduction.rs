@@ -91,14 +91,14 @@ pub fn reduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
             let (send, recv) = call.both_buffers(&operand, result)?;
             (send, Some(recv))
         }
-        _ => (call.send_buffer(&operand)?, None),
+        RootedResult::Elsewhere(result) => {
+            call.forward(&operand, result)?;
+            (call.send_buffer(&operand)?, None)
+        }
+        RootedResult::None => (call.send_buffer(&operand)?, None),
     };
     call.reduction_pieces(send, recv, &op)
-        .try_for_each(|piece| reduce_piece(call, piece, &op, root))?;
-    match result {
-        RootedResult::Elsewhere(result) => call.forward(&operand, &result),
-        _ => Ok(()),
-    }
+        .try_for_each(|piece| reduce_piece(call, piece, &op, root))
 }
 
 /// One call of `MPI_Reduce`.

@@ -9,7 +9,6 @@ use crate::memory::{Access, Memory};
 use crate::mpi::calls::{Layout, sum};
 use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
-use crate::ops::call::buffers::RootedResult;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
 use crate::xla::{Buffer, count_of};
@@ -202,11 +201,7 @@ pub fn gatherv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let recv = call.recv_buffer_of_root(&result)?;
     let send = call.send_buffer(&operand)?;
     call.collective(&Access::WHOLE, || items_and_root(send.count(), root))
-        .gatherv(send, recv, &shares.layout(row), root)?;
-    match result {
-        RootedResult::Elsewhere(result) => call.store_zeros(&result),
-        _ => Ok(()),
-    }
+        .gatherv(send, recv, &shares.layout(row), root)
 }
 
 /// MPI-4.1 §6.10.2: some rows of the reduction over all ranks, on each rank.

@@ -118,8 +118,7 @@ const SENT_AT_ONCE: usize = 4096;
 pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
     let received = transfers(call, expected(call)?, "sources", "recvtags")?;
-    let is_anyones =
-        |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_of_nobody::<A>();
+    let is_anyones = |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_of_nobody::<A>();
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
     if has_parts && received.iter().any(is_anyones) {
         return Err(Error::invalid(
