@@ -26,6 +26,7 @@ from ..forks import at_exit
 from ..layout.packing import PackedGroup, Tree, packed_groups, result_tree, unpack_groups
 from ..operations._calls import Call
 from ..operations._eager import ArrayOrLeaves
+from ..operations._operation import Operation
 from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
@@ -135,11 +136,32 @@ def start_call(call: Call) -> Request[Any]:
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))
     else:
-        request = start([_flight_on(call, arrays)], _unflattened(_ARRAY))
+        request = _start_flights(call, [_flight_on(call, arrays)], _unflattened(_ARRAY))
     if call.step is None:
         return request
     function, more_arrays, params = call.step
     return request.then(function, *more_arrays, **params)
+
+
+def _start_flights(
+    call: Call, flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step
+) -> Request[Any]:
+    """Start an operation for a user: one flight, or one for each group of leaves."""
+    if not call.operation.is_completed:
+        return start(flights, *steps)
+    groups = [operands for _, operands in flights]
+    request = start(flights).then(_complete, *groups, operation=call.operation)
+    for function, params in steps:
+        request = request.then(function, **params)
+    return request
+
+
+def _complete(
+    results: Sequence[Sequence[Array]], *groups: Sequence[Array], operation: Operation
+) -> list[list[Array]]:
+    """The results, as :meth:`Operation.complete` makes them from those of primitives."""
+    pairs = zip(results, groups, strict=True)
+    return [[operation.complete(x, *operands) for x in each] for each, operands in pairs]
 
 
 def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Sequence[Array]]:
@@ -168,7 +190,7 @@ def _start_leaves(
     leaves, numbers = operation.split_operands(operands)
     if operation.takes_leaves:
         flight = _flight_on(call, [*itertools.chain(*leaves), *numbers])
-        return start([flight], _unflattened(structure))
+        return _start_flights(call, [flight], _unflattened(structure))
     axis, result_axis = operation.batch_axes()
     flights = []
     groups = []
@@ -180,7 +202,9 @@ def _start_leaves(
         flights.append(_flight_on(call, [*packed, *numbers]))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
-    return start(flights).then(_unpack, structure=structure, **params)
+    return _start_flights(
+        call, flights, _Step(_unpack, Params(structure=structure, **params))
+    )
 
 
 def _unpack(

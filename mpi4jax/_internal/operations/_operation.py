@@ -245,6 +245,11 @@ class Operation:
         """The result of an operation that has one, in whatever is being traced."""
         return self.call_in_program(*operands)
 
+    @property
+    def is_completed(self) -> bool:
+        """Whether :meth:`complete` changes the result of a nonblocking form."""
+        return False
+
     def complete(self, result: Array, *operands: Array) -> Array:
         """The result of a call, from what its primitive gives and from the operands."""
         return result

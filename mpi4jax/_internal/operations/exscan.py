@@ -44,21 +44,23 @@ class ExScan(Reduction):
         return 1
 
     def forwarded_operand(self) -> int | None:
-        return 1 if not self.communicator.is_on_mesh and self.is_first else None
+        return 1 if not self.is_completed and self.is_first else None
+
+    @property
+    def is_completed(self) -> bool:
+        return self.communicator.is_on_mesh
 
     def complete(self, result: Array, *operands: Array) -> Array:
         _, initial = operands
-        if not self.communicator.is_on_mesh:
-            return result
-        return choose(self.is_first, initial, result)
+        return choose(self.is_first, initial, result) if self.is_completed else result
 
     def transpose(
         self, cotangent: Array, *operands: TransposedOperand
     ) -> tuple[Array, Array]:
         zeros = jnp.zeros_like(cotangent)
         result = replace(self, reverse=not self.reverse).apply(cotangent, zeros)
-        if self.communicator.is_on_mesh:
-            return result, zeros  # see `complete`
+        if self.is_completed:
+            return result, zeros
         return result, choose(self.is_first, cotangent, zeros)
 
     def definition(self, result: Array, *operands: Array) -> Array:
