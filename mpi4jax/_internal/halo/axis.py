@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
+
+import jax
+
+from ..arguments.types import Array
 
 
 class Axis(NamedTuple):
@@ -15,8 +20,10 @@ class Axis(NamedTuple):
     upper: int
     processes: int
     is_periodic: bool
-    #: The coordinate of this process.
-    coordinate: int
+    #: The coordinate of this process, or None on a mesh.
+    coordinate: int | None
+    #: The axis of the mesh, along which all parts have the same size.
+    name: Hashable
     #: The number of cells of the whole grid, if it is known.
     cells: int | None
 
@@ -27,5 +34,16 @@ class Axis(NamedTuple):
         return range(first, first + share + (coordinate < rest))
 
     def own_part(self) -> range:
+        """The cells of this process, or of the first one on a mesh."""
         assert self.cells is not None
-        return self.part(self.coordinate, self.cells)
+        return self.part(self.coordinate or 0, self.cells)
+
+    def coordinate_in_program(self) -> int | Array:
+        """The coordinate of the process that runs a program."""
+        return jax.lax.axis_index(self.name) if self.coordinate is None else self.coordinate
+
+    def offset(self) -> int | Array:
+        """The first cell of this process in the whole grid."""
+        if self.coordinate is None:
+            return self.coordinate_in_program() * len(self.own_part())
+        return self.own_part().start

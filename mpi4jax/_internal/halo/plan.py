@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, overload
 
 import jax
@@ -21,9 +22,10 @@ from ..nonblocking.overlap import overlap
 from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices, run_eagerly
 from ..xla import call_sites
-from ..xla.jax_compat import Tracer, trace_state_clean
+from ..xla.jax_compat import Tracer, axes_of_shard_map, trace_state_clean
 from . import slabs
 from .axis import Axis
+from .grid import Grid
 from .slabs import Direction, Extent, Extents, Geometry
 from .whole import FieldAxis, gather_field, scatter_field
 
@@ -49,8 +51,8 @@ class _Call(NamedTuple):
     def name(self) -> str:
         return f"halo_{self.step.__name__}"
 
-    def call_in_program(self, leaves: list[Array]) -> list[Array]:
-        return self.step(self.geometry, leaves, self.extents, self.communicator)
+    def call_in_program(self, leaves: list[Array], *numbers: Array) -> list[Array]:
+        return self.step(self.geometry, leaves, numbers, self.extents, self.communicator)
 
     def forwarded_operand(self) -> None:
         return None
@@ -63,9 +65,10 @@ class Plan:
     its neighbors. A plan is created once. This sends no messages.
 
     Arguments:
-        comm (mpi4py.MPI.Cartcomm): A communicator made by ``Create_cart``. Its grid
-            of processes has one axis for each axis of the arrays that is divided, and
-            defines which of these are periodic.
+        comm (mpi4py.MPI.Cartcomm or jax.sharding.Mesh): A communicator made by
+            ``Create_cart``. Its grid of processes has one axis for each axis of the arrays
+            that is divided, and defines which of these are periodic. Or a mesh, for fields
+            in a :func:`jax.shard_map` over it.
         width: The number of ghost cells: one number, or one for each axis, or a pair
             (lower, upper) for each axis.
         axes (Sequence[int]): The divided axes of the arrays, in the order of the
@@ -77,6 +80,9 @@ class Plan:
         corners (bool): Whether ghost cells at edges and corners of a part, where two axes
             meet, are exchanged too. If so, the axes are exchanged one after another, else
             all at once.
+        names (Sequence[str]): Of a mesh, the axes of the grid (defaults to all).
+        periods (Sequence[bool]): Of a mesh, which of these axes are periodic (defaults to
+            none).
 
     A field may have any type, and additional axes. Its size along a divided axis is the
     number of own cells plus that of ghost cells. If the plan knows the shape, a field may
@@ -86,25 +92,20 @@ class Plan:
 
     def __init__(
         self,
-        comm: MPI.Cartcomm,
+        comm: MPI.Cartcomm | jax.sharding.Mesh,
         width: int | Sequence[int] | Sequence[tuple[int, int]] = 1,
         *,
         axes: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
         corners: bool = True,
+        names: Sequence[Hashable] | None = None,
+        periods: Sequence[bool] | None = None,
     ) -> None:
-        if not isinstance(comm, MPI.Comm):
-            reject("halo.Plan", "comm", "a communicator of comm.Create_cart(...)", comm)
-        self._communicator = handles.communicator("halo.Plan", comm)
-        if comm.Get_topology() != MPI.CART:
-            raise ValueError(
-                "halo.Plan got a communicator without a grid for argument `comm`, expected "
-                "one that comm.Create_cart(dims, periods) has made"
-            )
-        self.comm = comm
-        grid = MPI.Cartcomm(comm)
-        dims, periods, coordinates = grid.Get_topo()
-        ndim = len(dims)
+        self._grid = grid = _grid_of(comm, names, periods)
+        #: The communicator of the grid of processes.
+        self.comm = grid.comm
+        self._communicator = handles.communicator("halo.Plan", grid.comm)
+        ndim = len(grid.dims)
         positions = _integers("axes", range(-ndim, 0) if axes is None else axes, ndim)
         if len(set(positions)) != ndim:
             raise ValueError(
@@ -113,22 +114,39 @@ class Plan:
         cells = [None] * ndim if shape is None else _integers("shape", shape, ndim, 1)
         widths = _widths(width, ndim)
         self.corners = bool(corners)
+        unknown = [None] * ndim
         self.axes = tuple(
-            Axis(position, lower, upper, processes, bool(is_periodic), coordinate, count)
-            for position, (lower, upper), processes, is_periodic, coordinate, count in zip(
-                positions, widths, dims, periods, coordinates, cells, strict=True
+            Axis(position, lower, upper, *of_grid)
+            for position, (lower, upper), *of_grid in zip(
+                positions,
+                widths,
+                grid.dims,
+                grid.periods,
+                grid.coordinates or unknown,
+                grid.names or unknown,
+                cells,
+                strict=True,
             )
         )
+        self._check_division()
         # Upward go the ghost cells on the lower side of the next process.
-        directions = [
-            Direction(axis, is_upward, *grid.Shift(axis, 1 if is_upward else -1))
+        ways = [
+            (axis, is_upward)
             for axis, (lower, upper) in enumerate(widths)
             for is_upward, count in ((False, upper), (True, lower))
-            if count and (dims[axis] > 1 or periods[axis])
+            if count and (grid.dims[axis] > 1 or grid.periods[axis])
+        ]
+        #: The shift of each direction.
+        self._shifts = [(axis, 1 if is_upward else -1) for axis, is_upward in ways]
+        directions = [
+            Direction(
+                *way, *ranks, may_end=not (grid.names is None or grid.periods[way[0]])
+            )
+            for way, ranks in zip(ways, grid.parameters(self._shifts), strict=True)
         ]
         # The order of the axes makes no difference: each has the ghost cells of the others.
-        between = [direction for direction in directions if dims[direction.axis] > 1]
-        within = [direction for direction in directions if dims[direction.axis] == 1]
+        between = [each for each in directions if grid.dims[each.axis] > 1]
+        within = [each for each in directions if grid.dims[each.axis] == 1]
         self._geometry = Geometry(
             positions,
             self.corners,
@@ -187,6 +205,21 @@ class Plan:
         """
         return self._on_leaves(slabs.accumulate, fields)
 
+    def add_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
+        """Put ghost cells around the own cells of all fields, and fill them.
+
+        Arguments:
+            fields: An array, or a tree of arrays, without ghost cells.
+            fill_value: The value of ghost cells at a non-periodic edge of the grid.
+
+        Returns:
+            The fields with their ghost cells.
+
+        """
+        leaves, structure = _flatten(fields)
+        padded = [self._pad("add_ghosts", name, x, fill_value) for name, x in leaves]
+        return self.exchange(structure.unflatten(padded))
+
     @on_own_devices
     def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
@@ -212,11 +245,10 @@ class Plan:
 
         """
         self._check_communicator("scatter")
-        if root is not None:
-            root = known_root("halo.Plan.scatter", root, self._communicator)
+        root = self._known_root("scatter", root)
         leaves, structure = _flatten(fields)
         axes = [self._whole_axes("scatter", name, x) for name, x in leaves]
-        has_fields = root in (None, self._communicator.rank)
+        has_fields = root is None or root == self._communicator.rank
         # The values of others are not used. But JAX may differentiate tracers, or map over
         # them, here as on root.
         is_array = [has_fields or isinstance(x, Tracer) for _, x in leaves]
@@ -230,7 +262,7 @@ class Plan:
                 for (_, x), of_field, is_used in zip(leaves, axes, is_array, strict=True)
             ]
 
-        if self._communicator.rank == (root or 0):
+        if self.comm.Get_rank() == (root or 0):
             for name, x in leaves:
                 _warn_of_narrowing(name, x)
         arrays = [jnp.asarray(x) for _, x in itertools.compress(leaves, is_array)]
@@ -255,9 +287,8 @@ class Plan:
 
         """
         self._check_communicator("gather")
-        self._parts("gather")
-        if root is not None:
-            root = known_root("halo.Plan.gather", root, self._communicator)
+        self._check_shape("gather")
+        root = self._known_root("gather", root)
         leaves, structure = _flatten(fields)
         extents = [self._extents("gather", name, x) for name, x in leaves]
 
@@ -269,27 +300,63 @@ class Plan:
             ]
 
         whole_fields = _jit_once(gather)([jnp.asarray(x) for _, x in leaves])
-        if root not in (None, self._communicator.rank):
+        if root is not None and root != self._communicator.rank:
             return None
         return structure.unflatten(whole_fields)
 
     @property
-    def offset(self) -> tuple[int, ...]:
+    def offset(self) -> tuple[int | Array, ...]:
         """The index of the first own cell of this process in the whole grid."""
-        return tuple(part.start for part in self._parts("offset"))
+        self._check_shape("offset")
+        self._check_program("offset")
+        return tuple(axis.offset() for axis in self.axes)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of own cells of this process along each axis."""
-        return tuple(map(len, self._parts("shape")))
+        self._check_shape("shape")
+        return tuple(len(axis.own_part()) for axis in self.axes)
 
-    def _parts(self, name: str) -> list[range]:
+    def _check_shape(self, name: str) -> None:
         if any(axis.cells is None for axis in self.axes):
             raise ValueError(
                 f"halo.Plan.{name} has to know how many cells there are in all: make the "
                 "plan with shape=..."
             )
-        return [axis.own_part() for axis in self.axes]
+
+    def _check_division(self) -> None:
+        """Refuse parts of different sizes on a mesh, where all run the same program."""
+        for axis in self.axes:
+            if axis.coordinate is None and (axis.cells or 0) % axis.processes:
+                raise ValueError(
+                    f"halo.Plan got {axis.cells} cells for argument `shape` along "
+                    f"{axis.name!r}, expected a multiple of the {axis.processes} processes "
+                    "along this axis of the mesh"
+                )
+
+    def _check_program(self, function: str) -> None:
+        """Refuse a plan on a mesh outside of the mesh's programs."""
+        names = self._grid.names
+        if names is None or math.prod(self._grid.dims) == 1:
+            return
+        mesh = axes_of_shard_map()
+        if mesh is None or not set(names) <= set(mesh.manual):
+            raise ValueError(
+                f"halo.Plan.{function} was called outside of a program on the plan's mesh, "
+                f"expected a call in a jax.shard_map over its axes "
+                f"({', '.join(map(repr, names))})"
+            )
+
+    def _known_root(self, function: str, root: Integer | None) -> int | None:
+        if root is None:
+            self._check_program(function)
+            return None
+        if self._grid.names is not None:
+            raise ValueError(
+                f"halo.Plan.{function} got {root!r} for argument `root` of a plan on a "
+                "mesh, where all processes run one program, expected None"
+            )
+        return known_root(f"halo.Plan.{function}", root, self._communicator)
 
     def _check_communicator(self, function: str) -> None:
         """Refuse to communicate when the communicator is gone, on each process that tries.
@@ -315,10 +382,16 @@ class Plan:
             extents.append(self._extents(name, path, leaf))
         if not arrays or not (self._geometry.groups or self._geometry.within):
             return structure.unflatten(arrays)
-        call = _Call(self._communicator, step, self._geometry, tuple(extents))
+        self._check_program(name)
+        communicator = self._communicator
+        numbers: tuple[Array, ...] = ()
+        if self._grid.names is not None and self._geometry.groups:
+            communicator = handles.communicator(f"halo.Plan.{name}", self.comm)
+            numbers = self._grid.ranks(self._shifts)
+        call = _Call(communicator, step, self._geometry, tuple(extents))
         if trace_state_clean():
             return structure.unflatten(run_eagerly(call, [arrays]))
-        return structure.unflatten(call.call_in_program(arrays))
+        return structure.unflatten(call.call_in_program(arrays, *numbers))
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
@@ -364,6 +437,15 @@ class Plan:
                 )
             extents.append(Extent(size, axis.lower, axis.upper, shared))
         return tuple(extents)
+
+    def _pad(self, function: str, name: str, x: Leaf, fill_value: Scalar) -> Array:
+        """A field with ghost cells around its own points."""
+        own = jnp.asarray(array(f"halo.Plan.{function}", name, x))
+        self._sizes(function, name, own)  # it has these axes
+        padding = [(0, 0)] * own.ndim
+        for axis, position in zip(self.axes, self._positions(own.ndim), strict=True):
+            padding[position] = (axis.lower, axis.upper)
+        return jnp.pad(own, padding, constant_values=fill_value)
 
     def _strip(self, x: Array, extents: Sequence[Extent]) -> Array:
         """The own points of a field."""
@@ -443,6 +525,23 @@ def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
 def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ...]:
     groups = itertools.groupby(directions, lambda direction: direction.axis)
     return tuple(tuple(group) for _, group in groups)
+
+
+def _grid_of(
+    comm: object, names: Sequence[Hashable] | None, periods: Sequence[bool] | None
+) -> Grid:
+    """The grid of processes that an argument `comm` stands for."""
+    if isinstance(comm, jax.sharding.Mesh):
+        return Grid.of_mesh(comm, names, periods)
+    if not isinstance(comm, MPI.Intracomm):
+        expected = "a communicator of comm.Create_cart(...), or a jax.sharding.Mesh"
+        reject("halo.Plan", "comm", expected, comm)
+    if names is not None or periods is not None:
+        raise ValueError(
+            "halo.Plan got arguments `names` or `periods` with a communicator, which has "
+            "axes and periods of its own, expected these with a mesh only"
+        )
+    return Grid.of_communicator(comm)
 
 
 def _integers(

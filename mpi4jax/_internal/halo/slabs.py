@@ -35,8 +35,12 @@ class Direction(NamedTuple):
 
     axis: int
     is_upward: bool
+    #: The ranks of the neighbors, or what stands for them: on a mesh.
     source: int
     dest: int
+    #: Whether the grid ends there for some of the processes, of which none knows whether it
+    #: is one of them before it runs.
+    may_end: bool
 
     @property
     def tag(self) -> int:
@@ -138,6 +142,9 @@ class Layout:
 
     There is a message for each bundle of directions and each type of array. The messages of
     all groups are numbered like arrays that come after the fields.
+
+    Where the program finds out which messages there are, the old ghost cells are arrays
+    like those received: an exchange leaves them where nothing comes.
     """
 
     def __init__(self, fields: Fields, group: Sequence[Direction], first: int) -> None:
@@ -162,18 +169,33 @@ class Layout:
                 self.slabs[direction, field] = View(self.end, shape, size, ranges)
                 size += math.prod(shape)
             self.types.append(ShapedArray((size,), dtype))
+        self.has_old_ghosts = any(direction.may_end for direction in group)
 
     @property
     def end(self) -> int:
         return self.first + len(self.types)
 
+    @property
+    def appended(self) -> list[ShapedArray]:
+        """The types of the messages, and of the arrays with the old ghost cells."""
+        return self.types * (1 + self.has_old_ghosts)
+
+    def old_ghosts(self, slab: View) -> View:
+        """Where the old ghost cells are that a slab of a message replaces."""
+        return slab._replace(array=slab.array + len(self.types))
+
     def pack(self) -> tuple[Copy, ...]:
-        """The copies from the fields to the messages."""
+        """The copies from the fields to the messages, and of the old ghost cells."""
         copies = [
             Copy(self.fields.sent(field, direction), slab)
             for (direction, field), slab in self.slabs.items()
             if direction.dest != PROC_NULL
         ]
+        if self.has_old_ghosts:
+            copies += [
+                Copy(self.fields.ghosts(field, direction), self.old_ghosts(slab))
+                for (direction, field), slab in self.slabs.items()
+            ]
         return tuple(sorted(copies, key=lambda copy: copy.source.array))
 
     def forward(self, later: Layout) -> tuple[Copy, ...]:
@@ -187,14 +209,13 @@ class Layout:
                 if field != other_field or PROC_NULL in (received.source, sent.dest):
                     continue
                 extents = self.fields.extents[field]
-                sent_cells = extents[sent.axis].sent(sent)
                 ghosts = extents[received.axis].ghosts(received)
-                copies.append(
-                    Copy(
-                        source.along(self.fields.position(sent), sent_cells),
-                        result.along(self.fields.position(received), ghosts),
-                    )
-                )
+                result = result.along(self.fields.position(received), ghosts)
+                position, extent = self.fields.position(sent), extents[sent.axis]
+                copies.append(Copy(source.along(position, extent.sent(sent)), result))
+                if later.has_old_ghosts:
+                    corner = source.along(position, extent.ghosts(sent))
+                    copies.append(Copy(corner, later.old_ghosts(result)))
         return tuple(copies)
 
     def unpack(self, later: Sequence[Direction]) -> list[Copy]:
@@ -222,30 +243,43 @@ class Layout:
 
     def exchange(
         self,
-        messages: Sequence[Array],
+        arrays: Sequence[Array],
         communicator: Communicator,
-        *,
-        backwards: bool = False,
+        numbers: Sequence[Array],
     ) -> list[Array]:
         """Exchange the messages of all bundles, and give those received.
 
         The calls of all processes have all directions, also where these have no end. So
         derivatives and maps, which look at arrays, find the same call everywhere.
         """
+        if self.has_old_ghosts:
+            return self._operation(communicator).bind(*arrays, *numbers)
+        buffers = [jnp.zeros(x.shape, x.dtype) for x in self.types]
+        return self._operation(communicator).bind(*arrays, *buffers, *numbers)
+
+    def give_back(
+        self,
+        messages: Sequence[Array],
+        communicator: Communicator,
+        numbers: Sequence[Array],
+    ) -> list[Array]:
+        """The transpose of :meth:`exchange`."""
+        forwards = self._operation(communicator)
+        buffers = [jnp.zeros(x.shape, x.dtype) for x in self.types]
+        returned = forwards.transpose(*messages, *buffers, *buffers, *numbers)
+        return list(returned[: len(self.appended)])
+
+    def _operation(self, communicator: Communicator) -> Exchange:
         directions = [bundle[0] for bundle in self.bundles]
         dests = tuple(direction.dest for direction in directions)
         sources = tuple(direction.source for direction in directions)
-        if backwards:
-            dests, sources = sources, dests
         tags = tuple(direction.tag for direction in directions)
         arrays_of_each = (len(self.fields.dtypes),) * len(directions)
-        operation = Exchange(
+        return Exchange(
             communicator,
             sent=Messages(dests, tags, arrays_of_each),
             received=Messages(sources, tags, arrays_of_each),
         )
-        buffers = [jnp.zeros(x.shape, x.dtype) for x in self.types]
-        return operation.bind(*messages, *buffers)
 
 
 def _layouts(fields: Fields) -> list[Layout]:
@@ -265,7 +299,7 @@ def _packing(layouts: Sequence[Layout]) -> CopyList:
     """
     *earlier, last = layouts
     forwarded = [layout.forward(last) for layout in earlier]
-    return CopyList((last.pack(), *forwarded), appended=tuple(last.types))
+    return CopyList((last.pack(), *forwarded), appended=tuple(last.appended))
 
 
 def _unpacking(fields: Fields, layouts: Sequence[Layout]) -> CopyList:
@@ -291,12 +325,15 @@ def _unpacking(fields: Fields, layouts: Sequence[Layout]) -> CopyList:
 
 
 #: What an exchange does, or its transpose.
-Step = Callable[[Geometry, Sequence[Array], Extents, Communicator], list[Array]]
+Step = Callable[
+    [Geometry, Sequence[Array], Sequence[Array], Extents, Communicator], list[Array]
+]
 
 
 def exchange(
     geometry: Geometry,
     leaves: Sequence[Array],
+    numbers: Sequence[Array],
     extents: Extents,
     communicator: Communicator,
 ) -> list[Array]:
@@ -305,6 +342,7 @@ def exchange(
     Arguments:
         geometry: Which cells these are.
         leaves: The fields.
+        numbers: The operand with the ranks that the program computes, if there is one.
         extents: Where their cells are.
         communicator: The communicator of the processes.
 
@@ -314,13 +352,15 @@ def exchange(
     arrays = list(leaves)
     for n, layout in enumerate(layouts):
         arrays = _packing(layouts[: n + 1]).apply(arrays)
-        arrays[layout.first :] = layout.exchange(arrays[layout.first :], communicator)
+        messages = arrays[layout.first :]
+        arrays[layout.first :] = layout.exchange(messages, communicator, numbers)
     return _unpacking(fields, layouts).apply(arrays)
 
 
 def accumulate(
     geometry: Geometry,
     leaves: Sequence[Array],
+    numbers: Sequence[Array],
     extents: Extents,
     communicator: Communicator,
 ) -> list[Array]:
@@ -330,6 +370,6 @@ def accumulate(
     arrays = _unpacking(fields, layouts).transpose().apply(leaves)
     for n, layout in reversed(list(enumerate(layouts))):
         messages = arrays[layout.first :]
-        arrays[layout.first :] = layout.exchange(messages, communicator, backwards=True)
+        arrays[layout.first :] = layout.give_back(messages, communicator, numbers)
         arrays = _packing(layouts[: n + 1]).transpose().apply(arrays)
     return arrays

@@ -44,8 +44,12 @@ class FieldAxis(NamedTuple):
             return points % self.cells
         return np.where((points >= 0) & (points < stop), points, stop)
 
-    def own_points(self) -> Points:
-        return self.points(self.axis.coordinate)
+    def own_points(self) -> Points | Array:
+        axis = self.axis
+        if axis.coordinate is not None:
+            return self.points(axis.coordinate)
+        parts = [self.points(coordinate) for coordinate in range(axis.processes)]
+        return jnp.asarray(parts)[axis.coordinate_in_program()]
 
     def padded_points(self) -> Points:
         """The points of all parts, which are padded to the size of the largest."""
@@ -94,7 +98,7 @@ def scatter_field(
 
     """
 
-    def take(x: Array, points: Points, position: int) -> Array:
+    def take(x: Array, points: Points | Array, position: int) -> Array:
         return jnp.take(x, points, position, mode="fill", fill_value=fill_value)
 
     if root is None:

@@ -1,0 +1,93 @@
+"""The grid of processes of a plan: that of a Cartesian communicator, or a mesh of JAX's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from mpi4py import MPI
+
+from ..arguments.checks import reject
+from ..arguments.types import Array
+from ..mpi.meshes import axis_comm
+from ..operations._arguments import PROC_NULL
+from ..operations._computed import FIRST, operand_of
+
+
+class Grid(NamedTuple):
+    """A grid of processes, and which of its axes are periodic."""
+
+    #: The communicator of its processes, with ranks in row-major order.
+    comm: MPI.Intracomm
+    dims: tuple[int, ...]
+    periods: tuple[bool, ...]
+    #: The coordinates of this process, or the names of the mesh's axes. There, the program
+    #: is equal on all processes, and knows the coordinates when it runs.
+    coordinates: tuple[int, ...] | None
+    names: tuple[Hashable, ...] | None
+
+    @classmethod
+    def of_communicator(cls, comm: MPI.Intracomm) -> Grid:
+        """The grid that `Create_cart` has made."""
+        if comm.Get_topology() != MPI.CART:
+            raise ValueError(
+                "halo.Plan got a communicator without a grid for argument `comm`, expected "
+                "one that comm.Create_cart(dims, periods) has made"
+            )
+        dims, periods, coordinates = MPI.Cartcomm(comm).Get_topo()
+        flags = tuple(map(bool, periods))
+        return cls(comm, tuple(dims), flags, tuple(coordinates), names=None)
+
+    @classmethod
+    def of_mesh(
+        cls,
+        mesh: jax.sharding.Mesh,
+        names: Sequence[Hashable] | None,
+        periods: Sequence[bool] | None,
+    ) -> Grid:
+        """The grid of some axes of a mesh, or of all."""
+        names = tuple(mesh.axis_names if names is None else names)
+        comm = axis_comm(mesh, names)
+        dims = tuple(mesh.shape[name] for name in names)
+        if periods is None:
+            periods = [False] * len(names)
+        if isinstance(periods, str) or not isinstance(periods, Sequence):
+            reject("halo.Plan", "periods", "a sequence of booleans", periods)
+        if len(periods) != len(names):
+            raise ValueError(
+                f"halo.Plan got {list(periods)} for argument `periods`, expected a boolean "
+                f"for each of the axes {list(names)}"
+            )
+        return cls(comm, dims, tuple(map(bool, periods)), coordinates=None, names=names)
+
+    def parameters(self, shifts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """For each shift, the ranks that this process receives from and sends to.
+
+        A shift is an axis and a number of processes along it. Where the grid ends, a rank
+        is MPI.PROC_NULL. On a mesh, it is a parameter that stands for one of :meth:`ranks`.
+        """
+        if self.names is None:
+            return [MPI.Cartcomm(self.comm).Shift(*shift) for shift in shifts]
+        positions = range(FIRST, FIRST + 2 * len(shifts), 2)
+        return [(position, position + 1) for position in positions]
+
+    def ranks(self, shifts: Sequence[tuple[int, int]]) -> tuple[Array, ...]:
+        """The operand with the ranks of these shifts, as the program of a mesh has it."""
+        if self.names is None:
+            return ()
+        sides = [(axis, side * step) for axis, step in shifts for side in (-1, 1)]
+        return operand_of([self._rank_at(*side) for side in sides])
+
+    def _rank_at(self, axis: int, step: int) -> Array:
+        """The rank of the process that is so far away along an axis of the mesh."""
+        assert self.names is not None
+        coordinate, size = jax.lax.axis_index(self.names[axis]), self.dims[axis]
+        other = coordinate + step
+        if self.periods[axis]:
+            other = other % size
+        distance = (other - coordinate) * math.prod(self.dims[axis + 1 :])
+        rank = jax.lax.axis_index(self.names) + distance
+        return jnp.where((other >= 0) & (other < size), rank, PROC_NULL)
