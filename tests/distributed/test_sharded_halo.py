@@ -71,7 +71,7 @@ def whole_of(part):
     return np.concatenate([np.concatenate(list(row), -1) for row in rows], -2)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_as_a_plan_of_a_communicator(run, grid_of_mesh, seed):
     """Exchange, accumulate, and the transpose of each, for several fields at once."""
     random = np.random.default_rng(seed)

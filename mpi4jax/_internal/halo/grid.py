@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arguments.checks import reject
-from ..arguments.types import Array
+from ..arguments.types import Array, Unchecked
 from ..mpi.meshes import axis_comm
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST, operand_of
@@ -30,8 +30,8 @@ class Grid(NamedTuple):
     names: tuple[Hashable, ...] | None
 
     @classmethod
-    def of_communicator(cls, comm: MPI.Intracomm) -> Grid:
-        """The grid that `Create_cart` has made."""
+    def of_communicator(cls, comm: Unchecked) -> Grid:
+        """The grid of a communicator, which `Create_cart` has made."""
         if comm.Get_topology() != MPI.CART:
             raise ValueError(
                 "halo.Plan got a communicator without a grid for argument `comm`, expected "

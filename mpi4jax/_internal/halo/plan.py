@@ -528,12 +528,12 @@ def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ..
 
 
 def _grid_of(
-    comm: object, names: Sequence[Hashable] | None, periods: Sequence[bool] | None
+    comm: Unchecked, names: Sequence[Hashable] | None, periods: Sequence[bool] | None
 ) -> Grid:
     """The grid of processes that an argument `comm` stands for."""
     if isinstance(comm, jax.sharding.Mesh):
         return Grid.of_mesh(comm, names, periods)
-    if not isinstance(comm, MPI.Intracomm):
+    if not isinstance(comm, MPI.Comm):
         expected = "a communicator of comm.Create_cart(...), or a jax.sharding.Mesh"
         reject("halo.Plan", "comm", expected, comm)
     if names is not None or periods is not None:
@@ -541,6 +541,7 @@ def _grid_of(
             "halo.Plan got arguments `names` or `periods` with a communicator, which has "
             "axes and periods of its own, expected these with a mesh only"
         )
+    handles.communicator("halo.Plan", comm)  # raises if one can't communicate on it
     return Grid.of_communicator(comm)
 
 

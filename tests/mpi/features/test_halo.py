@@ -440,7 +440,7 @@ def test_nothing_to_exchange():
         (
             {"comm": 3},
             TypeError,
-            r"halo.Plan: `comm` must be a communicator of comm.Create_cart\(.*\), not 3$",
+            r"halo.Plan: `comm` must be .* comm.Create_cart\(.*\), or a .*Mesh, not 3$",
         ),
         (
             {"comm": world},
