@@ -144,9 +144,9 @@ class ExchangeFlight(_HashedOnce):
         return message_avals(self.received, self.recv_avals)
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], wait_operands: Sequence[Value]
     ) -> list[Value]:
-        forwarded, numbers = split_numbers(self, kept)
+        forwarded, numbers = split_numbers(self, wait_operands)
         merged = merge(self, forwarded, [None] * len(self.recv_avals))
         return unpack_messages(ctx, self.received, arrived, merged, numbers)
 
@@ -292,10 +292,10 @@ class CollectiveFlight(_HashedOnce):
         return [] if aval is None else [carrier_aval(aval)]
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], wait_operands: Sequence[Value]
     ) -> list[Value]:
         if self._forwarded is not None:
-            forwarded, _ = split_numbers(self, kept)
+            forwarded, _ = split_numbers(self, wait_operands)
             return list(forwarded)
         return lower_results(self.operation, ctx, arrived, self.results)
 
@@ -399,9 +399,9 @@ class HeldFlight(_HashedOnce):
         return self.of.arrivals()
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], wait_operands: Sequence[Value]
     ) -> list[Value]:
-        return list(kept) or list(map(convert, arrived, self.results))
+        return list(wait_operands) or list(map(convert, arrived, self.results))
 
     def batched(self, size: int) -> HeldFlight:
         return HeldFlight(self.of.batched(size))

@@ -48,7 +48,7 @@ from ..xla.jax_compat import (
 )
 from .flights import flight_of
 from .requests import prepare, set_line
-from .start_and_wait import Flight, bind_start, bind_wait, kept_operands
+from .start_and_wait import Flight, bind_start, bind_wait, operands_of_wait
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -258,15 +258,15 @@ class _Split(_Traced[T]):
                 # Its program may be that of another line. Nobody waits if `during` fails.
                 frames = starmap(Frame, traceback_of_equation(equation))
                 set_line(ticket, describe_stack(frames))
-            kept = kept_operands(flight, operands)
-            self._started.append((equation, flight, ticket, kept))
+            wait_operands = operands_of_wait(flight, operands)
+            self._started.append((equation, flight, ticket, wait_operands))
             self._missing.update(equation.outvars)
 
     @on_own_devices
     def finish(self) -> T:
-        for equation, flight, ticket, kept in self._started:
+        for equation, flight, ticket, wait_operands in self._started:
             with source_info_of(equation):
-                results = bind_wait(flight, ticket, kept, may_be_zero=False)
+                results = bind_wait(flight, ticket, wait_operands, may_be_zero=False)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
             _eval(equation, self._env)

@@ -31,7 +31,7 @@ from ..xla.call_sites import current_line
 from ..xla.flush import flush
 from ..xla.jax_compat import trace_state_clean
 from .flights import flight_of
-from .start_and_wait import Flight, bind_start, bind_wait, kept_operands
+from .start_and_wait import Flight, bind_start, bind_wait, operands_of_wait
 
 T = TypeVar("T")
 
@@ -95,8 +95,8 @@ class Request(Generic[T]):
     def _wait(self) -> T:
         count = len(self._flights)
         value: PyTree = [
-            bind_wait(flight, ticket, kept, may_be_zero=False)
-            for flight, (ticket, *kept) in zip(
+            bind_wait(flight, ticket, wait_operands, may_be_zero=False)
+            for flight, (ticket, *wait_operands) in zip(
                 self._flights, self._arrays[:count], strict=True
             )
         ]
@@ -120,7 +120,7 @@ def start(flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step) -> R
         ticket = bind_start(flight, operands)
         if trace_state_clean():
             set_line(ticket, current_line())
-        arrays.append((ticket, *kept_operands(flight, operands)))
+        arrays.append((ticket, *operands_of_wait(flight, operands)))
     return Request(
         (*arrays, *(() for _ in steps)), tuple([flight for flight, _ in flights]), steps
     )

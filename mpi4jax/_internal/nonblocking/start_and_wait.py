@@ -159,7 +159,7 @@ class Flight(Protocol):
         """The types of what the core has when all is done."""
 
     def lower_results(
-        self, ctx: LoweringContext, arrived: Sequence[Value], kept: Sequence[Value]
+        self, ctx: LoweringContext, arrived: Sequence[Value], wait_operands: Sequence[Value]
     ) -> list[Value]:
         """The results of wait, from what the core has, and the other operands of wait."""
 
@@ -242,14 +242,14 @@ def bind_start(
 
 
 def bind_wait(
-    flight: Flight, ticket: Array, kept: Sequence[Array], *, may_be_zero: bool
+    flight: Flight, ticket: Array, wait_operands: Sequence[Array], *, may_be_zero: bool
 ) -> list[Array]:
     """The results for a ticket: zeros if it `may_be_zero`, and is.
 
-    A tangent or cotangent of what was not differentiated is. `kept` are the operands of
-    start that wait takes.
+    A tangent or cotangent of what was not differentiated is. The other operands of wait
+    are :func:`operands_of_wait`.
     """
-    operands = ticket, *kept
+    operands = ticket, *wait_operands
     if trace_state_clean():
         return run_eagerly(_Wait(flight, may_be_zero), operands) or []
     return wait_p.bind(*operands, flight=flight, may_be_zero=may_be_zero)
@@ -272,7 +272,7 @@ def is_forwarded(flight: Flight) -> list[bool]:
     return [operand is not None for operand in flight.forwarded]
 
 
-def kept_operands(flight: Flight, operands: Sequence[X]) -> list[X]:
+def operands_of_wait(flight: Flight, operands: Sequence[X]) -> list[X]:
     """Those of start's operands that wait takes."""
     _, numbers = split_numbers(flight, operands)
     forwarded = [operands[index] for index in flight.forwarded if index is not None]
@@ -422,9 +422,9 @@ lower_everywhere(start_p, _lower_start)
 
 
 def _wait_type(
-    ticket: ShapedArray, *kept: ShapedArray, flight: Flight, may_be_zero: bool
+    ticket: ShapedArray, *wait_operands: ShapedArray, flight: Flight, may_be_zero: bool
 ) -> tuple[list[ShapedArray], set[Effect]]:
-    forwarded, _ = split_numbers(flight, kept)
+    forwarded, _ = split_numbers(flight, wait_operands)
     expected = [TICKET, *forwarded_results(flight, flight.results)]
     # The ticket of a batch has more axes.
     shapes = [ticket.shape[-1:], *(x.shape for x in forwarded)]
@@ -441,7 +441,7 @@ def _wait_type(
 def _lower_wait(
     ctx: LoweringContext,
     ticket: Value,
-    *kept: Value,
+    *wait_operands: Value,
     flight: Flight,
     may_be_zero: bool,
 ) -> list[Value]:
@@ -465,7 +465,7 @@ def _lower_wait(
         avals_in=ctx.avals_in[:1],
         avals_out=flight.arrivals(),
     )
-    return flight.lower_results(ctx, arrived, kept)
+    return flight.lower_results(ctx, arrived, wait_operands)
 
 
 def _push_wait(
@@ -475,13 +475,13 @@ def _push_wait(
     flight: Flight,
     may_be_zero: bool,
 ) -> Jvp:
-    ticket, *kept = primals
-    results = bind_wait(flight, ticket, kept, may_be_zero=may_be_zero)
+    ticket, *wait_operands = primals
+    results = bind_wait(flight, ticket, wait_operands, may_be_zero=may_be_zero)
     if not any(map(is_inexact, results)):
         return results, tangents_of(results, ())
-    ticket_tangent, *kept_tangents = tangents
+    ticket_tangent, *wait_tangents = tangents
     pushed = flight.for_tangents()
-    pairs = zip(kept_tangents, kept, strict=True)
+    pairs = zip(wait_tangents, wait_operands, strict=True)
     # Numbers have no tangents.
     forwarded_tangents = [tangent for tangent, x in pairs if is_inexact(x)]
     if isinstance(ticket_tangent, ad.Zero) and not any(pushed.computed_sources):
@@ -490,7 +490,10 @@ def _push_wait(
     arrived = bind_wait(
         pushed,
         ad.instantiate_zeros(ticket_tangent),
-        [*instantiated(forwarded_tangents), *kept[len(kept) - pushed.number_count :]],
+        [
+            *instantiated(forwarded_tangents),
+            *wait_operands[len(wait_operands) - pushed.number_count :],
+        ],
         may_be_zero=True,
     )
     return results, tangents_of(results, arrived)
@@ -499,14 +502,14 @@ def _push_wait(
 def _transpose_wait(
     cotangents: Sequence[Tangent],
     ticket: Operand,
-    *kept: Operand,
+    *wait_operands: Operand,
     flight: Flight,
     may_be_zero: bool,
 ) -> list[Array | None]:
     cotangents = instantiated(cotangents)
     ticket_cotangent = None
-    forwarded, _ = split_numbers(flight, kept)
-    numbers = _known_numbers(flight, kept)
+    forwarded, _ = split_numbers(flight, wait_operands)
+    numbers = _known_numbers(flight, wait_operands)
     if isinstance(ticket, ad.UndefinedPrimal):
         returning = flight.for_cotangents()
         # These zeros depend on the cotangents: JAX has to transpose this start, too. What
@@ -551,10 +554,10 @@ def _batch_wait(
     flight: Flight,
     may_be_zero: bool,
 ) -> tuple[list[Array], list[int | None]]:
-    ticket, *kept = operands
-    ticket_axis, *kept_axes = axes
-    forwarded, numbers = split_numbers(flight, kept)
-    forwarded_axes, axes_of_numbers = split_numbers(flight, kept_axes)
+    ticket, *wait_operands = operands
+    ticket_axis, *wait_axes = axes
+    forwarded, numbers = split_numbers(flight, wait_operands)
+    forwarded_axes, axes_of_numbers = split_numbers(flight, wait_axes)
     assert not any(axis is not None for axis in axes_of_numbers), "refused at the start"
     if ticket_axis is None:
         # One message for all members, of which only what is forwarded differs.

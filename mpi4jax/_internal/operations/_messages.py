@@ -165,9 +165,9 @@ def unpack_messages(
 
 
 def _keep_where_null(
-    rank: int, numbers: Array, kept: Array, received: Array
+    rank: int, numbers: Array, buffer: Array, received: Array
 ) -> list[Array]:
-    return [where_null(rank, [numbers], kept, received)]
+    return [where_null(rank, [numbers], buffer, received)]
 
 
 def _packed_aval(avals: Sequence[ShapedArray]) -> ShapedArray:
