@@ -250,6 +250,35 @@ def test_vmap_and_remat(run):
     np.testing.assert_allclose(run(body), np.cos(OWN) * WEIGHTS, rtol=1e-12)
 
 
+def test_requests_in_a_loop(run):
+    """Each turn waits for what the one before has started, also in reverse."""
+
+    def shifted(x):
+        def start(x):
+            return mpi.isendrecv(x, x, *neighbors(is_ring=True))
+
+        request = lax.fori_loop(0, 3, lambda _, request: start(mpi.wait(request)), start(x))
+        return mpi.wait(request)
+
+    np.testing.assert_allclose(run(shifted), WHOLE[(RANK - 4) % SIZE][None])
+
+    def gradient(x):
+        def step(request, _):
+            y = mpi.wait(request)
+            return mpi.isendrecv(y, y, *neighbors(is_ring=True)), jnp.sum(jnp.sin(y))
+
+        def loss(x):
+            request = mpi.isendrecv(x, x, *neighbors(is_ring=False))
+            request, sums = lax.scan(step, request, length=2)
+            return jnp.sum(sums) + jnp.sum(mpi.wait(request) * 0)
+
+        return jax.grad(loss)(x)
+
+    # The first process receives nothing at first, so it has its own row in its place.
+    expected = np.cos(OWN) * ((RANK < SIZE - 1) + (RANK == 0))
+    np.testing.assert_allclose(run(gradient), 2 * expected, rtol=1e-12)
+
+
 def test_axes_of_a_grid(spread, is_checked):
     """On a mesh of two axes, sums along each of them and a message along one."""
     if SIZE % 2:
