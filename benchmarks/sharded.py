@@ -221,28 +221,34 @@ def sparse(effort: Effort) -> Samples:
     mpi, comm = import_mpi(), WORLD.Clone()
     rounds = irregular_rounds()
 
-    def step(x, receive, rank):
+    def step(x, rank, receive):
         """What a rank receives takes the place of its own."""
-        received = [receive(x[: r.largest], r) for r in rounds]
+        received = receive([x[: r.largest] for r in rounds])
         for r, y in zip(rounds, received, strict=True):
             is_received = jnp.arange(y.size) < jnp.asarray(r.counts)[rank]
             x = x.at[: y.size].set(jnp.where(is_received, y, x[: y.size]))
         return x
 
-    def computed(x):
+    def computed(x, at_once):
         rank = jax.lax.axis_index("ranks")
+        sources = [jnp.asarray(r.source)[rank] for r in rounds]
+        dests = [jnp.asarray(r.dest)[rank] for r in rounds]
 
-        def receive(y, r):
-            source, dest = (jnp.asarray(ranks)[rank] for ranks in (r.source, r.dest))
-            return mpi.sendrecv(y, y, source, dest)
+        def receive(parts):
+            if at_once:
+                return mpi.exchange(parts, parts, sources, dests)
+            return [*map(mpi.sendrecv, parts, parts, sources, dests)]
 
-        return step(x, receive, rank)
+        return step(x, rank, receive)
 
     def permuted(x):
-        def receive(y, r):
-            return jax.lax.ppermute(y, "ranks", r.pairs)
+        def receive(parts):
+            return [
+                jax.lax.ppermute(part, "ranks", r.pairs)
+                for part, r in zip(parts, rounds, strict=True)
+            ]
 
-        return step(x, receive, jax.lax.axis_index("ranks"))
+        return step(x, jax.lax.axis_index("ranks"), receive)
 
     def outside(x):
         received = []
@@ -263,7 +269,11 @@ def sparse(effort: Effort) -> Samples:
         loop_length_of(block.nbytes, effort),
         effort,
         sharding,
-        {"messages": repeat(computed), "ppermute": repeat(permuted)},
+        {
+            "messages": repeat(functools.partial(computed, at_once=False)),
+            "exchange": repeat(functools.partial(computed, at_once=True)),
+            "ppermute": repeat(permuted),
+        },
         repeat(outside),
     )
     jax.distributed.shutdown()
