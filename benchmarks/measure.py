@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from overlap import overlap
-from sharded import psum
+from sharded import psum, ring, sparse, stencil
 from shared_cores import bound, unbound
 from workloads import (
     LEFT,
@@ -434,7 +434,7 @@ def _persistent(comm: MPI.Cartcomm, neighbors, count: int, length: int) -> Thunk
 WORKLOADS = {
     f.__name__: f
     for f in (
-        *(dispatch, eager, loops, c, latency, psum),
+        *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
         *(overlap, bound, unbound),
     )

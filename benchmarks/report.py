@@ -94,6 +94,35 @@ def sharded(r: Results) -> list[Row]:
     return rows
 
 
+def permutations(r: Results) -> list[Row]:
+    """Messages in programs over all ranks, and JAX's `ppermute` in their place."""
+    rows: list[Row] = []
+    cases = (
+        ("ring", "8", "a ring, 8 B", "messages"),
+        ("ring", "1048576", "a ring, 1 MiB", "messages"),
+        ("sparse", "sparse", "a graph, `sendrecv`", "messages"),
+        ("sparse", "sparse", "a graph, `exchange`", "exchange"),
+        ("stencil", "64 x 64", "heat, 64 x 64", "messages"),
+        ("stencil", "512 x 512", "heat, 512 x 512", "messages"),
+    )
+    for workload, label, title, way in cases:
+        ours, theirs = f"{way}, {label}", f"ppermute, {label}"
+        for name, ranks in by_ranks(r, workload):
+            rows.append(
+                {
+                    "ranks": ranks,
+                    "messages along": title,
+                    "ours": r(name, OURS, ours),
+                    "ours, outside": r(name, OURS, f"outside, {label}"),
+                    "ppermute, MPI": r(name, OURS, theirs),
+                    "ppermute, gloo": r(name, GLOO, theirs),
+                    "ppermute, MPI / ours": r.ratio(name, OURS, theirs, ours),
+                    "ppermute, gloo / ours": r.ratio(name, GLOO, theirs, ours),
+                }
+            )
+    return rows
+
+
 def beside_c(r: Results) -> list[Row]:
     """Operations in a loop, and in one in C."""
     rows: list[Row] = []
@@ -440,6 +469,10 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
     "Compared with C": ("Time of one operation of a loop", beside_c),
     "Ranks": ("Time of an `allreduce`", growth),
     "Sharded arrays": ("Time of `jax.lax.psum` in a `shard_map`", sharded),
+    "Messages in a `shard_map`": (
+        "Time of a step of a loop, with messages of mpi4jax and JAX's `ppermute`",
+        permutations,
+    ),
     "Operations in a function": ("Time of one operation on one rank", programs),
     "Checked operations": ("Time of one operation of a loop", checks),
     "Trees": ("Time of an `allreduce` of all leaves", trees),
@@ -567,7 +600,8 @@ def environment_of(r: Results) -> str:
 def tables_page(r: Results) -> str:
     text = f"Medians, in microseconds unless a title says otherwise. {environment_of(r)}.\n"
     for title, (about, rows) in TABLES.items():
-        text += f"\n## {title}\n\n{about}.\n\n{table(rows(r))}"
+        if measured := rows(r):
+            text += f"\n## {title}\n\n{about}.\n\n{table(measured)}"
     return text
 
 

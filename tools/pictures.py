@@ -104,6 +104,10 @@ def sharded() -> None:
     draw("sharded", events_of("examples/sharded.py"), 16)
 
 
+def pipeline() -> None:
+    draw("pipeline", events_of("examples/pipeline.py"), 36)
+
+
 def flight() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(FLIGHT)
@@ -232,7 +236,7 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
 
 PICTURES: dict[str, Callable[[], None]] = {
     made.__name__: made
-    for made in (shallow_water, heat_3d, training, sharded, flight, tutorial)
+    for made in (shallow_water, heat_3d, training, sharded, pipeline, flight, tutorial)
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import runpy
 import sys
 from pathlib import Path
@@ -41,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _launcher.refuse(f"no example {arguments.name!r}, expected one of: {names}")
     path = str(examples[arguments.name])
     sys.argv = [path, *arguments.arguments]
+    # A command begins without the public names, which programs use.
+    importlib.reload(mpi4jax)
     runpy.run_path(path, run_name="__main__")
     return 0
 

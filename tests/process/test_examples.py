@@ -15,6 +15,7 @@ FILES = examples.files()
 #: Short runs, and what they print at the end.
 RUNS = {
     "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
+    "pipeline": ((), "4 of 8 layers"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
