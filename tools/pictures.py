@@ -96,6 +96,12 @@ def heat_3d() -> None:
     draw("heat_3d", events_of("examples/heat_3d.py", "--no-plot"), 14)
 
 
+def heat_mesh() -> None:
+    path = FOLDER / "heat_mesh.png"
+    run("examples/heat_mesh.py", "--output", str(path))
+    smaller(path)
+
+
 def training() -> None:
     draw("training", events_of("examples/training.py"), 10)
 
@@ -236,7 +242,16 @@ def draw(name: str, events: list[dict], calls: int | None) -> None:
 
 PICTURES: dict[str, Callable[[], None]] = {
     made.__name__: made
-    for made in (shallow_water, heat_3d, training, sharded, pipeline, flight, tutorial)
+    for made in (
+        shallow_water,
+        heat_3d,
+        heat_mesh,
+        training,
+        sharded,
+        pipeline,
+        flight,
+        tutorial,
+    )
 }
 
 

@@ -15,12 +15,13 @@ FILES = examples.files()
 #: Short runs, and what they print at the end.
 RUNS = {
     "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
+    "heat_mesh": (("--cells=24",), "24 x 24 cells, 2 x 1 processes, residual"),
     "pipeline": ((), "4 of 8 layers"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
-DRAWING = ("heat_3d", "shallow_water")
+DRAWING = ("heat_3d", "heat_mesh", "shallow_water")
 
 
 def command(*arguments, **options):
@@ -64,7 +65,7 @@ def test_picture_and_progress(name, tmp_path):
     assert "wrote picture.png" in done.stdout
     shares = re.findall(r"^\w+ +\[#+ *\] +(\d+) %, +\d+ s left$", done.stderr, re.M)
     # heat_3d does everything twice: on all processes together, and on each alone.
-    bars = 2 if name == "heat_3d" else 1
+    bars = {"heat_3d": 2, "heat_mesh": 0, "shallow_water": 1}[name]
     assert [*map(int, shares)] == [*range(10, 101, 10)] * bars
 
 
