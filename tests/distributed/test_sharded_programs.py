@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
 
@@ -1016,7 +1016,11 @@ def test_random_programs(seed, spread, assert_is):
     is_donated = writer.choose.random() < 0.5
     print(f"seed {seed}, turn {turn}, donated={is_donated}", *writer.lines, sep="\n")
     function, expect = what_is_computed(writer, turn)
-    program = jax.jit(function, donate_argnums=(0,) if is_donated else ())
+    program = jax.jit(
+        function,
+        donate_argnums=(0,) if is_donated else (),
+        out_shardings=NamedSharding(writer.mesh, P(writer.mesh.axis_names)),
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         # Both are on the way at the same time.
