@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
+from mpi4jax._internal.xla.jax_compat import allows_sharded_programs, vary
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
@@ -158,18 +158,57 @@ BLOCKING = {
         np.vstack([WHOLE, np.zeros((1, 3))]),
     ),
 }
-# What has no nonblocking form is in the first list only.
+# A function of a row. What has no nonblocking form is in the first list only.
 OPERATIONS = {
-    **{name: (mpi, *rest) for name, rest in BLOCKING.items()},
-    **{f"i{name}": (Started(), *rest) for name, rest in BLOCKING.items() if name != "rows"},
+    prefix + name: (is_invariant, functools.partial(function, module), expected)
+    for prefix, module in (("", mpi), ("i", Started()))
+    for name, (is_invariant, function, expected) in BLOCKING.items()
+    if name != "rows" or not prefix
 }
 
 
+# Where else an operation may be. Each gives the same as the operation, which is linear, or
+# a maximum.
+STRUCTURES = {
+    "alone": lambda function: function,
+    "scan": lambda function: (
+        lambda x: lax.scan(lambda *_: (function(x), None), 0 * function(x), length=2)[0]
+    ),
+    "while": lambda function: (
+        lambda x: lax.while_loop(
+            lambda state: state[0] < 2,
+            lambda state: (state[0] + 1, function(x)),
+            (0, 0 * function(x)),
+        )[1]
+    ),
+    "cond": lambda function: (
+        lambda x: lax.cond(lax.psum(x.sum(), "i") > 0, function, lambda x: -function(x), x)
+    ),
+    "checkpoint": jax.checkpoint,
+    "jit": jax.jit,
+    "vmap": lambda function: lambda x: jax.vmap(function)(jnp.stack([x, 2 * x]))[1] / 2,
+}
+structures = pytest.mark.parametrize("structure", STRUCTURES)
+#: Those through which JAX can go back.
+reversible = pytest.mark.parametrize("structure", [s for s in STRUCTURES if s != "while"])
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_results(run, name):
-    module, is_invariant, function, expected = OPERATIONS[name]
-    result = run(functools.partial(function, module), is_invariant)
+@structures
+def test_results(run, name, structure):
+    is_invariant, function, expected = OPERATIONS[name]
+    result = run(STRUCTURES[structure](function), is_invariant)
     np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_donated_operands(mapped, sharded, name):
+    is_invariant, function, expected = OPERATIONS[name]
+    program = jax.jit(mapped(function, is_invariant), donate_argnums=0)
+    for _ in range(2):
+        result = program(sharded + 0)
+        np.testing.assert_allclose(result.addressable_data(0), expected, rtol=1e-12)
 
 
 def dense_jacobian(function, spread_rows):
@@ -188,10 +227,11 @@ LINEAR = [name for name in OPERATIONS if not name.endswith("allreduce_max")]
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_derivatives(mesh, spread, sharded, mapped, name):
+@reversible
+def test_derivatives(mesh, spread, sharded, mapped, name, structure):
     """The transpose is that of the matrix of the whole program, as for JAX's own."""
-    module, is_invariant, function, _ = OPERATIONS[name]
-    program = mapped(functools.partial(function, module), is_invariant)
+    is_invariant, function, _ = OPERATIONS[name]
+    program = mapped(STRUCTURES[structure](function), is_invariant)
     matrix = dense_jacobian(program, lambda rows: spread(rows, mesh, "i"))
     cotangent = np.random.default_rng(0).normal(size=matrix.shape[0])
 
@@ -202,6 +242,28 @@ def test_derivatives(mesh, spread, sharded, mapped, name):
     own = np.asarray(jax.jit(pull)(sharded).addressable_data(0))
     pulled = (matrix.T @ cotangent).reshape(WHOLE.shape)
     np.testing.assert_allclose(own, pulled[RANK : RANK + 1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@reversible
+def test_gradients_inside(mesh, spread, mapped, run, name, structure):
+    """All ranks have a loss of their own, and the gradient is that of their sum."""
+    _, function, _ = OPERATIONS[name]
+
+    def varying(x):
+        return vary(STRUCTURES[structure](function)(x), ("i",))
+
+    matrix = dense_jacobian(mapped(varying), lambda rows: spread(rows, mesh, "i"))
+    cotangents = np.random.default_rng(0).normal(size=(SIZE, matrix.shape[0] // SIZE))
+
+    def loss(x):
+        own = jnp.asarray(cotangents)[lax.axis_index("i")]
+        return varying(x).ravel() @ own
+
+    pulled = (matrix.T @ cotangents.ravel()).reshape(WHOLE.shape)
+    np.testing.assert_allclose(
+        run(jax.grad(loss)), pulled[RANK : RANK + 1], rtol=1e-10, atol=1e-10
+    )
 
 
 def test_a_gradient_inside(run, is_checked):

@@ -193,6 +193,7 @@ def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effe
         optional("jax._src.effects:control_flow_allowed_effects"),
         optional("jax._src.effects:custom_derivatives_allowed_effects"),
         optional("jax._src.effects:remat_allowed_effects"),
+        optional("jax._src.effects:partial_eval_kept_effects"),
         ordered_effects if is_ordered else None,
         _shardable_effects if is_ordered and allows_sharded_programs() else None,
     ):

@@ -118,6 +118,12 @@ NAMES = (
         "JAX refuses operations in jax.checkpoint",
     ),
     Name(
+        ("jax._src.effects:partial_eval_kept_effects",),
+        "sends in loops that are differentiated",
+        "JAX leaves out a send in a loop that is differentiated",
+        since="0.8.0",
+    ),
+    Name(
         ("jax._src.effects:shardable_ordered_effects",),
         "operations in a shard_map over several processes",
         "JAX refuses operations in a shard_map over several processes",

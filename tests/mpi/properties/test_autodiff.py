@@ -375,6 +375,27 @@ def test_transposing_what_is_not_linear():
         jax.linear_transpose(lambda x: mpi.allreduce(x, MPI.MAX), jnp.ones(3))(jnp.ones(3))
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 8), reason="older JAX leaves out the send in the loop"
+)
+def test_messages_of_constants_in_a_loop_that_is_differentiated():
+    """Fails, or hangs, if JAX leaves out the send, as no result depends on it."""
+
+    def step(total, _):
+        constant = jax.lax.stop_gradient(total)
+        mpi.send(constant, RIGHT)
+        return total / 2 + mpi.recv(constant, LEFT), None
+
+    def loss(x):
+        return jax.lax.scan(step, x, length=2)[0].sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.full(3, RANK + 1.0))
+    # Half of half of its own, and twice half of the neighbor's, and the one behind it.
+    own, left, behind = ((RANK - distance) % SIZE + 1 for distance in range(3))
+    np.testing.assert_allclose(value, 3 * (own / 4 + left + behind))
+    np.testing.assert_allclose(gradient, np.full(3, 0.25))
+
+
 def test_send_and_recv_have_no_derivative():
     halves = {
         "send": lambda x: mpi.send(x, RIGHT),
