@@ -110,7 +110,7 @@ class Writer:
         if self.mode == "values":
             kinds += [self.while_loop]
         if self.may_differentiate and self.is_inside and len(shape) < 2:
-            kinds += [self.gradient]
+            kinds += [self.gradient] * 4
         if shape and shape[0] > 0:
             kinds += [self.vmap]
         return kinds
