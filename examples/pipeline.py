@@ -42,7 +42,7 @@ def loss(weights, inputs, targets):
 
 
 def pipelined_loss(weights, inputs, targets):
-    """The same loss, if `weights` only has the layers of this process."""
+    """The loss of the whole network, from the layers of this process."""
     stage = lax.axis_index("stages")
     is_last = stage == size - 1
     previous = jnp.where(stage > 0, stage - 1, MPI.PROC_NULL)
