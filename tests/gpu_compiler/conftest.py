@@ -7,9 +7,13 @@ executed: what is looked at is the scheduled program.
 import gpu
 import pytest
 
+from mpi4jax import distributed
 from mpi4jax._internal.mpi import device
 
 pytest_plugins = ["ranks", "sample"]
+
+# Programs on a mesh want JAX's processes to be the ranks.
+distributed.initialize()
 
 
 @pytest.fixture(autouse=True)

@@ -86,11 +86,12 @@ os.environ["XLA_FLAGS"] = (
 
 
 @functools.cache
-def _sharding() -> jax.sharding.Sharding:
+def devices(processes: int = 1) -> list[jax.Device]:
+    """The GPUs of some processes, one for each, that programs are compiled for."""
     topology = topologies.get_topology_desc(
-        platform="cuda", target_config=TARGET, topology="1x1x1"
+        platform="cuda", target_config=TARGET, topology=f"1x{processes}x1"
     )
-    return jax.sharding.SingleDeviceSharding(topology.devices[0])
+    return list(topology.devices)
 
 
 #: The attributes that name other computations, in the order in which these run: the branch
@@ -269,10 +270,14 @@ def compile_for_gpu(
 ) -> Program:
     """A function of arrays with these shapes and types, compiled for a GPU.
 
-    Each only once, as JAX keeps what is compiled, and XLA would write nothing again.
+    It is for the GPUs that the arrays are sharded over, if they are. Each is compiled only
+    once, as JAX keeps what is compiled, and XLA would write nothing again.
     """
-    sharding = _sharding()
-    avals = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in avals)
+    one_gpu = jax.sharding.SingleDeviceSharding(devices()[0])
+    avals = tuple(
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or one_gpu)
+        for x in avals
+    )
     lowered = jax.jit(function).trace(*avals).lower(lowering_platforms=("cuda",))
     compiled = lowered.compile(OPTIONS[options])
     thunks = DUMPS.glob("*.thunk_sequence_after_thunk_passes.txt")
@@ -311,7 +316,8 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
         elif "operation" in params and name in operations:
             fields = vars(params["operation"])
             parameters = ((key, fields[key]) for key in TOLD_APART_BY if key in fields)
-            yield Call(name, fields["communicator"].number, tuple(parameters))
+            operation = params["operation"].handler
+            yield Call(operation, fields["communicator"].number, tuple(parameters))
         if name == "while":
             # JAX puts calls of the condition in front of the loop, and behind its body.
             condition = list(_calls_in(params["cond_jaxpr"]))
@@ -356,3 +362,15 @@ def check_chain(program):
                 assert origins == {last}
             assert not instruction.is_mpi or instruction.types[-1] == "u8[1]"
             last = instruction
+
+
+def check_outside_of_graphs(program):
+    """XLA would make a call once, while it records the graph."""
+    graph = None
+    for line in program.thunks.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if graph is not None and indent > graph:
+            assert "kCustomCall" not in line
+            assert "kDynamicSliceFusion" not in line
+        else:
+            graph = indent if "kCommandBuffer" in line else None

@@ -2,7 +2,7 @@
 
 More of them, until one fails (its seed was printed last):
 
-    mpiexec -n 2 python tests/gpu_compiler/test_random.py FIRST_SEED COUNT
+    mpiexec -n 2 python tests/gpu_compiler/test_random.py FIRST_SEED COUNT [sharded]
 """
 
 import itertools
@@ -12,13 +12,18 @@ import sys
 import gpu
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
-from programs import LEFT, OTHER, RIGHT, X
+from programs import COMM, LEFT, OTHER, RIGHT, SIZE, X
 
+from mpi4jax import distributed
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.mpi import device
+from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
 
 SEEDS = range(12)
 
@@ -52,14 +57,23 @@ class Writer:
         return self.choose.choice(
             [
                 lambda x: mpi.sendrecv(
-                    x, x, LEFT, RIGHT, sendtag=tag, recvtag=tag, comm=comm
+                    x, x, *self.neighbors(), sendtag=tag, recvtag=tag, comm=comm
                 ),
                 lambda x: mpi.allreduce(x, MPI.SUM, comm=comm),
                 lambda x: mpi.scan(x, MPI.SUM, comm=comm),
                 lambda x: mpi.bcast(x, 0, comm=comm),
                 lambda x: mpi.allgather(x, comm=comm)[1],
+                *self.others(),
             ]
         )
+
+    def neighbors(self):
+        """The ranks on the left and on the right."""
+        return LEFT, RIGHT
+
+    def others(self):
+        """More functions from an array to one like it, which call no operation of ours."""
+        return []
 
     def part(self):
         """A slice of rows, or all of them, with where it is."""
@@ -114,29 +128,56 @@ class Writer:
         )
 
 
-def check(seed, options):
-    if MPI.COMM_WORLD.Get_rank() == 0:
+class ShardedWriter(Writer):
+    """Makes up programs on a mesh, with collectives of XLA's among the calls."""
+
+    def neighbors(self):
+        rank = lax.axis_index("i")
+        return (rank - 1) % SIZE, (rank + 1) % SIZE
+
+    def others(self):
+        ring = [(rank, (rank + 1) % SIZE) for rank in range(SIZE)]
+        return [lambda x: lax.psum(x, "i"), lambda x: lax.ppermute(x, "i", ring)]
+
+
+def check(seed, writer):
+    # Every fourth seed (tests/sample.py) has another option, too.
+    options = list(gpu.OPTIONS)[(seed + seed // 4) % len(gpu.OPTIONS)]
+    if COMM.Get_rank() == 0:
         print(f"seed {seed}, {options}", flush=True)
-    body = Writer(seed).block(3)
-
-    def function(x, y):
-        return list(body([x, y]))
-
-    program = gpu.compile_for_gpu(function, X, X, options=options)
-    assert gpu.calls_in(program) == gpu.calls_of(function, X, X)
+    body = writer(seed).block(3)
+    function, x = (lambda x, y: list(body([x, y]))), X
+    if writer is ShardedWriter:
+        mesh = Mesh(np.array(gpu.devices(SIZE)), "i")
+        rows = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+        function = jax.shard_map(function, check_vma=False, **rows)
+        shape = (SIZE * X.shape[0], *X.shape[1:])
+        x = jax.ShapeDtypeStruct(shape, X.dtype, sharding=NamedSharding(mesh, P("i")))
+    program = gpu.compile_for_gpu(function, x, x, options=options)
+    assert gpu.calls_in(program) == gpu.calls_of(function, x, x)
     gpu.check_chain(program)
+    if writer is ShardedWriter:
+        assert COMM.allgather(program.text) == [program.text] * SIZE
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order(seed):
-    check(seed, list(gpu.OPTIONS)[seed % len(gpu.OPTIONS)])
+    check(seed, Writer)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_order_in_a_shard_map(seed):
+    check(seed, ShardedWriter)
 
 
 if __name__ == "__main__":
     device.prepare = lambda platform: None
+    distributed.initialize()
     mpi.barrier()
-    first, count = map(int, sys.argv[1:])
+    first, count = map(int, sys.argv[1:3])
     for seed in range(first, first + count):
-        check(seed, list(gpu.OPTIONS)[seed % len(gpu.OPTIONS)])
+        check(seed, ShardedWriter if sys.argv[3:] == ["sharded"] else Writer)
     print("done")
