@@ -61,9 +61,9 @@ def axes_of(mesh):
     positions = np.arange(SIZE).reshape(mesh.devices.shape)
     result = []
     for axes in choices:
-        numbers = [names.index(axis) for axis in axes]
-        moved = np.moveaxis(positions, numbers, range(-len(axes), 0))
-        count = int(np.prod([mesh.devices.shape[number] for number in numbers]))
+        selected = [names.index(axis) for axis in axes]
+        moved = np.moveaxis(positions, selected, range(-len(axes), 0))
+        count = int(np.prod([mesh.devices.shape[position] for position in selected]))
         result.append((axes, moved.reshape(-1, count).tolist()))
     return result
 
@@ -404,8 +404,8 @@ def rows_to_one(c):
         return x + weights @ mpi.alltoallv(x.ravel(), counts, **options)[0]
 
     def expect(turn, x, y):
-        came = np.roll(x, distance + int(turn), 0).reshape(size, count)
-        return x + (came @ weights[:count]).reshape(-1, *(1,) * len(c.shape))
+        received = np.roll(x, distance + int(turn), 0).reshape(size, count)
+        return x + (received @ weights[:count]).reshape(-1, *(1,) * len(c.shape))
 
     return run, expect
 

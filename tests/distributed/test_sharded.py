@@ -29,7 +29,7 @@ WEIGHTS = np.array([1.0, -2.0, 3.0])
 
 pytestmark = [
     pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
-    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
 

@@ -22,7 +22,7 @@ NAMES = ("y", "x")
 
 pytestmark = [
     pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
-    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
 

@@ -43,7 +43,7 @@ TOLERANCES = {"float64": 1e-9, "float32": 5e-3}
 
 pytestmark = [
     pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
-    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
 

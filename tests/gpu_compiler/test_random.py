@@ -167,7 +167,7 @@ def test_order(seed):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10")
+@pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order_in_a_shard_map(seed):
     check(seed, ShardedWriter)

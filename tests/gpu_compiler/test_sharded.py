@@ -17,7 +17,7 @@ from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
 
 pytestmark = [
     pytest.mark.ranks(2),
-    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
 #: Each process exchanges with the next one, in NCCL.

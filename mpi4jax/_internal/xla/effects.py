@@ -65,7 +65,7 @@ class OrderedMPIEffect(Effect):
 
     def __repr__(self) -> str:
         # An older JAX names the effect so where it refuses to run it on several devices.
-        return f"MPI. {ALLOWED_PROGRAMS}. The former needs JAX 0.10 or later"
+        return f"MPI. {ALLOWED_PROGRAMS}. The former needs JAX 0.9.1 or later"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)

@@ -170,8 +170,8 @@ VERSIONS = (
 # Effects and primitives.
 
 
-#: The first JAX in which `shard_map` over several processes is tested with operations.
-_FIRST_WITH_SHARDED_PROGRAMS = "0.10.0"
+#: The first JAX with which the tests of operations in a `shard_map` over processes pass.
+_FIRST_WITH_SHARDED_PROGRAMS = "0.9.1"
 
 
 def allows_sharded_programs() -> bool:

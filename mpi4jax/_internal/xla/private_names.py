@@ -127,7 +127,7 @@ NAMES = (
         ("jax._src.effects:shardable_ordered_effects",),
         "operations in a shard_map over several processes",
         "JAX refuses operations in a shard_map over several processes",
-        since="0.10.0",
+        since="0.9.1",
     ),
     Name(
         # JAX < 0.9 or so has the second one.
