@@ -34,7 +34,9 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 OTHER = COMM.Dup()
 
 SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
-SHAPES = [(), (1,), (3,), (8,), (2, 3), (3, 1), (0,), (2, 0)]
+SHAPES = [(), (1,), (3,), (8,), (2, 3), (3, 1)]
+if jax.__version_info__ < (0, 12):  # whose XLA aborts in its pass for empty arrays
+    SHAPES += [(0,), (2, 0)]
 REGISTERS = 3
 #: What is computed of a program. In that of values, a step may be a gradient.
 MODES = ["values", "values", "gradient", "gradient", "tangent", "pullbacks", "second"]
@@ -106,9 +108,7 @@ class Writer:
         return self.choose.choice(kinds)(shape, depth)
 
     def structures(self, shape):
-        kinds = [self.fori_loop, self.scan, self.cond, self.jit]
-        if 0 not in shape:  # for which XLA's compiler may abort (JAX 0.12)
-            kinds += [self.remat]
+        kinds = [self.fori_loop, self.scan, self.cond, self.remat, self.jit]
         if self.mode == "values":
             kinds += [self.while_loop]
         if self.may_differentiate and self.is_inside and len(shape) < 2:
