@@ -34,7 +34,9 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 OTHER = COMM.Dup()
 
 SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
-SHAPES = [(), (1,), (3,), (8,), (2, 3), (3, 1), (0,), (2, 0)]
+SHAPES = [(), (1,), (3,), (8,), (2, 3), (3, 1)]
+if jax.__version_info__ < (0, 12):  # whose XLA aborts in its pass for empty arrays
+    SHAPES += [(0,), (2, 0)]
 REGISTERS = 3
 #: What is computed of a program. In that of values, a step may be a gradient.
 MODES = ["values", "values", "gradient", "gradient", "tangent", "pullbacks", "second"]
