@@ -175,7 +175,7 @@ def test_whole_fields(run, grid_of_mesh):
 
 def test_some_axes_of_a_mesh(grid_of_mesh, is_checked, spread):
     """One plan for each of several simulations, along another axis of the mesh."""
-    plan = halo.Plan(grid_of_mesh, 1, names=["x"], periods=[True])
+    plan = halo.Plan(grid_of_mesh, 1, names="x", periods=[True])
     whole = np.arange(8.0 * SIZE).reshape(DIMS[0], 8 * DIMS[1])
     specs = {"mesh": grid_of_mesh, "in_specs": P(*NAMES), "out_specs": P(*NAMES)}
     mapped = jax.shard_map(plan.add_ghosts, check_vma=is_checked, **specs)

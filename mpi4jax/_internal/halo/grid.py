@@ -45,11 +45,13 @@ class Grid(NamedTuple):
     def of_mesh(
         cls,
         mesh: jax.sharding.Mesh,
-        names: Sequence[Hashable] | None,
+        names: str | Sequence[Hashable] | None,
         periods: Sequence[bool] | None,
     ) -> Grid:
         """The grid of some axes of a mesh, or of all."""
-        names = tuple(mesh.axis_names if names is None else names)
+        if names is None:
+            names = mesh.axis_names
+        names = (names,) if isinstance(names, str) else tuple(names)
         comm = axis_comm(mesh, names)
         dims = tuple(mesh.shape[name] for name in names)
         if periods is None:

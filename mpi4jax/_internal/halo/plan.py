@@ -80,7 +80,7 @@ class Plan:
         corners (bool): Whether ghost cells at edges and corners of a part, where two axes
             meet, are exchanged too. If so, the axes are exchanged one after another, else
             all at once.
-        names (Sequence[str]): Of a mesh, the axes of the grid (defaults to all).
+        names (str or Sequence[str]): Of a mesh, the axes of the grid (defaults to all).
         periods (Sequence[bool]): Of a mesh, which of these axes are periodic (defaults to
             none).
 
@@ -98,7 +98,7 @@ class Plan:
         axes: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
         corners: bool = True,
-        names: Sequence[Hashable] | None = None,
+        names: str | Sequence[Hashable] | None = None,
         periods: Sequence[bool] | None = None,
     ) -> None:
         self._grid = grid = _grid_of(comm, names, periods)
@@ -528,7 +528,7 @@ def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ..
 
 
 def _grid_of(
-    comm: Unchecked, names: Sequence[Hashable] | None, periods: Sequence[bool] | None
+    comm: Unchecked, names: str | Sequence[Hashable] | None, periods: Sequence[bool] | None
 ) -> Grid:
     """The grid of processes that an argument `comm` stands for."""
     if isinstance(comm, jax.sharding.Mesh):

@@ -188,7 +188,7 @@ def note_program(
     for call in calls:
         note = notes[call_attribute(call, CALL_SITE)]
         parameters = attributes_in_words(call, without=(CALL_SITE, _COMM))
-        described.append((f"{note.handler} ({parameters})", note.line))
+        described.append((f"{note.name} ({parameters})", note.line))
     _uncompared[key] = _Program(program_text(program), described), notes
     for call in calls:
         map_call_attribute(call, _COMM, numbers.__getitem__)
@@ -208,7 +208,7 @@ def _check_communicator(note: CallNote, devices: Sequence[jax.Device]) -> None:
     if ranks != list(communicator.members):
         names = ", ".join(map(repr, axes))
         raise ValueError(
-            f"{note.handler} at {note.line} got a communicator of the processes "
+            f"{note.name} at {note.line} got a communicator of the processes "
             f"{_listed(communicator.members)} (ranks in MPI.COMM_WORLD), in a "
             f"jax.shard_map over a mesh with the processes {_listed(ranks)} along {names}. "
             f"Pass comm=mpi4jax.axis_comm(mesh, ({names},))"

@@ -105,9 +105,7 @@ class Flight(Protocol):
 
     @property
     def handler(self) -> str:
-        """The handler that starts it: one of `_core.NONBLOCKING`. The one for ranks that
-        the program computes is called `<handler>_computed`.
-        """
+        """The handler that starts it: one of `_core.NONBLOCKING`."""
 
     @property
     def function(self) -> str:
@@ -345,10 +343,11 @@ def _lower_start(
     return call_in_program(
         ctx,
         flight.communicator,
-        f"{flight.handler}_computed" if flight.number_count else flight.handler,
+        flight.handler,
         values,
         attributes,
         sent,
+        is_computed=bool(flight.number_count),
         avals_in=avals,
         avals_out=[TICKET],
     )

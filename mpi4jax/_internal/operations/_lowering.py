@@ -66,11 +66,12 @@ def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Seque
     results = call_in_program(
         ctx,
         operation.communicator,
-        operation.handler,
+        operation.name,
         [convert(operands[n], aval) for n, aval in zip(read, carriers, strict=True)],
         operation.attributes(),
         envelopes,
         None if operation.is_collective else envelopes,
+        is_computed=operation.is_computed,
         avals_in=carriers,
         avals_out=list(map(carrier_aval, written)),
         aliases={0: 0} if in_place else None,
@@ -114,21 +115,25 @@ def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Value]])
 def call_in_program(
     ctx: LoweringContext,
     communicator: Communicator,
-    handler: str,
+    name: str,
     operands: Sequence[Value],
     attributes: Attributes,
     envelopes: call_sites.Envelopes | None = None,
     awaited: call_sites.Envelopes | None = None,
+    *,
+    is_computed: bool = False,
     **types: Any,
 ) -> list[Value]:
     """Call a handler, in order with all other calls, and note the call's line.
 
     `envelopes` are the messages that the call sends and receives, and `awaited` those for
-    which it is reported to wait.
+    which it is reported to wait. If `is_computed`, the last operand has ranks, and the
+    handler is the one that takes such.
     """
     # A process that was forked would wait for XLA's compiler, whose threads it has not got.
     _core.check_available()
-    index = call_sites.note(ctx, handler, communicator, envelopes, awaited)
+    index = call_sites.note(ctx, name, communicator, envelopes, awaited)
+    handler = f"{name}_computed" if is_computed else name
     attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
 

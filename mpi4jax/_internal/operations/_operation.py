@@ -193,11 +193,6 @@ class Operation:
         array_count = len(operands) - self.count_operands - self.is_computed
         return operands[:array_count], operands[array_count:]
 
-    @property
-    def handler(self) -> str:
-        """The name of the handler."""
-        return f"{self.name}_computed" if self.is_computed else self.name
-
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         """The types of the results on this process: one, or none."""
         forwarded = self.forwarded_operand()

@@ -222,8 +222,8 @@ class Envelopes(NamedTuple):
 class CallNote(NamedTuple):
     """A call that was lowered, until all of its program is."""
 
-    #: The name of its handler.
-    handler: str
+    #: The name of its operation.
+    name: str
     #: The communicator, as `mpi.handles` has it.
     communicator: object
     #: Empty for an eager call.
@@ -251,7 +251,7 @@ def envelopes_of(site: int) -> Envelopes | None:
 
 def note(
     ctx: LoweringContext,
-    handler: str,
+    name: str,
     communicator: object,
     envelopes: Envelopes | None = None,
     awaited: Envelopes | None = None,
@@ -263,7 +263,7 @@ def note(
     scope = "/".join(scope for scope in scopes if scope and not scope.startswith("jit("))
     calls = _unfinished.setdefault(operation_of_module(ctx), [])
     line = "" if is_eager else describe_stack(frames, scope)
-    calls.append(CallNote(handler, communicator, line, envelopes, awaited))
+    calls.append(CallNote(name, communicator, line, envelopes, awaited))
     while len(_unfinished) > _MOST_UNFINISHED:
         _unfinished.pop(next(iter(_unfinished)))
     return len(calls) - 1
