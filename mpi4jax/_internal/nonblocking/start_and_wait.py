@@ -453,15 +453,19 @@ def _lower_wait(
     received = envelopes and (
         envelopes._replace(sent=()) if envelopes.received else envelopes
     )
+    # Reports name the messages, some of which have computed ranks.
+    _, numbers = split_numbers(flight, wait_operands if envelopes else [])
+    _, types = split_numbers(flight, ctx.avals_in)
     arrived = call_in_program(
         ctx,
         flight.communicator,
         "wait",
-        [ticket],
+        [ticket, *numbers],
         attributes,
         received,
-        None if flight.number_count else envelopes,
-        avals_in=ctx.avals_in[:1],
+        envelopes,
+        is_computed=bool(numbers),
+        avals_in=[ctx.avals_in[0], *types[: len(numbers)]],
         avals_out=flight.arrivals(),
     )
     return flight.lower_results(ctx, arrived, wait_operands)

@@ -104,8 +104,7 @@ class Exchange(Operation):
             [*arrays, *numbers],
             message_attributes(self.communicator, self.sent, self.received),
             envelopes,
-            # Which ones a call awaits can't be said where the program computes ranks.
-            None if self.is_computed else envelopes,
+            envelopes,
             is_computed=self.is_computed,
             avals_in=[*avals, *ctx.avals_in[len(operands) - len(numbers) :]],
             avals_out=message_avals(self.received, ctx.avals_out),

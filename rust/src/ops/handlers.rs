@@ -13,7 +13,7 @@ use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::{Abi, check_available};
-use crate::recorder::Operation;
+use crate::recorder::{self, Operation};
 use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
@@ -201,10 +201,14 @@ fn numbers_on_device(frame: &Frame) -> Result<ComputedNumbers> {
 
 /// The numbers of a call, in the memory of its arrays.
 fn computed_numbers(frame: &Frame, memory: &impl Memory) -> Result<ComputedNumbers> {
-    frame.computed_numbers(|array, bytes| {
+    let computed = frame.computed_numbers(|array, bytes| {
         let outcome = memory.load(array, bytes);
         outcome.map_err(|failure| Error::internal(failure.to_string()))
-    })
+    })?;
+    if let Ok(site) = frame.attribute("call_site") {
+        recorder::set_computed_ranks(site, &computed.numbers);
+    }
+    Ok(computed)
 }
 
 /// Runs an operation that copies its arrays from and to a device.

@@ -65,7 +65,8 @@ impl Record {
 
     /// The messages that the call sends and receives.
     pub fn messages(&self) -> Messages {
-        let of_site = self.attribute("call_site").and_then(messages);
+        let site = self.attribute("call_site");
+        let of_site = site.and_then(|site| messages(site, self.end.is_none()));
         of_site.unwrap_or_else(|| {
             let message = |rank: &str, tag: &str| {
                 let rank = self.attribute(rank)?;

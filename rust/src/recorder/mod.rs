@@ -37,6 +37,6 @@ pub use tables::{
     CommunicatorFacts, DEFAULT_COMMUNICATOR, Identity, Message, Messages, call_site,
     call_sites_since, communicator_facts, communicators, find_line, has_foreign_handlers,
     is_default_shared, is_proc_null, messages, set_call_site, set_communicator_facts,
-    set_eager_line, set_foreign_handlers, set_line_finder, set_messages, set_proc_null,
-    share_default, world_rank,
+    set_computed_ranks, set_eager_line, set_foreign_handlers, set_line_finder, set_messages,
+    set_proc_null, share_default, world_rank,
 };

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::group::Group;
 use crate::lock::lock;
 use crate::mpi::Lineage;
+use crate::xla::computed_position;
 
 /// By what a process can say which communicator of other processes one of its own is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,6 +99,25 @@ pub struct Messages {
     pub received: Vec<Message>,
 }
 
+impl Messages {
+    /// Puts ranks that the program has computed where something stands for them. A message without
+    /// such a rank is left out, and so is one with nobody.
+    fn resolve(&mut self, numbers: &[i32]) {
+        for messages in [&mut self.sent, &mut self.received] {
+            messages.retain_mut(|message| {
+                let Some(position) = computed_position(message.rank) else {
+                    return true;
+                };
+                let Some(number) = numbers.get(position) else {
+                    return false;
+                };
+                message.rank = (*number).into();
+                !is_proc_null(message.rank)
+            });
+        }
+    }
+}
+
 #[derive(Default)]
 struct Tables {
     communicators: HashMap<i64, CommunicatorFacts>,
@@ -105,6 +125,8 @@ struct Tables {
     groups: HashMap<u64, Arc<Group>>,
     call_sites: HashMap<i64, Vec<String>>,
     messages: HashMap<i64, Messages>,
+    /// The ranks that the program has computed for the last call at a site, if its messages were told.
+    computed_ranks: HashMap<i64, Vec<i32>>,
     /// The call sites in the order in which their lines became known.
     sites_in_order: Vec<i64>,
     eager_line: String,
@@ -171,9 +193,26 @@ pub fn set_messages(site: i64, messages: Messages) {
     with_tables(|tables| tables.messages.insert(site, messages));
 }
 
-/// The messages of a call in a compiled program, if they were told.
-pub fn messages(site: i64) -> Option<Messages> {
-    with_tables(|tables| tables.messages.get(&site).cloned())
+/// Says which ranks the program has computed for a call that begins.
+pub fn set_computed_ranks(site: i64, ranks: &[i32]) {
+    with_tables(|tables| {
+        if tables.messages.contains_key(&site) {
+            let known = tables.computed_ranks.entry(site).or_default();
+            known.clear();
+            known.extend_from_slice(ranks);
+        }
+    });
+}
+
+/// The messages of a call in a compiled program, if they were told. Of a call that is over, those with
+/// ranks that the program has computed are left out: the ranks of the last call are known.
+pub fn messages(site: i64, is_running: bool) -> Option<Messages> {
+    with_tables(|tables| {
+        let mut messages = tables.messages.get(&site)?.clone();
+        let ranks = tables.computed_ranks.get(&site).filter(|_| is_running);
+        messages.resolve(ranks.map_or(&[], Vec::as_slice));
+        Some(messages)
+    })
 }
 
 /// The call sites that have become known after the first so many, and their lines as of now.

@@ -15,6 +15,7 @@ use super::rules::Pattern;
 use crate::diagnosis::Ranks;
 use crate::recorder::{self, CommunicatorEntry, Group, Message, Messages, RankRun};
 use crate::trace::{Entry, NONE};
+use crate::xla::computed_position;
 
 /// A line of a file.
 #[derive(Debug, Deserialize)]
@@ -456,9 +457,13 @@ impl Process {
         self.sites.get(&entry.call_site)?.messages.as_ref()
     }
 
-    /// The messages of a call, but for those with `MPI_PROC_NULL`.
+    /// The messages of a call, but for those with `MPI_PROC_NULL`, and with ranks that the program has
+    /// computed, which are not known.
     pub(super) fn messages(&self, entry: &Entry, facts: &RunFacts) -> Messages {
-        let is_real = |message: &Message| ![NONE.into(), facts.proc_null].contains(&message.rank);
+        let is_real = |message: &Message| {
+            ![NONE.into(), facts.proc_null].contains(&message.rank)
+                && computed_position(message.rank).is_none()
+        };
         let real = |messages: &[Message]| messages.iter().copied().filter(is_real).collect();
         if let Some(Messages { sent, received }) = self.several_messages(entry) {
             return Messages {

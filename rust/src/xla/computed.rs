@@ -21,9 +21,15 @@ const FIRST: i64 = i64::MIN;
 /// but for one in 2^44.
 const END: i64 = FIRST + (1 << 20);
 
+/// The index of the number for which an integer stands, if it stands for one.
+pub fn computed_position(integer: i64) -> Option<usize> {
+    (integer < END).then(|| integer.wrapping_sub(FIRST) as usize)
+}
+
 /// The numbers of a call.
 pub struct ComputedNumbers {
-    numbers: Vec<i32>,
+    /// The numbers.
+    pub numbers: Vec<i32>,
     /// The index of their operand among all that XLA passes, tokens included.
     operand: usize,
 }
@@ -145,9 +151,11 @@ impl Frame<'_> {
             // SAFETY: XLA's own, of the kind that it says.
             let mut integers = unsafe { integers_of(*kind, *value) };
             let mut has_numbers = false;
-            for integer in integers.iter_mut().filter(|integer| **integer < END) {
-                *integer = self.number_for(*integer, numbers, index)?;
-                has_numbers = true;
+            for integer in &mut integers {
+                if let Some(position) = computed_position(*integer) {
+                    *integer = self.number_at(position, numbers, index)?;
+                    has_numbers = true;
+                }
             }
             if has_numbers {
                 resolved.push(Resolved {
@@ -160,9 +168,8 @@ impl Frame<'_> {
         Ok(resolved)
     }
 
-    /// The number for which an integer in an attribute stands.
-    fn number_for(&self, integer: i64, numbers: &[i32], attribute: usize) -> Result<i64> {
-        let position = integer.wrapping_sub(FIRST) as usize;
+    /// The number for which something in an attribute stands.
+    fn number_at(&self, position: usize, numbers: &[i32], attribute: usize) -> Result<i64> {
         if let Some(computed) = numbers.get(position) {
             return Ok((*computed).into());
         }

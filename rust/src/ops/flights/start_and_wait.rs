@@ -116,9 +116,10 @@ const SENT_AT_ONCE: usize = 4096;
 
 /// MPI-4.1 §3.7.2: begins to send any number of arrays, and to receive any number.
 pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
+    let mut sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
     let received = transfers(call, expected(call)?, "sources", "recvtags")?;
-    let is_anyones = |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_of_nobody::<A>();
+    let is_anyones =
+        |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_with_nobody::<A>();
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
     if has_parts && received.iter().any(is_anyones) {
         return Err(Error::invalid(
@@ -133,6 +134,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         (1, 1) => ("isendrecv", "MPI_Isendrecv"),
         _ => ("iexchange", "MPI_Isendrecv"),
     };
+    sent.retain(|transfer| !transfer.is_with_nobody::<A>());
     let mut departure = Departure::new(call)?;
     let in_flight = InFlight::default();
     let (mut receives, mut sends) = (Vec::new(), Vec::new());
@@ -164,7 +166,7 @@ fn add_arrival<'f, A: Abi, M: Memory>(
 ) -> Result<()> {
     let Transfer { array, peer } = transfer;
     let (datatype, bytes) = measure(array)?;
-    if transfer.is_of_nobody::<A>() {
+    if transfer.is_with_nobody::<A>() {
         let block = in_flight.add_block(Block::take(bytes));
         in_flight.add_arrival(Arrival::whole(array.into(), datatype, block, bytes));
         return Ok(());
@@ -261,9 +263,15 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 
 /// Waits for one array after the other, and then for what is sent. The error codes are those of all.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
-    for index in 0..in_flight.arrivals().len() {
+    let pieces = in_flight
+        .arrivals()
+        .iter()
+        .map(|arrival| arrival.pieces.clone());
+    // Nobody sends what has none.
+    let of_messages: Vec<_> = pieces.filter(|pieces| !pieces.is_empty()).collect();
+    for (index, pieces) in of_messages.into_iter().enumerate() {
         call.recording.set_awaited_message(index);
-        for piece in in_flight.arrivals()[index].pieces.clone() {
+        for piece in pieces {
             let _ = in_flight.wait_for(piece);
         }
     }

@@ -275,7 +275,7 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     let (mut posted, mut groups) = (Vec::new(), Vec::new());
     for entry in all.by_id.values() {
         let facts = recorder::communicator_facts(entry.communicator).unwrap_or_default();
-        let messages = recorder::messages(entry.origin.call_site).unwrap_or_default();
+        let messages = recorder::messages(entry.origin.call_site, true).unwrap_or_default();
         groups.push(Group::clone(&facts.group));
         posted.push(Posted {
             communicator: CommunicatorId::of(&facts),

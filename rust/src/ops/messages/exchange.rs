@@ -28,7 +28,7 @@ pub struct Transfer<'a> {
 impl Transfer<'_> {
     /// Whether the program has computed that there is no process, but `MPI_PROC_NULL` (MPI-4.1 §3.10).
     /// If it is received, the program puts another array in its place.
-    pub fn is_of_nobody<A: Abi>(&self) -> bool {
+    pub fn is_with_nobody<A: Abi>(&self) -> bool {
         self.peer.rank == A::constants().proc_null
     }
 }
@@ -60,8 +60,10 @@ pub fn transfers<'a, A: Abi, M: Memory>(
 
 /// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
-    let received = transfers(call, call.all_results()?, "sources", "recvtags")?;
+    let mut sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
+    let mut received = transfers(call, call.all_results()?, "sources", "recvtags")?;
+    sent.retain(|transfer| !transfer.is_with_nobody::<A>());
+    received.retain(|transfer| !transfer.is_with_nobody::<A>());
     let is_plain = call.checked.is_none() && !call.communicator.is_in_pieces();
     if is_plain {
         all_at_once(call, &sent, &received)
