@@ -34,8 +34,8 @@ def row(mesh, spread):
 def line_of(function, text):
     """The line of a function that has a text in it, as reports name it."""
     lines, first = inspect.getsourcelines(function)
-    (number,) = (first + n for n, line in enumerate(lines) if text in line)
-    return f"{FILE}:{number} in {function.__name__}"
+    (offset,) = (n for n, line in enumerate(lines) if text in line)
+    return f"{FILE}:{first + offset} in {function.__name__}"
 
 
 def turn(_, x):
