@@ -21,7 +21,7 @@ from mpi4jax import _core
 from mpi4jax._internal.mpi.binding import operations
 
 why_not = ""
-if importlib.util.find_spec("jax_plugins.xla_cuda12") is None:
+if importlib.util.find_spec("jax_cuda12_plugin") is None:
     why_not = "JAX's CUDA plugin is not installed"
 
 #: An H100, as far as the compiler wants to know: XLA's GpuTargetConfigProto. Without the

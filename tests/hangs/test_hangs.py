@@ -101,6 +101,12 @@ HANGS = {
     "first_call": Hang(2, DEADLOCK, TIMEOUT),
     "first_call_late": Hang(2, 0, SLOW),
     "first_watch": Hang(2, DEADLOCK, TIMEOUT),
+    # Programs in a `shard_map`.
+    "sharded_recv": Hang(2, DEADLOCK),
+    "sharded_branches": Hang(2, DEADLOCK),
+    "sharded_first": Hang(2, DEADLOCK, TIMEOUT),
+    "sharded_again": Hang(2, DEADLOCK),
+    "sharded_short_message": Hang(2, DEADLOCK, CHECK),
     # What MPI takes without a word.
     "different_types": Hang(3, DEADLOCK, CHECK),
     "short_message": Hang(2, DEADLOCK, CHECK),

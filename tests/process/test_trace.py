@@ -227,6 +227,53 @@ def test_what_is_in_flight(traced):
     assert len(arrows(events)) == 2
 
 
+SHARDED = """
+    import jax, numpy as np
+    from jax import lax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from mpi4py import MPI
+    from mpi4jax import distributed, notoken as mpi
+
+    distributed.initialize()
+    mesh = Mesh(jax.devices(), "i")
+    rows = NamedSharding(mesh, P("i"))
+    x = jax.make_array_from_process_local_data(rows, np.ones((1, 3), np.float32))
+
+    def turn(_, x):
+        other = 1 - lax.axis_index("i")
+        return lax.psum(mpi.sendrecv(x, x, other, other, sendtag=7), "i")
+
+    def body(x):
+        return mpi.scan(lax.fori_loop(0, 3, turn, x), MPI.SUM)
+
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+    jax.block_until_ready(jax.jit(jax.shard_map(body, check_vma=False, **specs))(x))
+"""
+
+
+def test_a_sharded_program(traced, tmp_path):
+    """Ours have their lines and the ranks that the program computes, among JAX's own."""
+    events, printed = traced(SHARDED)
+    assert printed.startswith("14 calls of 2 processes, 6 messages\n")
+    shift, scan = (f"{tmp_path}/program.py:{line}" for line in ("15 in turn", "18 in body"))
+    for rank in range(2):
+        calls = [
+            name.split(" (")[0]
+            for name in names(events, rank + 1, CALLS)
+            if not name.startswith(("waits", "moves"))
+        ]
+        turns = [f"sendrecv  {shift}", "allreduce"] * 3
+        assert calls == [*turns, f"scan  {scan}"]
+        sent = [
+            (e["args"]["to"], e["args"]["from"], e["args"]["tag to"])
+            for e in slices(events)
+            if e["name"].startswith("sendrecv") and e["pid"] == rank + 1
+        ]
+        assert sent == [(1 - rank, 1 - rank, 7)] * 3
+    pairs = sorted((begin["pid"], end["pid"]) for begin, end in arrows(events))
+    assert pairs == [(1, 2)] * 3 + [(2, 1)] * 3
+
+
 def test_between(traced, tmp_path):
     traced("from mpi4jax import notoken as mpi; mpi.barrier()")
     events, printed = merged(tmp_path / "a/trace", "--between", "1000", "2000")

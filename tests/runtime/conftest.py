@@ -22,7 +22,7 @@ pytest_plugins = ["cuda_client", "ranks", "sample"]
 def why_not():
     if driver.why_not:
         return driver.why_not
-    if find_spec("jax_plugins.xla_cuda12") is None:
+    if find_spec("jax_cuda12_plugin") is None:
         return "JAX's plugin for CUDA is not installed"
     return ""
 
