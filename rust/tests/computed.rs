@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use _core::ops;
-use _core::recorder::{record, recorded as ids};
+use _core::recorder::{self, Message, Messages, record, recorded as ids};
 use _core::xla::raw::*;
 use zerocopy::IntoBytes;
 
@@ -222,6 +222,36 @@ fn records_have_the_numbers() {
         lists("exchange_computed", &[computed(0), 0], of_computed),
         lists("exchange", &[1, 0], exchange())
     );
+}
+
+/// Fails if a call that is over is said to have the ranks of the last one.
+#[test]
+fn messages_of_a_call_in_progress_have_the_ranks() {
+    let _alone = alone();
+    const SITE: i64 = 4711;
+    let message = |rank| Message {
+        rank,
+        tag: 3,
+        bytes: 8,
+    };
+    let told = Messages {
+        sent: vec![message(computed(1)), message(2)],
+        received: vec![message(computed(0))],
+    };
+    let known = Messages {
+        sent: vec![message(2)],
+        received: vec![],
+    };
+    recorder::set_messages(SITE, told);
+    assert_eq!(recorder::messages(SITE, true), Some(known.clone()));
+    let call = send_to_computed(computed(0), 5).ints(&[("call_site", SITE)]);
+    called("send_computed", call.operand(numbers(&[1, 0])));
+    let resolved = Messages {
+        sent: vec![message(0), message(2)],
+        received: vec![message(1)],
+    };
+    assert_eq!(recorder::messages(SITE, true), Some(resolved));
+    assert_eq!(recorder::messages(SITE, false), Some(known));
 }
 
 #[test]

@@ -103,6 +103,7 @@ HANGS = {
     "first_watch": Hang(2, DEADLOCK, TIMEOUT),
     # Programs in a `shard_map`.
     "sharded_recv": Hang(2, DEADLOCK),
+    "sharded_exchange": Hang(2, DEADLOCK),
     "sharded_branches": Hang(2, DEADLOCK),
     "sharded_first": Hang(2, DEADLOCK, TIMEOUT),
     "sharded_again": Hang(2, DEADLOCK),
