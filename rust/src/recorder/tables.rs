@@ -102,16 +102,16 @@ pub struct Messages {
 impl Messages {
     /// Puts ranks that the program has computed where something stands for them. A message without
     /// such a rank is left out, and so is one with nobody.
-    fn resolve(&mut self, numbers: &[i32]) {
+    fn resolve(&mut self, ranks: &[i32]) {
         for messages in [&mut self.sent, &mut self.received] {
             messages.retain_mut(|message| {
                 let Some(position) = computed_position(message.rank) else {
                     return true;
                 };
-                let Some(number) = numbers.get(position) else {
+                let Some(rank) = ranks.get(position) else {
                     return false;
                 };
-                message.rank = (*number).into();
+                message.rank = (*rank).into();
                 !is_proc_null(message.rank)
             });
         }
