@@ -341,6 +341,41 @@ def test_requests_in_a_loop(run):
     np.testing.assert_allclose(run(gradient), 2 * expected, rtol=1e-12)
 
 
+NEIGHBORS = {
+    "neighbor_allgather": lambda mpi, x, **given: mpi.neighbor_allgather(x, **given),
+    "neighbor_allgatherv": lambda mpi, x, **given: mpi.neighbor_allgatherv(
+        x, [1, 1], **given
+    ),
+    "neighbor_alltoall": lambda mpi, x, **given: mpi.neighbor_alltoall(
+        jnp.stack([x, 2 * x]), **given
+    ),
+    "neighbor_alltoallv": lambda mpi, x, **given: mpi.neighbor_alltoallv(
+        jnp.concatenate([x, 2 * x, 3 * x]), [1, 2], [2, 1], **given
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBORS)
+@pytest.mark.parametrize("module", [mpi, Started()], ids=["", "i"])
+@pytest.mark.parametrize("is_periodic", [False, True], ids=["line", "ring"])
+def test_neighbors(mesh, spread, run, is_checked, is_periodic, module, name):
+    """Values and derivatives, as outside of a program on the mesh."""
+    grid = COMM.Create_cart([SIZE], [is_periodic])
+    function = functools.partial(NEIGHBORS[name], module, fill_value=7.0, comm=grid)
+    result, pull = jax.vjp(function, jnp.asarray(OWN))
+    np.testing.assert_array_equal(run(lambda x: function(x)[None])[0], result)
+    cotangent = np.random.default_rng(RANK).normal(size=result.shape)
+    cotangents = spread(np.array(COMM.allgather(cotangent)), mesh, "i")
+
+    def body(x, cotangent):
+        return jax.vjp(function, x)[1](cotangent[0])[0]
+
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+    mapped = jax.jit(jax.shard_map(body, check_vma=is_checked, **specs))
+    pulled = mapped(spread(WHOLE, mesh, "i"), cotangents).addressable_data(0)
+    np.testing.assert_allclose(pulled, pull(jnp.asarray(cotangent))[0])
+
+
 def test_axes_of_a_grid(spread, is_checked):
     """On a mesh of two axes, sums along each of them and a message along one."""
     if SIZE % 2:

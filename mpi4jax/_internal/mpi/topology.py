@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 from mpi4py import MPI
+
+Table: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Neighbor(NamedTuple):
@@ -32,6 +35,9 @@ class Neighbors(NamedTuple):
     destinations: tuple[Neighbor, ...]
     #: Why they can't be used, or nothing.
     problem: str = ""
+    #: Of a grid, its dimensions, and which of these are periodic.
+    dims: tuple[int, ...] = ()
+    periods: tuple[bool, ...] = ()
 
 
 def neighbors_of(comm: MPI.Intracomm) -> Neighbors | None:
@@ -47,8 +53,11 @@ def neighbors_of(comm: MPI.Intracomm) -> Neighbors | None:
 def _in_grid(comm: MPI.Cartcomm) -> Neighbors:
     # For each axis the lower neighbor and the upper one. A message to the upper one comes
     # there from its lower one: the tag is that of the other block of the axis.
-    ranks = [rank for axis in range(comm.Get_dim()) for rank in comm.Shift(axis, 1)]
+    dims, periods, _ = comm.Get_topo()
+    ranks = [rank for axis in range(len(dims)) for rank in comm.Shift(axis, 1)]
     return Neighbors(
+        dims=tuple(dims),
+        periods=tuple(map(bool, periods)),
         sources=tuple(Neighbor(rank, block) for block, rank in enumerate(ranks)),
         destinations=tuple(Neighbor(rank, block ^ 1) for block, rank in enumerate(ranks)),
     )
@@ -88,6 +97,15 @@ def _with_tags(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
         neighbors.append(Neighbor(rank, edges[rank]))
         edges[rank] += 1
     return tuple(neighbors)
+
+
+def ends_of_grid(neighbors: Neighbors) -> Table:
+    """For each rank and block, whether the grid ends there: a neighbor is ``PROC_NULL``."""
+    dims, is_open = np.array(neighbors.dims), ~np.array(neighbors.periods, bool)
+    coordinates = np.stack(np.unravel_index(np.arange(dims.prod()), neighbors.dims), 1)
+    is_first, is_last = coordinates == 0, coordinates == dims - 1
+    ends = np.stack([is_first & is_open, is_last & is_open], -1)
+    return ends.reshape(len(coordinates), -1)
 
 
 def proc_null_blocks(

@@ -6,14 +6,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mpi4jax import _core
 
 from ..arguments.dtypes import carrier_aval
-from ..arguments.types import Array, ArrayLike
 from ..mpi import device, meshes
 from ..mpi.handles import Communicator
 from ..xla import call_sites
@@ -89,11 +86,10 @@ def lower_results(
     avals: Sequence[ShapedArray],
 ) -> list[Value]:
     """The results of an operation, from what its handler has written."""
-    parts = operation.unwritten_rows()
-    if parts:
-        clear = functools.partial(fill, value=0, parts=parts)
+    unwritten = operation.unwritten_rows()
+    if unwritten is not None:
         carriers = list(map(carrier_aval, avals))
-        results = lower_with(ctx, lambda x: [clear(x)], results, carriers)
+        results = lower_with(ctx, lambda x: [unwritten.fill(x, 0)], results, carriers)
     return list(map(convert, results, avals))
 
 
@@ -136,18 +132,6 @@ def call_in_program(
     handler = f"{name}_computed" if is_computed else name
     attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}
     return lower_in_order(ctx, custom_call_target(handler), operands, attributes, **types)
-
-
-def fill(array: Array, value: ArrayLike, parts: Sequence[tuple[int, int]]) -> Array:
-    """An array with a value in some parts, each a first row and a number of rows.
-
-    XLA overwrites these and no more, where nothing else needs the array.
-    """
-    value = jnp.asarray(value, array.dtype)
-    for first, rows in parts:
-        part = jnp.broadcast_to(value, (rows, *array.shape[1:]))
-        array = jax.lax.dynamic_update_slice_in_dim(array, part, first, 0)
-    return array
 
 
 def _finish(program: LoweredProgram) -> None:

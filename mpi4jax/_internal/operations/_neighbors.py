@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from ..arguments.types import Array, Comm, PyTree
+from ..arguments.types import Array, ArrayLike, Comm, PyTree
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..mpi.topology import Neighbor, Neighbors
+from ..mpi.topology import Neighbor, Neighbors, ends_of_grid, proc_null_blocks
 from ..xla.call_sites import Envelope, Envelopes
 from ._arguments import fill_leaves
-from ._lowering import fill
 
 
 def neighborhood(function: str, comm: Comm) -> tuple[Communicator, Neighbors]:
@@ -42,8 +45,9 @@ def neighbors_in(
     Backwards, these are exchanged: cotangents go from destinations to sources.
     """
     # `neighborhood` refuses communicators without a topology.
-    assert communicator.neighbors is not None
-    sources, destinations, _ = communicator.neighbors
+    neighbors = communicator.neighbors
+    assert neighbors is not None
+    sources, destinations = neighbors.sources, neighbors.destinations
     return (destinations, sources) if backwards else (sources, destinations)
 
 
@@ -64,13 +68,76 @@ def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Env
     return tuple(Envelope(*neighbor, size) for neighbor, size in pairs)
 
 
-_fill = functools.partial(jax.jit, static_argnums=2)(fill)
+class UnwrittenRows(Protocol):
+    """The rows of a result that no process sends, as the grid of processes ends there."""
+
+    def fill(self, array: Array, value: ArrayLike) -> Array:
+        """An array with a value in these rows."""
+
+
+@dataclass(frozen=True)
+class KnownRows(UnwrittenRows):
+    """Those of this process, each part a first row and a number of rows."""
+
+    parts: tuple[tuple[int, int], ...]
+
+    def fill(self, array: Array, value: ArrayLike) -> Array:
+        # XLA overwrites these and no more, where nothing else needs the array.
+        value = jnp.asarray(value, array.dtype)
+        for first, rows in self.parts:
+            part = jnp.broadcast_to(value, (rows, *array.shape[1:]))
+            array = jax.lax.dynamic_update_slice_in_dim(array, part, first, 0)
+        return array
+
+
+@dataclass(frozen=True)
+class RowsOnMesh(UnwrittenRows):
+    """Those of a program on a mesh, which finds out when it runs where the grid ends."""
+
+    communicator: Communicator
+    #: How many rows each neighbor sends.
+    counts: tuple[int, ...]
+
+    def fill(self, array: Array, value: ArrayLike) -> Array:
+        assert self.communicator.neighbors is not None
+        ends = np.repeat(ends_of_grid(self.communicator.neighbors), self.counts, axis=1)
+        is_unwritten = jnp.asarray(ends)[self.communicator.rank_in_program()]
+        is_unwritten = is_unwritten.reshape(-1, *(1 for _ in array.shape[1:]))
+        return jnp.where(is_unwritten, jnp.asarray(value, array.dtype), array)
+
+
+def unwritten_rows(
+    communicator: Communicator,
+    sources: Sequence[Neighbor],
+    rows: Sequence[int] | None = None,
+) -> UnwrittenRows | None:
+    """The rows from these sources that no process sends, if there may be any.
+
+    Arguments:
+        communicator: The communicator.
+        sources: The sources of the rows.
+        rows: How many rows each of them has, if it is not one.
+
+    """
+    neighbors = communicator.neighbors
+    if communicator.is_on_mesh and neighbors is not None and neighbors.dims:
+        if all(neighbors.periods):
+            return None
+        counts = (1,) * len(sources) if rows is None else tuple(rows)
+        return RowsOnMesh(communicator, counts)
+    parts = proc_null_blocks(sources, rows)
+    return KnownRows(parts) if parts else None
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _fill(array: Array, value: Array, unwritten: UnwrittenRows) -> Array:
+    return unwritten.fill(array, value)
 
 
 def fill_blocks(
-    result: PyTree, padding: Sequence[Array | None], parts: tuple[tuple[int, int], ...]
+    result: PyTree, padding: Sequence[Array | None], unwritten: UnwrittenRows | None
 ) -> PyTree:
-    """The result with the padding of each array in the parts that no process sends."""
-    if not parts:
+    """The result with the padding of each array in the rows that no process sends."""
+    if unwritten is None:
         return result
-    return fill_leaves(lambda x, value: _fill(x, value, parts), result, padding)
+    return fill_leaves(lambda x, value: _fill(x, value, unwritten), result, padding)

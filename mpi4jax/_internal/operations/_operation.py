@@ -42,6 +42,7 @@ from ._transposes import (
 
 if TYPE_CHECKING:
     from ._messages import Messages
+    from ._neighbors import UnwrittenRows
 
 Declared = TypeVar("Declared", bound="Operation")
 X = TypeVar("X")
@@ -122,12 +123,9 @@ class Operation:
         """
         return None
 
-    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
-        """The rows of the result that MPI leaves as they are. They become zeros.
-
-        Each part is a first row and a number of rows.
-        """
-        return ()
+    def unwritten_rows(self) -> UnwrittenRows | None:
+        """The rows of the result that MPI leaves as they are. They become zeros."""
+        return None
 
     def batch_axes(self) -> tuple[int, int]:
         """The axes of operands and result at which a message has a batch.

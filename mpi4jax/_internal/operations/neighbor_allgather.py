@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
@@ -11,12 +10,18 @@ import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of, like, padding
 from ._calls import Call
-from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from ._neighbors import (
+    UnwrittenRows,
+    envelopes,
+    fill_blocks,
+    neighborhood,
+    neighbors_in,
+    unwritten_rows,
+)
 from ._operation import Operation, as_primitive
 from ._transposes import TransposedOperand
 
@@ -30,9 +35,9 @@ class NeighborAllGather(Operation):
         sources, _ = neighbors_in(self.communicator)
         return like(x, (len(sources), *x.shape))
 
-    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+    def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator)
-        return proc_null_blocks(sources)
+        return unwritten_rows(self.communicator, sources)
 
     def batch_axes(self) -> tuple[int, int]:
         return 0, 1
@@ -54,7 +59,9 @@ def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = No
     communicator, neighbors = neighborhood(function, comm)
     blocks = padding(function, "fill_value", fill_value, x)
     prepared = Call(function, NeighborAllGather(communicator), x)
-    return prepared.then(fill_blocks, blocks, parts=proc_null_blocks(neighbors.sources))
+    return prepared.then(
+        fill_blocks, blocks, unwritten=unwritten_rows(communicator, neighbors.sources)
+    )
 
 
 @overload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
@@ -12,7 +11,6 @@ import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import (
@@ -25,7 +23,14 @@ from ._arguments import (
     row_counts,
 )
 from ._calls import Call
-from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from ._neighbors import (
+    UnwrittenRows,
+    envelopes,
+    fill_blocks,
+    neighborhood,
+    neighbors_in,
+    unwritten_rows,
+)
 from ._operation import Operation, as_primitive
 from ._transposes import TransposedOperand
 
@@ -40,9 +45,9 @@ class NeighborAllGatherV(Operation):
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.counts), *x.shape[1:]))
 
-    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+    def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator)
-        return proc_null_blocks(sources, self.counts)
+        return unwritten_rows(self.communicator, sources, self.counts)
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
@@ -77,7 +82,8 @@ def call(
     sources = neighbors.sources
     counts = row_counts(function, "counts", counts, len(sources), "neighbors")
     for source, count in zip(sources, counts, strict=True):
-        if source.rank == communicator.rank:
+        # On a mesh, all processes have an array of this shape.
+        if communicator.is_on_mesh or source.rank == communicator.rank:
             check_rows(function, "x", x, count)
     for path, leaf in arrays_of(function, "x", x):
         if np.ndim(leaf) == 0:
@@ -87,7 +93,9 @@ def call(
             )
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
     prepared = Call(function, NeighborAllGatherV(communicator, counts), x)
-    return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, counts))
+    return prepared.then(
+        fill_blocks, rows, unwritten=unwritten_rows(communicator, sources, counts)
+    )
 
 
 @overload

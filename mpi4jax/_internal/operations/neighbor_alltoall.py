@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import overload
@@ -11,12 +10,18 @@ import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import arrays_of, bytes_of_a_row, like, padding
 from ._calls import Call
-from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from ._neighbors import (
+    UnwrittenRows,
+    envelopes,
+    fill_blocks,
+    neighborhood,
+    neighbors_in,
+    unwritten_rows,
+)
 from ._operation import Operation, as_primitive
 from ._transposes import TransposedOperand
 
@@ -33,9 +38,9 @@ class NeighborAllToAll(Operation):
         sources, _ = neighbors_in(self.communicator, self.backwards)
         return like(x, (len(sources), *x.shape[1:]))
 
-    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+    def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator, self.backwards)
-        return proc_null_blocks(sources)
+        return unwritten_rows(self.communicator, sources)
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
@@ -60,7 +65,9 @@ def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = No
             )
     slices = padding(function, "fill_value", fill_value, x, first_axis=1)
     prepared = Call(function, NeighborAllToAll(communicator), x)
-    return prepared.then(fill_blocks, slices, parts=proc_null_blocks(neighbors.sources))
+    return prepared.then(
+        fill_blocks, slices, unwritten=unwritten_rows(communicator, neighbors.sources)
+    )
 
 
 @overload

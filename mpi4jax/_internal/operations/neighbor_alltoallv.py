@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
-from ..mpi.topology import proc_null_blocks
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import ShapedArray
 from ._arguments import bytes_of_a_row, check_rows, like, padding, row_counts
 from ._calls import Call
-from ._neighbors import envelopes, fill_blocks, neighborhood, neighbors_in
+from ._neighbors import (
+    UnwrittenRows,
+    envelopes,
+    fill_blocks,
+    neighborhood,
+    neighbors_in,
+    unwritten_rows,
+)
 from ._operation import Operation, as_primitive
 from ._transposes import TransposedOperand
 
@@ -31,9 +36,9 @@ class NeighborAllToAllV(Operation):
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.recvcounts), *x.shape[1:]))
 
-    def unwritten_rows(self) -> Sequence[tuple[int, int]]:
+    def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator, self.backwards)
-        return proc_null_blocks(sources, self.recvcounts)
+        return unwritten_rows(self.communicator, sources, self.recvcounts)
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
@@ -63,24 +68,27 @@ def call(
 ) -> Call:
     """Prepare a call of `function`, a form of neighbor_alltoallv."""
     communicator, neighbors = neighborhood(function, comm)
-    sources, destinations, _ = neighbors
+    sources, destinations = neighbors.sources, neighbors.destinations
     sendcounts = row_counts(
         function, "sendcounts", sendcounts, len(destinations), "neighbors"
     )
     recvcounts = row_counts(function, "recvcounts", recvcounts, len(sources), "neighbors")
     sent = dict(zip(destinations, sendcounts, strict=True))
+    own_rank = None if communicator.is_on_mesh else communicator.rank
     for source, count in zip(sources, recvcounts, strict=True):
-        if source.rank == communicator.rank and sent.get(source, count) != count:
+        if source.rank == own_rank and sent.get(source, count) != count:
             raise ValueError(
                 f"{function} got {sent[source]} rows in `sendcounts` and {count} in "
                 "`recvcounts` for an edge from this process to itself (rank "
-                f"{communicator.rank}), expected the same number"
+                f"{own_rank}), expected the same number"
             )
     check_rows(function, "x", x, sum(sendcounts))
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
     operation = NeighborAllToAllV(communicator, sendcounts, recvcounts)
     prepared = Call(function, operation, x)
-    return prepared.then(fill_blocks, rows, parts=proc_null_blocks(sources, recvcounts))
+    return prepared.then(
+        fill_blocks, rows, unwritten=unwritten_rows(communicator, sources, recvcounts)
+    )
 
 
 @overload
