@@ -342,15 +342,15 @@ def test_requests_in_a_loop(run):
 
 
 NEIGHBORS = {
-    "neighbor_allgather": lambda mpi, x, **given: mpi.neighbor_allgather(x, **given),
-    "neighbor_allgatherv": lambda mpi, x, **given: mpi.neighbor_allgatherv(
-        x, [1, 1], **given
+    "neighbor_allgather": lambda mpi, x, **options: mpi.neighbor_allgather(x, **options),
+    "neighbor_allgatherv": lambda mpi, x, **options: mpi.neighbor_allgatherv(
+        x, [1, 1], **options
     ),
-    "neighbor_alltoall": lambda mpi, x, **given: mpi.neighbor_alltoall(
-        jnp.stack([x, 2 * x]), **given
+    "neighbor_alltoall": lambda mpi, x, **options: mpi.neighbor_alltoall(
+        jnp.stack([x, 2 * x]), **options
     ),
-    "neighbor_alltoallv": lambda mpi, x, **given: mpi.neighbor_alltoallv(
-        jnp.concatenate([x, 2 * x, 3 * x]), [1, 2], [2, 1], **given
+    "neighbor_alltoallv": lambda mpi, x, **options: mpi.neighbor_alltoallv(
+        jnp.concatenate([x, 2 * x, 3 * x]), [1, 2], [2, 1], **options
     ),
 }
 
