@@ -6,7 +6,10 @@ be complex, so that an imaginary step gives derivatives.
 """
 
 import functools
+import math
 import random
+from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -17,6 +20,7 @@ from jax.sharding import Mesh
 from mpi4py import MPI
 
 import mpi4jax
+from mpi4jax import halo
 from mpi4jax import notoken as mpi
 from mpi4jax.experimental import tokens
 
@@ -27,6 +31,7 @@ NULL = MPI.PROC_NULL
 class Group(NamedTuple):
     """The processes along some axes of a mesh, by their positions in the mesh."""
 
+    mesh: Mesh
     axes: tuple[str, ...]
     members: list[list[int]]
     comm: MPI.Intracomm | None
@@ -80,14 +85,33 @@ def larger_magnitude():
     return MPI.Op.Create(call, commute=True)
 
 
+class Started:
+    """The operations of mpi4jax, each of which is waited for after something else."""
+
+    def __init__(self):
+        self.during = self.result = None
+
+    def __getattr__(self, name):
+        start = getattr(mpi, f"i{name}")
+
+        def call(*args, **kwargs):
+            request = start(*args, **kwargs)
+            self.result = self.during()
+            return mpi.wait(request)
+
+        return call
+
+
 class Choices(NamedTuple):
-    """What an operation may choose."""
+    """What an operation may choose, how it calls mpi4jax, and what prints a line of it."""
 
     choose: random.Random
     numbers: np.random.Generator
     group: Group
     dtype: str
     shape: tuple[int, ...]
+    note: Callable[[str], None]
+    mpi: ModuleType | Started = mpi
 
     def weights(self, *shape):
         return self.numbers.uniform(-1, 1, shape).astype(self.dtype)
@@ -140,7 +164,7 @@ def operation(kinds):
 @operation(SAME)
 def allreduce(c):
     def run(turn, x, y):
-        return mpi.allreduce(x, MPI.SUM, comm=c.group.comm) / c.group.size
+        return c.mpi.allreduce(x, MPI.SUM, comm=c.group.comm) / c.group.size
 
     return run, lambda turn, x, y: repeated(x.mean(0), x)
 
@@ -150,7 +174,7 @@ def allreduce_max(c):
     op, sign = c.choose.choice([(MPI.MAX, 1), (MPI.MIN, -1)])
 
     def run(turn, x, y):
-        return mpi.allreduce(distinct(x, c.group.rank()), op, comm=c.group.comm)
+        return c.mpi.allreduce(distinct(x, c.group.rank()), op, comm=c.group.comm)
 
     return run, lambda turn, x, y: repeated(extremum(distinct_rows(x), sign), x)
 
@@ -158,7 +182,7 @@ def allreduce_max(c):
 @operation(SAME)
 def allreduce_prod(c):
     def run(turn, x, y):
-        return mpi.allreduce(jnp.cos(x), MPI.PROD, comm=c.group.comm)
+        return c.mpi.allreduce(jnp.cos(x), MPI.PROD, comm=c.group.comm)
 
     return run, lambda turn, x, y: repeated(np.cos(x).prod(0), x)
 
@@ -168,7 +192,7 @@ def bcast(c):
     root = rank_of(c)
 
     def run(turn, x, y):
-        return mpi.bcast(x, root(turn, c.group), comm=c.group.comm)
+        return c.mpi.bcast(x, root(turn, c.group), comm=c.group.comm)
 
     return run, lambda turn, x, y: repeated(x[root(turn)], x)
 
@@ -178,7 +202,7 @@ def allgather(c):
     weights = c.weights(c.group.size)
 
     def run(turn, x, y):
-        return jnp.tensordot(weights, mpi.allgather(x, comm=c.group.comm), 1)
+        return jnp.tensordot(weights, c.mpi.allgather(x, comm=c.group.comm), 1)
 
     return run, lambda turn, x, y: repeated(np.tensordot(weights, x, 1), x)
 
@@ -212,11 +236,11 @@ def rank_of(c):
 def scan(c):
     if c.choose.random() < 0.5:
         return (
-            lambda turn, x, y: mpi.scan(x, MPI.SUM, comm=c.group.comm) / c.group.size,
+            lambda turn, x, y: c.mpi.scan(x, MPI.SUM, comm=c.group.comm) / c.group.size,
             lambda turn, x, y: np.cumsum(x, 0) / c.group.size,
         )
     return (
-        lambda turn, x, y: mpi.scan(
+        lambda turn, x, y: c.mpi.scan(
             distinct(x, c.group.rank()), MPI.MAX, comm=c.group.comm
         ),
         lambda turn, x, y: cumulated(extremum, distinct_rows(x)),
@@ -227,11 +251,11 @@ def scan(c):
 def exscan(c):
     if c.choose.random() < 0.5:
         return (
-            lambda turn, x, y: mpi.exscan(x, MPI.SUM, comm=c.group.comm) / c.group.size,
+            lambda turn, x, y: c.mpi.exscan(x, MPI.SUM, comm=c.group.comm) / c.group.size,
             lambda turn, x, y: (np.cumsum(x, 0) - x) / c.group.size,
         )
     return (
-        lambda turn, x, y: mpi.exscan(jnp.cos(x), MPI.PROD, comm=c.group.comm),
+        lambda turn, x, y: c.mpi.exscan(jnp.cos(x), MPI.PROD, comm=c.group.comm),
         lambda turn, x, y: np.array([np.cos(x[:k]).prod(0) for k in range(len(x))]),
     )
 
@@ -243,7 +267,7 @@ def reduce(c):
 
     def run(turn, x, y):
         x = distinct(x, c.group.rank())
-        return mpi.reduce(x, op, root(turn, c.group), comm=c.group.comm) / c.group.size
+        return c.mpi.reduce(x, op, root(turn, c.group), comm=c.group.comm) / c.group.size
 
     def expect(turn, x, y):
         x = distinct_rows(x)
@@ -259,7 +283,7 @@ def gather(c):
     root, weights = rank_of(c), c.weights(c.group.size)
 
     def run(turn, x, y):
-        gathered = mpi.gather(x, root(turn, c.group), comm=c.group.comm)
+        gathered = c.mpi.gather(x, root(turn, c.group), comm=c.group.comm)
         return jnp.tensordot(weights, gathered, 1)
 
     def expect(turn, x, y):
@@ -279,7 +303,7 @@ def scatter(c):
     root, weights = rank_of(c), table_of_weights(c)
 
     def run(turn, x, y):
-        return mpi.scatter(x * weights, root(turn, c.group), comm=c.group.comm)
+        return c.mpi.scatter(x * weights, root(turn, c.group), comm=c.group.comm)
 
     return run, lambda turn, x, y: x[root(turn)] * weights
 
@@ -289,7 +313,7 @@ def alltoall(c):
     weights, others = table_of_weights(c), c.weights(c.group.size)
 
     def run(turn, x, y):
-        return jnp.tensordot(others, mpi.alltoall(x * weights, comm=c.group.comm), 1)
+        return jnp.tensordot(others, c.mpi.alltoall(x * weights, comm=c.group.comm), 1)
 
     return run, lambda turn, x, y: np.tensordot(others, x, 1) * weights
 
@@ -299,7 +323,7 @@ def reduce_scatter(c):
     weights = table_of_weights(c)
 
     def run(turn, x, y):
-        total = mpi.reduce_scatter(x * weights, MPI.SUM, comm=c.group.comm)
+        total = c.mpi.reduce_scatter(x * weights, MPI.SUM, comm=c.group.comm)
         return total / c.group.size
 
     return run, lambda turn, x, y: x.mean(0) * weights
@@ -320,7 +344,7 @@ def shift(c):
             source = jnp.where(source >= 0, source, NULL)
             dest = jnp.where(dest < size, dest, NULL)
         tags = {"sendtag": tag, "recvtag": tag} if tag else {}
-        return mpi.sendrecv(x, y, source, dest, comm=c.group.comm, **tags)
+        return c.mpi.sendrecv(x, y, source, dest, comm=c.group.comm, **tags)
 
     def expect(turn, x, y):
         distance = first + by_turn * int(turn)
@@ -352,7 +376,7 @@ def permute(c):
 
     def run(turn, x, y):
         source, dest = (jnp.asarray(t)[turn % 2, c.group.rank()] for t in (sources, dests))
-        return mpi.sendrecv(x, y, source, dest, comm=c.group.comm)
+        return c.mpi.sendrecv(x, y, source, dest, comm=c.group.comm)
 
     return run, lambda turn, x, y: permuted(x, sources, turn, y)
 
@@ -413,7 +437,7 @@ def rows_to_one(c):
 @operation(DIFFERENT)
 def barrier(c):
     def run(turn, x, y):
-        mpi.barrier(comm=c.group.comm)
+        c.mpi.barrier(comm=c.group.comm)
         return x - y
 
     return run, lambda turn, x, y: x - y
@@ -457,6 +481,192 @@ def all_to_all(c):
         return jnp.tensordot(others, moved, 1)
 
     return run, lambda turn, x, y: np.tensordot(others, x, 1) * weights
+
+
+@operation(DIFFERENT)
+def exchange(c):
+    """Messages of different sizes, each an array or two."""
+    count = c.choose.randint(2, 3)
+    tables = [random_tables(c) for _ in range(count)]
+    sizes, are_trees = (
+        c.choose.sample(range(2, 5), count),
+        c.choose.choices([0, 1], k=count),
+    )
+    weights = [c.weights(size) for size in sizes]
+    tags = c.choose.choice([0, c.choose.sample(range(9), count)])
+
+    def multiples(x):
+        arrays = [jnp.tensordot(w, x, 0) for w in weights]
+        pairs = zip(arrays, are_trees, strict=True)
+        return [{"first": z[:1], "others": z[1:]} if tree else z for z, tree in pairs]
+
+    def run(turn, x, y):
+        rank, comm = c.group.rank(), c.group.comm
+        sources, dests = (
+            [jnp.asarray(t)[turn % 2, rank] for t in kind]
+            for kind in zip(*tables, strict=True)
+        )
+        options = {"sendtag": tags, "recvtag": tags, "comm": comm}
+        received = c.mpi.exchange(multiples(x), multiples(y), sources, dests, **options)
+        joined = [jnp.concatenate(jax.tree.leaves(message)) for message in received]
+        return sum(jnp.tensordot(w, z, 1) for w, z in zip(weights, joined, strict=True))
+
+    def expect(turn, x, y):
+        pairs = zip(weights, tables, strict=True)
+        return sum(w @ w * permuted(x, sources, turn, y) for w, (sources, _) in pairs)
+
+    return run, expect
+
+
+def cells_of_parts(dims, counts, widths, periods, has_corners):
+    """The cells of the grid in each part with ghost cells: -1 where the grid has none."""
+    sizes = [dim * count for dim, count in zip(dims, counts, strict=True)]
+    cells = np.arange(math.prod(sizes)).reshape(sizes)
+    for axis, is_periodic in enumerate(periods):
+        padding = [width if k == axis else (0, 0) for k, width in enumerate(widths)]
+        options = {"mode": "wrap"} if is_periodic else {"constant_values": -1}
+        cells = np.pad(cells, padding, **options)
+    with_ghosts = [n + sum(width) for n, width in zip(counts, widths, strict=True)]
+    parts = np.array(
+        [
+            cells[
+                tuple(
+                    slice(k * n, k * n + count)
+                    for k, n, count in zip(position, counts, with_ghosts, strict=True)
+                )
+            ]
+            for position in np.ndindex(*dims)
+        ]
+    )
+    if not has_corners:
+        is_ghost = [
+            np.pad(np.zeros(n), width, constant_values=1)
+            for n, width in zip(counts, widths, strict=True)
+        ]
+        parts[:, sum(np.ix_(*is_ghost)) > 1] = -1
+    return parts
+
+
+@operation(DIFFERENT)
+def ghost_cells(c):
+    """A stencil on fields that the members divide, and sums over overlapping parts."""
+    mesh, axes = c.group.mesh, c.group.axes
+    dims, ndim = [mesh.shape[axis] for axis in axes], len(axes)
+    counts = [c.choose.randint(2, 3) for _ in dims]
+    widths = [(c.choose.randint(0, 2), c.choose.randint(0, 2)) for _ in dims]
+    periods = [c.choose.random() < 0.5 for _ in dims]
+    has_corners, overlaps = c.choose.random() < 0.5, c.choose.random() < 0.3
+    c.note(f"{counts} cells, {widths}, {periods=}, {has_corners=}, {overlaps=}")
+    options = {"axes": range(ndim), "names": axes, "periods": periods}
+    plan = halo.Plan(mesh, widths, corners=has_corners, **options)
+    cells = cells_of_parts(dims, counts, widths, periods, has_corners)
+    own = (
+        slice(None),
+        *[slice(w[0], w[0] + n) for w, n in zip(widths, counts, strict=True)],
+    )
+    padding = [*widths, *[(0, 0)] * len(c.shape)]
+    ones = (1,) * len(c.shape)
+    spread, weights = c.weights(*counts, *ones), c.weights(*counts)
+    factors = c.weights(*cells.shape[1:], *ones)
+
+    def run(turn, x, y):
+        u, v = plan.add_ghosts([spread * x, spread * y])
+        u = jnp.pad(plan.strip_ghosts(u - jnp.roll(u, 1, 0) / 2), padding)
+        if overlaps:
+            u, old = plan.exchange(u, during=jnp.sin)
+        else:
+            u, old = plan.exchange(u), jnp.sin(u)
+        total = plan.strip_ghosts(plan.accumulate(factors * (u + v) + old))
+        return jnp.tensordot(weights, total, ndim)
+
+    def exchanged(parts):
+        whole = np.zeros((cells.max() + 2, *c.shape), parts.dtype)
+        whole[cells[own]] = parts[own]
+        return whole[cells]
+
+    def expect(turn, x, y):
+        x, y = (
+            np.pad(
+                spread * rows.reshape(len(rows), *(1,) * ndim, *c.shape), [(0, 0), *padding]
+            )
+            for rows in (x, y)
+        )
+        u, v = exchanged(x), exchanged(y)
+        inner = (u - np.roll(u, 1, 1) / 2)[own]
+        old = np.pad(inner, [(0, 0), *padding])
+        u = exchanged(old)
+        whole = np.zeros((cells.max() + 2, *c.shape), complex)
+        np.add.at(whole, cells, factors * (u + v) + np.sin(old))
+        return np.tensordot(whole[cells[own]], weights, [range(1, ndim + 1), range(ndim)])
+
+    return run, expect
+
+
+def sine(c):
+    return lambda turn, x, y: jnp.sin(x), lambda turn, x, y: np.sin(x)
+
+
+def in_flight(c, kinds):
+    """An operation that is waited for after another one, or after arithmetic."""
+    started, overlaps = Started(), c.choose.random() < 0.3
+    name = c.choose.choice([name for name in kinds if name in NONBLOCKING])
+    other_name = c.choose.choice(list(kinds))
+    c.note(f"{name}, {overlaps=}, during it {other_name}")
+    run_first, expect_first = kinds[name](c if overlaps else c._replace(mpi=started))
+    run_other, expect_other = kinds[other_name](c)
+
+    def run(turn, x, y):
+        def during():
+            return run_other(turn, y, y)
+
+        if overlaps:
+            result, other = mpi4jax.overlap(lambda: run_first(turn, x, y), during=during)
+        else:
+            started.during = during
+            result, other = run_first(turn, x, y), started.result
+        return result + other / 2
+
+    def expect(turn, x, y):
+        return expect_first(turn, x, y) + expect_other(turn, y, y) / 2
+
+    return run, expect
+
+
+@operation(SAME)
+def same_in_flight(c):
+    return in_flight(c, SAME)
+
+
+@operation(DIFFERENT)
+def different_in_flight(c):
+    return in_flight(c, {**SAME, **DIFFERENT, "sine": sine})
+
+
+@operation(DIFFERENT)
+def relay(c):
+    """In each turn of a loop, the request of the turn before is waited for."""
+    size, trips = c.group.size, c.choose.randint(1, 3)
+
+    def run(turn, x, y):
+        def start(x):
+            source, dest = (c.group.rank() - 1) % size, (c.group.rank() + 1) % size
+            return mpi.isendrecv(x, x, source, dest, comm=c.group.comm)
+
+        def step(request, _):
+            received = mpi.wait(request)
+            return start(jnp.sin(received)), received
+
+        request, received = lax.scan(step, start(x), length=trips)
+        return mpi.wait(request) + received.mean(0) + y
+
+    def expect(turn, x, y):
+        total = 0
+        for _ in range(trips):
+            x = np.roll(x, 1, 0)
+            total, x = total + x, np.sin(x)
+        return np.roll(x, 1, 0) + total / trips + y
+
+    return run, expect
 
 
 @operation(CONSTANT)
@@ -504,6 +714,14 @@ def integers(c):
     return run, expect
 
 
+#: Those that call one operation of mpi4jax, which has a nonblocking form.
+NONBLOCKING = [
+    *["allreduce", "allreduce_max", "allreduce_prod", "bcast", "allgather", "scan"],
+    *["exscan", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "shift"],
+    *["permute", "exchange", "barrier"],
+]
+#: Which start an operation that something else is done before the wait for.
+IN_FLIGHT = ["same_in_flight", "different_in_flight", "relay"]
 ALL = {**SAME, **DIFFERENT, **CONSTANT}
 #: JAX's, which refuse an operand that is the same on all members (`check_vma`).
 OF_VARYING = ["all_gather", "all_to_all", "ppermute", "psum_scatter", "pmax", "psum"]

@@ -277,6 +277,49 @@ def test_a_gradient_inside(run, is_checked):
     assert np.any(ours)
 
 
+@pytest.mark.parametrize("name", ["SUM", "PROD", "MAX"])
+def test_gradients_of_nonblocking_reductions(mapped, sharded, is_checked, name):
+    """Where JAX knows that the result is one value, it counts once."""
+    op = getattr(MPI, name)
+
+    def gradients(module):
+        program = mapped(lambda x: module.allreduce(jnp.cos(x), op), is_invariant=True)
+
+        def loss(x):
+            return jnp.sum(program(x) * WEIGHTS)
+
+        def of_gradient(x):
+            return jnp.sum(jnp.sin(jax.grad(loss)(x)) * jnp.asarray(WHOLE))
+
+        both = jax.jit(jax.grad(loss)), jax.jit(jax.grad(of_gradient))
+        return [np.asarray(program(sharded).addressable_data(0)) for program in both]
+
+    first, second = gradients(Started())
+    cosines = np.cos(WHOLE)
+    factor = {
+        "SUM": 1,
+        "PROD": cosines.prod(0) / cosines[RANK],
+        "MAX": cosines.max(0) == cosines[RANK],
+    }[name]
+    expected = -np.sin(OWN) * factor * WEIGHTS * (1 if is_checked else SIZE)
+    np.testing.assert_allclose(first, expected, rtol=1e-12)
+    np.testing.assert_allclose(second, gradients(mpi)[1], rtol=1e-12)
+
+
+def test_a_gradient_with_nobody_along_an_axis(grid, spread, is_checked):
+    """The operands vary over both axes of the mesh, and messages go along one."""
+    comm = mpi4jax.axis_comm(grid, "j")
+
+    def body(x):
+        return x + mpi.wait(mpi.isendrecv(2 * x, 3 * x, NULL, NULL, comm=comm))
+
+    specs = {"mesh": grid, "in_specs": P(("i", "j")), "out_specs": P(("i", "j"))}
+    mapped = jax.shard_map(body, check_vma=is_checked, **specs)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(mapped(x) * WEIGHTS)))
+    own = gradient(spread(WHOLE, grid, ("i", "j"))).addressable_data(0)
+    np.testing.assert_allclose(own, 4 * WEIGHTS[None])
+
+
 def test_send_and_recv(run):
     def body(x):
         rank = lax.axis_index("i")
@@ -387,7 +430,7 @@ def test_axes_of_a_grid(spread, is_checked):
     assert along["row"].Get_size() == 2
     whole = mpi4jax.axis_comm(mesh)
     assert (whole.Get_size(), whole.Get_rank()) == (SIZE, RANK)
-    x = spread(grid(), mesh, "row", "column")
+    x = spread(numbered(), mesh, "row", "column")
 
     def body(x):
         by_row = mpi.allreduce(x, MPI.SUM, comm=along["column"])
@@ -400,11 +443,13 @@ def test_axes_of_a_grid(spread, is_checked):
     mapped = jax.shard_map(body, check_vma=is_checked, **specs)
     own = float(jax.jit(mapped)(x).addressable_data(0)[0, 0])
     row, column = divmod(RANK, SIZE // 2)
-    expected = grid()[row].sum() + 10 * grid()[1 - row, column] + 100 * grid().sum()
+    expected = (
+        numbered()[row].sum() + 10 * numbered()[1 - row, column] + 100 * numbered().sum()
+    )
     assert own == expected
 
 
-def grid():
+def numbered():
     return np.arange(float(SIZE)).reshape(2, SIZE // 2) + 1
 
 

@@ -23,7 +23,17 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
-from steps import ALL, CONSTANT, OF_VARYING, SAME, Choices, Group, axes_of, meshes
+from steps import (
+    ALL,
+    CONSTANT,
+    IN_FLIGHT,
+    OF_VARYING,
+    SAME,
+    Choices,
+    Group,
+    axes_of,
+    meshes,
+)
 
 import mpi4jax
 from mpi4jax import notoken as mpi
@@ -74,7 +84,7 @@ class Writer:
             f"{self.mode}, {self.dtype}{list(self.shape)}, check_vma={self.is_checked}, "
             f"{dict(self.mesh.shape)} of processes {self.order.tolist()}"
         ]
-        self.is_inside = False
+        self.is_inside = self.is_mapped = False
         self.left = self.choose.randint(3, 8)
         self.run, self.expect = self.sequence(self.shape, depth=0, count=3)
 
@@ -126,14 +136,17 @@ class Writer:
         is_in_order = np.all(self.order == np.arange(SIZE))
         if axes == self.mesh.axis_names and is_in_order:
             comm = self.choose.choice([None, OTHER, comm])
-        return Group(axes, members, comm)
+        return Group(self.mesh, axes, members, comm)
 
     def operation(self, names, shape, depth, is_whole=False):
         """A call along some axes, which each process does with its own arrays."""
+        if self.is_mapped:  # where they may have no ranks that the program computes
+            names = [name for name in names if name not in IN_FLIGHT]
         name, group = self.choose.choice(names), self.random_group(is_whole)
         self.left -= 1
         self.note(depth, f"{name} along {', '.join(group.axes)}")
-        choices = Choices(self.choose, self.numbers, group, self.dtype, shape)
+        note = functools.partial(self.note, depth + 1)
+        choices = Choices(self.choose, self.numbers, group, self.dtype, shape, note)
         run, expect_of_group = ALL[name](choices)
 
         def run_step(turn, x, y):
@@ -373,7 +386,9 @@ class Writer:
         """Over the first axis of a row, with a turn for each or for all."""
         has_turns, axis = self.choose.random() < 0.5, 0 if self.is_inside else 1
         self.note(depth, f"vmap of {shape[0]}, turns={has_turns}")
+        was_mapped, self.is_mapped = self.is_mapped, True
         inner_run, inner_expect = self.inner(shape[1:], depth)
+        self.is_mapped = was_mapped
 
         def run(turn, arrays):
             turns = turn + jnp.arange(shape[0]) if has_turns else turn

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
 
+import jax
 import jax.numpy as jnp
 
 from mpi4jax import _core
@@ -42,7 +43,14 @@ from ..operations._transposes import (
 )
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
-from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value, convert
+from ..xla.jax_compat import (
+    LoweringContext,
+    ShapedArray,
+    Tangent,
+    Value,
+    convert,
+    varying_axes,
+)
 from .start_and_wait import Avals, Flight, bind_start, merge, split_numbers
 
 
@@ -424,7 +432,13 @@ class HeldFlight(_HashedOnce):
     def pull(
         self, cotangents: Sequence[Array], operands: Sequence[Operand]
     ) -> Sequence[Array | None]:
-        return cotangents
+        axes = self.invariant_axes()
+        if not axes or not varying_axes(array_or_aval(operands[0])).issuperset(axes):
+            return cotangents
+        # JAX has cast the value that all processes have to one that varies, and transposes
+        # that to a sum over the processes.
+        is_first = jax.lax.axis_index(axes) == 0
+        return [jnp.where(is_first, ct, jnp.zeros_like(ct)) for ct in cotangents]
 
 
 def flight_of(

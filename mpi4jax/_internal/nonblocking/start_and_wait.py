@@ -62,6 +62,7 @@ from ..operations._lowering import Attributes, call_in_program, lower_everywhere
 from ..operations._transposes import (
     Jvp,
     Operand,
+    array_or_aval,
     cotangents_of,
     instantiated,
     is_inexact,
@@ -82,6 +83,7 @@ from ..xla.jax_compat import (
     batching,
     trace_state_clean,
     vary,
+    vary_like,
 )
 
 #: The type of a ticket: its index in the core's table, and a mark of the process.
@@ -385,9 +387,11 @@ def _transpose_start(
         [*forwarded, *numbers],
         may_be_zero=True,
     )
-    axes = flight.communicator.axes
-    pulled = flight.pull(arrived, operands)
-    return cotangents_of(operands, (ct if ct is None else vary(ct, axes) for ct in pulled))
+    pairs = zip(operands, flight.pull(arrived, operands), strict=True)
+    # On a mesh, operands may vary over more axes than those of the communicator.
+    return cotangents_of(
+        operands, (ct if ct is None else vary_like(ct, array_or_aval(x)) for x, ct in pairs)
+    )
 
 
 def _batch_start(

@@ -233,6 +233,12 @@ def vary(x: jax.Array, axes: Sequence[Hashable]) -> jax.Array:
     return jax.lax.pvary(x, missing)  # type: ignore[attr-defined]
 
 
+def vary_like(x: jax.Array, other: jax.Array | ShapedArray) -> jax.Array:
+    """An array that varies over the axes that another one varies over, too."""
+    axes = varying_axes(other if isinstance(other, ShapedArray) else jax.typeof(other))
+    return vary(x, sorted(axes, key=str))  # in one order on all processes
+
+
 def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
     """Whether JAX follows which arrays vary over the axes (`check_vma`): this one does."""
     return varying_axes(jax.typeof(x)).issuperset(axes)
