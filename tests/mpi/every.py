@@ -73,6 +73,8 @@ def arguments_of(case: Case, x: Any) -> dict[str, dict[str, Any]]:
 
 ARRAYS = {"x", "sendbuf", "recvbuf", "edge", "fill_value"}
 NO_NUMBERS = {*ARRAYS, "comm", "op", "status"}
+#: The numbers that a program may compute.
+RANKS = {"source", "dest", "root"}
 
 
 def every_argument(
