@@ -108,11 +108,15 @@ class Request(Generic[T]):
         return result
 
 
-def start(flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step) -> Request[Any]:
+def start(
+    flights: Sequence[tuple[Flight, Sequence[Array]]],
+    *steps: _Step,
+    operation: Operation | None = None,
+) -> Request[Any]:
     """Start operations for a user, each with its operands.
 
     The result of the request is a list with the results of each, to which the steps are
-    applied.
+    applied. If they are parts of one `operation`, that may complete their results before.
     """
     prepare()
     arrays = []
@@ -121,9 +125,12 @@ def start(flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step) -> R
         if trace_state_clean():
             set_line(ticket, current_line())
         arrays.append((ticket, *operands_of_wait(flight, operands)))
-    return Request(
-        (*arrays, *(() for _ in steps)), tuple([flight for flight, _ in flights]), steps
-    )
+    step_arrays: list[tuple[Any, ...]] = [()] * len(steps)
+    if operation is not None and operation.is_completed:
+        steps = (_Step(_complete, Params(operation=operation)), *steps)
+        step_arrays.insert(0, tuple(operands for _, operands in flights))
+    all_flights = tuple([flight for flight, _ in flights])
+    return Request((*arrays, *step_arrays), all_flights, steps)
 
 
 #: The structure of a tree that is an array.
@@ -136,24 +143,12 @@ def start_call(call: Call) -> Request[Any]:
     if arrays is None:
         request = call.with_leaves(functools.partial(_start_leaves, call))
     else:
-        request = _start_flights(call, [_flight_on(call, arrays)], _unflattened(_ARRAY))
+        flight = _flight_on(call, arrays)
+        request = start([flight], _unflattened(_ARRAY), operation=call.operation)
     if call.step is None:
         return request
     function, more_arrays, params = call.step
     return request.then(function, *more_arrays, **params)
-
-
-def _start_flights(
-    call: Call, flights: Sequence[tuple[Flight, Sequence[Array]]], *steps: _Step
-) -> Request[Any]:
-    """Start an operation for a user: one flight, or one for each group of leaves."""
-    if not call.operation.is_completed:
-        return start(flights, *steps)
-    groups = [operands for _, operands in flights]
-    request = start(flights).then(_complete, *groups, operation=call.operation)
-    for function, params in steps:
-        request = request.then(function, **params)
-    return request
 
 
 def _complete(
@@ -190,7 +185,7 @@ def _start_leaves(
     leaves, numbers = operation.split_operands(operands)
     if operation.takes_leaves:
         flight = _flight_on(call, [*itertools.chain(*leaves), *numbers])
-        return _start_flights(call, [flight], _unflattened(structure))
+        return start([flight], _unflattened(structure))
     axis, result_axis = operation.batch_axes()
     flights = []
     groups = []
@@ -202,9 +197,8 @@ def _start_leaves(
         flights.append(_flight_on(call, [*packed, *numbers]))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
-    return _start_flights(
-        call, flights, _Step(_unpack, Params(structure=structure, **params))
-    )
+    unpack = _Step(_unpack, Params(structure=structure, **params))
+    return start(flights, unpack, operation=operation)
 
 
 def _unpack(

@@ -53,7 +53,7 @@ import numpy as np
 from mpi4jax import _core
 
 from ..arguments.dtypes import DATATYPES
-from ..arguments.types import Array, ArrayLike
+from ..arguments.types import Array
 from ..mpi.handles import Communicator
 from ..operations._batching import batch_at, batch_size
 from ..operations._computed import where_null
@@ -74,7 +74,6 @@ from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
     Effect,
     LoweringContext,
-    Results,
     ShapedArray,
     Tangent,
     Value,
@@ -238,6 +237,7 @@ def bind_start(
     # Where nothing is traced, without the detour by JAX's `bind`.
     if trace_state_clean():
         return run_eagerly(_Start(flight, may_be_lost), operands)
+    operands = _varying(flight, operands)
     return start_p.bind(*operands, flight=flight, may_be_lost=may_be_lost)
 
 
@@ -249,10 +249,17 @@ def bind_wait(
     A tangent or cotangent of what was not differentiated is. The other operands of wait
     are :func:`operands_of_wait`.
     """
-    operands = ticket, *wait_operands
+    operands: Sequence[Array] = (ticket, *wait_operands)
     if trace_state_clean():
         return run_eagerly(_Wait(flight, may_be_zero), operands) or []
+    operands = _varying(flight, operands)
     return wait_p.bind(*operands, flight=flight, may_be_zero=may_be_zero)
+
+
+def _varying(flight: Flight, operands: Sequence[Array]) -> Sequence[Array]:
+    """The operands, which vary along the axes of a mesh."""
+    axes = flight.communicator.axes
+    return [vary(x, axes) for x in operands] if axes else operands
 
 
 def split_numbers(flight: Flight, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
@@ -291,21 +298,15 @@ def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X
     return [next(remaining) if is_one else other for other, is_one in pairs]
 
 
-class FlightPrimitive(VaryingPrimitive):
-    """One of the two primitives. On a mesh, all its operands vary along the axes."""
-
-    def bind(self, *operands: ArrayLike, **params: Any) -> Results:
-        communicator = params["flight"].communicator
-        if communicator.is_on_mesh:
-            operands = tuple(vary(jnp.asarray(x), communicator.axes) for x in operands)
-        return super().bind(*operands, **params)
+class _WaitPrimitive(VaryingPrimitive):
+    """Its results may be the same along axes of a mesh, along which tickets vary."""
 
     def invariant_axes(self, **params: Any) -> Sequence[Hashable]:
-        return () if self is start_p else params["flight"].invariant_axes()
+        return params["flight"].invariant_axes()
 
 
-start_p = FlightPrimitive("start_mpi")
-wait_p = FlightPrimitive("wait_mpi")
+start_p = VaryingPrimitive("start_mpi")
+wait_p = _WaitPrimitive("wait_mpi")
 wait_p.multiple_results = True
 
 
