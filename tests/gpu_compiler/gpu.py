@@ -316,8 +316,9 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
         elif "operation" in params and name in operations:
             fields = vars(params["operation"])
             parameters = ((key, fields[key]) for key in TOLD_APART_BY if key in fields)
-            operation = params["operation"].handler
-            yield Call(operation, fields["communicator"].number, tuple(parameters))
+            yield Call(
+                params["operation"].name, fields["communicator"].number, tuple(parameters)
+            )
         if name == "while":
             # JAX puts calls of the condition in front of the loop, and behind its body.
             condition = list(_calls_in(params["cond_jaxpr"]))
@@ -341,7 +342,9 @@ def calls_in(program: Program) -> list[Call]:
 
 
 def _call_of(instruction: Instruction) -> Call:
-    operation = instruction.target.removeprefix("mpi_").removesuffix("_ffi")
+    # A handler for computed ranks has a name of its own.
+    handler = instruction.target.removeprefix("mpi_").removesuffix("_ffi")
+    operation = handler.removesuffix("_computed")
     numbers = instruction.numbers()
     # As the jaxpr has them: those of nonblocking operations are in the flight.
     is_blocking = operation not in _core.NONBLOCKING
