@@ -531,6 +531,18 @@ def what_is_computed(writer, turn):
     }[writer.mode]
 
 
+def skip_what_xla_cannot_compile(program, *arguments):
+    """XLA of JAX 0.12 fails with an error of its own for a few programs, on all ranks."""
+    if jax.__version_info__ < (0, 12):
+        return
+    try:
+        program.lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RET_CHECK failure (external/xla" not in str(error):
+            raise
+        pytest.skip(f"XLA's own error: {str(error)[:200]}")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_programs(seed, spread, assert_is):
     writer = Writer(seed)
@@ -545,14 +557,16 @@ def test_random_programs(seed, spread, assert_is):
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        # Both are on the way at the same time.
-        results = [
-            program(
+        calls = [
+            (
                 [spread(x, writer.mesh, writer.mesh.axis_names) for x in arrays],
                 jnp.int32(turn),
             )
             for _ in range(2)
         ]
+        skip_what_xla_cannot_compile(program, *calls[0])
+        # Both are on the way at the same time.
+        results = [program(*arguments) for arguments in calls]
     expected = expect([x.astype(float) for x in arrays])
     tolerance = 1e-6 if writer.mode == "second" else TOLERANCES[writer.dtype]
     for result in results:
