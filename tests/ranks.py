@@ -16,10 +16,12 @@ from pathlib import Path
 # Two ranks share one core on small machines: one thread each is plenty.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
+import jax
 import pytest
 from _pytest.config import create_terminal_writer
 from mpi4py import MPI
 
+from mpi4jax import _core
 from mpi4jax._commands.watchdog import Watchdog
 
 COMM = MPI.COMM_WORLD
@@ -97,6 +99,17 @@ def pytest_collection_modifyitems(items):
 def pytest_report_header(config):
     library = MPI.Get_library_version().splitlines()[0]
     return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"
+
+
+@pytest.fixture
+def compare_calls():
+    """Compares calls as MPI4JAX_CHECK does, and has errors of MPI raised."""
+    _core.set_check(True)
+    _core.set_raise_on_error(True)
+    yield
+    jax.effects_barrier()
+    _core.set_check(False)
+    _core.set_raise_on_error(False)
 
 
 @pytest.fixture(scope="session")

@@ -234,7 +234,7 @@ fn messages_of_a_call_in_progress_have_the_ranks() {
         tag: 3,
         bytes: 8,
     };
-    let told = Messages {
+    let with_placeholders = Messages {
         sent: vec![message(computed(1)), message(2)],
         received: vec![message(computed(0))],
     };
@@ -242,7 +242,7 @@ fn messages_of_a_call_in_progress_have_the_ranks() {
         sent: vec![message(2)],
         received: vec![],
     };
-    recorder::set_messages(SITE, told);
+    recorder::set_messages(SITE, with_placeholders);
     assert_eq!(recorder::messages(SITE, true), Some(known.clone()));
     let call = send_to_computed(computed(0), 5).ints(&[("call_site", SITE)]);
     called("send_computed", call.operand(numbers(&[1, 0])));

@@ -74,6 +74,12 @@ def grid(size):
     return Mesh(devices, ("i", "j"))
 
 
+@pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
+def is_checked(request):
+    """Whether JAX checks in a `shard_map` what varies over the mesh."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def spread():
     """Spreads an array that all ranks have over a mesh."""

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from mpi4py import MPI
 
-from mpi4jax import _core, diagnostics
+from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.xla.call_sites import relative_path
 from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
@@ -21,7 +21,7 @@ FILE = relative_path(__file__)
 
 pytestmark = [
     pytest.mark.ranks(2),
-    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.10"),
+    pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
 
@@ -91,16 +91,6 @@ def test_profile(over, row):
     np.testing.assert_array_equal(profile.traffic, expected)
 
 
-@pytest.fixture
-def _checked():
-    _core.set_check(True)
-    _core.set_raise_on_error(True)
-    yield
-    jax.effects_barrier()
-    _core.set_check(False)
-    _core.set_raise_on_error(False)
-
-
 def other_root(x):
     return mpi.bcast(x, jnp.minimum(lax.axis_index("i"), 1))
 
@@ -156,7 +146,7 @@ COLLECTIVES = {
 }
 
 
-@pytest.mark.usefixtures("_checked")
+@pytest.mark.usefixtures("compare_calls")
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collective_calls_that_do_not_fit(over, row, name):
     """The program is the same on all ranks, and what it does follows from the rank."""
@@ -172,7 +162,7 @@ def test_collective_calls_that_do_not_fit(over, row, name):
     assert COMM.allgather(RANK) == list(range(SIZE))
 
 
-@pytest.mark.usefixtures("_checked")
+@pytest.mark.usefixtures("compare_calls")
 def test_a_message_that_does_not_fit(over, row):
     """From the rank that the program has computed, with the lines of both ranks."""
 

@@ -28,14 +28,9 @@ OWN = WHOLE[RANK : RANK + 1]
 WEIGHTS = np.array([1.0, -2.0, 3.0])
 
 pytestmark = [
-    pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
+    pytest.mark.ranks(2),
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
-
-
-@pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
-def is_checked(request):
-    return request.param
 
 
 @pytest.fixture

@@ -21,14 +21,9 @@ DIMS = (2, SIZE // 2) if SIZE % 2 == 0 else (1, SIZE)
 NAMES = ("y", "x")
 
 pytestmark = [
-    pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
+    pytest.mark.ranks(2),
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
-
-
-@pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
-def is_checked(request):
-    return request.param
 
 
 @pytest.fixture

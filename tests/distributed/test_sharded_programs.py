@@ -54,7 +54,7 @@ IMAGINARY_STEP, REAL_STEP = 1e-30, 1e-5
 TOLERANCES = {"float64": 1e-9, "float32": 5e-3}
 
 pytestmark = [
-    pytest.mark.skipif(SIZE == 1, reason="needs several processes"),
+    pytest.mark.ranks(2),
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 

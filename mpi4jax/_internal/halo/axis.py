@@ -38,12 +38,12 @@ class Axis(NamedTuple):
         assert self.cells is not None
         return self.part(self.coordinate or 0, self.cells)
 
-    def coordinate_in_program(self) -> int | Array:
-        """The coordinate of the process that runs a program."""
-        return jax.lax.axis_index(self.name) if self.coordinate is None else self.coordinate
+    def coordinate_on_mesh(self) -> Array:
+        """The coordinate of the process that runs a program of a mesh."""
+        return jax.lax.axis_index(self.name)
 
     def offset(self) -> int | Array:
         """The first cell of this process in the whole grid."""
         if self.coordinate is None:
-            return self.coordinate_in_program() * len(self.own_part())
+            return self.coordinate_on_mesh() * len(self.own_part())
         return self.own_part().start

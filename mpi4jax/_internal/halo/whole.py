@@ -49,7 +49,7 @@ class FieldAxis(NamedTuple):
         if axis.coordinate is not None:
             return self.points(axis.coordinate)
         parts = [self.points(coordinate) for coordinate in range(axis.processes)]
-        return jnp.asarray(parts)[axis.coordinate_in_program()]
+        return jnp.asarray(parts)[axis.coordinate_on_mesh()]
 
     def padded_points(self) -> Points:
         """The points of all parts, which are padded to the size of the largest."""

@@ -495,13 +495,11 @@ def _push_wait(
     if isinstance(ticket_tangent, ad.Zero) and not any(pushed.computed_sources):
         zeros = list(map(ad.Zero, pushed.results))
         return results, tangents_of(results, merge(pushed, forwarded_tangents, zeros))
+    _, numbers = split_numbers(pushed, wait_operands)
     arrived = bind_wait(
         pushed,
         ad.instantiate_zeros(ticket_tangent),
-        [
-            *instantiated(forwarded_tangents),
-            *wait_operands[len(wait_operands) - pushed.number_count :],
-        ],
+        [*instantiated(forwarded_tangents), *numbers],
         may_be_zero=True,
     )
     return results, tangents_of(results, arrived)

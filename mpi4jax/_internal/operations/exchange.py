@@ -92,9 +92,10 @@ class Exchange(Operation):
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         sendbuf, recvbuf, numbers = self.split_leaves(operands)
+        send_avals, _, types = self.split_leaves(ctx.avals_in)
         arrays, avals = pack_messages(ctx, self.sent, sendbuf)
         envelopes = Envelopes(
-            self.sent.envelopes(ctx.avals_in[: len(sendbuf)]),
+            self.sent.envelopes(send_avals),
             self.received.envelopes(ctx.avals_out),
         )
         results = call_in_program(
@@ -106,7 +107,7 @@ class Exchange(Operation):
             envelopes,
             envelopes,
             is_computed=self.is_computed,
-            avals_in=[*avals, *ctx.avals_in[len(operands) - len(numbers) :]],
+            avals_in=[*avals, *types],
             avals_out=message_avals(self.received, ctx.avals_out),
         )
         return unpack_messages(ctx, self.received, results, recvbuf, numbers)

@@ -13,7 +13,6 @@ import pytest
 from every import every_case, every_operation_that
 from mpi4py import MPI
 
-from mpi4jax import _core
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax._internal.operations import _calls
@@ -23,14 +22,7 @@ X = jnp.ones(3)
 FILE = relative_path(__file__)
 
 
-@pytest.fixture(autouse=True)
-def _checked():
-    _core.set_check(True)
-    _core.set_raise_on_error(True)
-    yield
-    jax.effects_barrier()
-    _core.set_check(False)
-    _core.set_raise_on_error(False)
+pytestmark = pytest.mark.usefixtures("compare_calls")
 
 
 def report_of(function, *args, **kwargs):
