@@ -51,8 +51,8 @@ def communicator(chunk: int = 0, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Commun
         _core.set_communicator(made.comm_number, handle(comm), rank, size, chunk)
         # Those of the cases: messages travel on a communicator that the core makes.
         case = OPERATIONS["neighbor_alltoall"].replace(comm=comm)
-        sources, destinations, _ = topology.neighbors_of(case.neighborhood)
-        _core.set_neighbors(made.comm_number, sources, destinations)
+        neighbors = topology.neighbors_of(case.neighborhood)
+        _core.set_neighbors(made.comm_number, neighbors.sources, neighbors.destinations)
         _communicators[key] = made
     return _communicators[key]
 
@@ -218,8 +218,11 @@ def _is_packed(case: Case) -> bool:
     """Whether several blocks are for one process, or from one."""
     if case.name not in ("neighbor_allgather", "neighbor_alltoall"):
         return False
-    of_both_ends = topology.neighbors_of(case.neighborhood)[:2]
-    ranks = [[rank for rank, _ in ends if rank != MPI.PROC_NULL] for ends in of_both_ends]
+    neighbors = topology.neighbors_of(case.neighborhood)
+    ranks = [
+        [end.rank for end in ends if not end.is_proc_null]
+        for ends in (neighbors.sources, neighbors.destinations)
+    ]
     return any(len(set(each)) < len(each) for each in ranks)
 
 
