@@ -531,20 +531,8 @@ def what_is_computed(writer, turn):
     }[writer.mode]
 
 
-def skip_what_xla_cannot_compile(program, *arguments):
-    """XLA of JAX 0.12 fails with an error of its own for a few programs, on all ranks."""
-    if jax.__version_info__ < (0, 12):
-        return
-    try:
-        program.lower(*arguments).compile()
-    except jax.errors.JaxRuntimeError as error:
-        if "RET_CHECK failure (external/xla" not in str(error):
-            raise
-        pytest.skip(f"XLA's own error: {str(error)[:200]}")
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_programs(seed, spread, assert_is):
+def test_random_programs(seed, spread, assert_is, skip_what_xla_refuses):
     writer = Writer(seed)
     arrays, turn = writer.random_rows(writer.shape), writer.choose.randrange(3)
     is_donated = writer.choose.random() < 0.5
@@ -564,7 +552,7 @@ def test_random_programs(seed, spread, assert_is):
             )
             for _ in range(2)
         ]
-        skip_what_xla_cannot_compile(program, *calls[0])
+        skip_what_xla_refuses(program, *calls[0])
         # Both are on the way at the same time.
         results = [program(*arguments) for arguments in calls]
     expected = expect([x.astype(float) for x in arrays])

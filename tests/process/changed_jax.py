@@ -166,7 +166,7 @@ def steps():
         assert (y.tolist(), z.tolist()) == ([0, 1, 2], [1, 2, 3])
 
     def barrier():
-        from mpi4jax._internal.nonblocking.overlap import ordering_barrier_p
+        from mpi4jax._internal.operations._in_order import ordering_barrier_p
 
         assert ordering_barrier_p.bind(x)[0].tolist() == [0, 1, 2]
 

@@ -2,43 +2,34 @@
 
 XLA runs computations that do not depend on each other in any order. So a computation
 between the start of a message and the wait for it has to depend on the start, and the wait
-on the computation. :func:`ordering_barrier` makes these dependencies: a call without
-effect, in order with all calls of MPI, whose results are its operands.
+on the computation. :func:`ordering_barrier` makes these dependencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Generic, TypeAlias, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 
 from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
-from ..arguments.types import Array, ArrayLike
+from ..arguments.types import Array
 from ..operations._eager import on_own_devices
-from ..operations._lowering import lower_everywhere
+from ..operations._in_order import in_order
 from ..operations._operation import Operation
 from ..xla.call_sites import Frame, describe_stack
-from ..xla.effects import custom_call_target, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
     Atom,
     Effect,
     Equation,
     Jaxpr,
     Literal,
-    LoweringContext,
     Primitive,
     ShapedArray,
     Tracer,
-    Value,
     Var,
-    Zero,
-    ad,
-    batching,
-    def_eager,
     eval_equation,
     is_ordered,
     is_ref,
@@ -56,41 +47,6 @@ R = TypeVar("R")
 #: For a primitive, a function that gives the indices of those operands of an equation that
 #: are its results of the same index, unchanged.
 unchanged_operands: dict[Primitive, Callable[[Equation], Sequence[int]]] = {}
-
-ordering_barrier_p = Primitive("ordering_barrier_mpi")
-ordering_barrier_p.multiple_results = True
-def_eager(ordering_barrier_p)
-
-
-def _lower(ctx: LoweringContext, *operands: Value) -> list[Value]:
-    target = custom_call_target("in_order")
-    aliases = {n: n for n in range(len(operands))}
-    return lower_in_order(ctx, target, operands, {}, aliases=aliases, takes_slices=False)
-
-
-def _bind_nonzero(values: Sequence[Array | Zero]) -> list[Array | Zero]:
-    """A barrier for those tangents or cotangents that are not symbolic zeros."""
-    nonzero = [x for x in values if type(x) is not ad.Zero]
-    results = iter(ordering_barrier_p.bind(*nonzero) if nonzero else ())
-    return [x if type(x) is ad.Zero else next(results) for x in values]
-
-
-ordering_barrier_p.def_effectful_abstract_eval(
-    # All else of a type stays: what it varies over inside of a `shard_map`.
-    lambda *avals: ([x.update(weak_type=False) for x in avals], {ordered_effect})
-)
-ad.primitive_jvps[ordering_barrier_p] = lambda primals, tangents: (
-    ordering_barrier_p.bind(*primals),
-    _bind_nonzero(tangents),
-)
-ad.primitive_transposes[ordering_barrier_p] = lambda cotangents, *_: _bind_nonzero(
-    cotangents
-)
-batching.primitive_batchers[ordering_barrier_p] = lambda operands, axes: (
-    ordering_barrier_p.bind(*operands),
-    axes,
-)
-lower_everywhere(ordering_barrier_p, _lower)
 
 
 def ordering_barrier(tree: T) -> T:
@@ -110,11 +66,7 @@ def ordering_barrier(tree: T) -> T:
     if trace_state_clean():
         return tree  # Eager calls are made one after the other anyway.
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    return jax.tree_util.tree_unflatten(structure, _bind_barrier(leaves))
-
-
-def _bind_barrier(leaves: Collection[ArrayLike]) -> list[Array]:
-    return ordering_barrier_p.bind(*map(jnp.asarray, leaves)) if leaves else []
+    return jax.tree_util.tree_unflatten(structure, in_order(leaves))
 
 
 def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:
@@ -153,13 +105,13 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
         if isinstance(x, Tracer) and not is_ref(x.aval)
     }
     # `communicate` goes on with the results, too: XLA copies nothing then.
-    for n, new in zip(ordered, _bind_barrier(ordered.values()), strict=True):
+    for n, new in zip(ordered, in_order(ordered.values()), strict=True):
         computed.consts[n] = new
         first.replace(ordered[n], new)
     results = computed()
     # It overwrites them when `during` has read them.
     common = [n for n, x in ordered.items() if first.takes(x)]
-    after = _bind_barrier([*results, *(computed.consts[n] for n in common)])
+    after = in_order([*results, *(computed.consts[n] for n in common)])
     for n, new in zip(common, after[len(results) :], strict=True):
         first.replace(ordered[n], new)
     return first.finish(), computed.tree(after[: len(results)])

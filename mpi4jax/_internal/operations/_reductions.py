@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,12 +52,16 @@ class Reduction(Operation):
 
     op_number: int
 
-    def definition(self, result: Array, *operands: Array) -> Array:
-        """The reduction, made from linear operations and from what JAX differentiates.
-
-        Only the tangents of this are used. `result` is that of the reduction, a constant.
-        """
+    def definition(self, *operands: Array) -> Array:
+        """The reduction, made from linear operations and from what JAX differentiates."""
         raise NotImplementedError
+
+    def tangent(
+        self, result: Array, primals: Sequence[Array], tangents: Sequence[Array]
+    ) -> Array:
+        """The tangent of the result, if the operator isn't the sum."""
+        _, tangent = jax.jvp(self.definition, tuple(primals), tuple(tangents))
+        return tangent
 
     def reduce_some(self, gathered: Array, is_reduced: ArrayLike) -> Array:
         """Reduce the arrays of some processes, of those that were gathered from all."""
@@ -90,12 +93,7 @@ class Reduction(Operation):
                 "no derivative"
             )
         result = self.apply(*primals)
-        _, tangent = jax.jvp(
-            functools.partial(self.definition, result),
-            tuple(primals),
-            tuple(instantiated(tangents)),
-        )
-        return [result], [tangent]
+        return [result], [self.tangent(result, primals, instantiated(tangents))]
 
     def check_transpose(self) -> None:
         if not self.is_linear:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+import jax
 import jax.numpy as jnp
 
 from ..arguments.dtypes import OPERATORS, SUM
@@ -12,6 +14,7 @@ from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._calls import Call
+from ._in_order import in_order
 from ._operation import as_primitive
 from ._reductions import Reduction, reducer
 from ._shared import SharedOperation
@@ -30,19 +33,25 @@ class AllReduce(Reduction, SharedOperation):
     def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         return self.apply(cotangent)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
-        (x,) = operands
-        if OPERATORS[self.op_number] == "PROD":
-            from .allgather import AllGather
+    def definition(self, *operands: Array) -> Array:
+        from .allgather import AllGather
 
-            gathered = AllGather(self.communicator).apply(x)
-            return reducer(self.op_number)(gathered, axis=0)
-        # The extremum is the mean of the elements that attain it. This takes no more memory
-        # than x does.
+        gathered = AllGather(self.communicator).apply(*operands)
+        return reducer(self.op_number)(gathered, axis=0)
+
+    def tangent(
+        self, result: Array, primals: Sequence[Array], tangents: Sequence[Array]
+    ) -> Array:
+        if OPERATORS[self.op_number] == "PROD":
+            return super().tangent(result, primals, tangents)
+        # Of an extremum, the mean over the elements that attain it. This takes no more
+        # memory than x does. Under jax.checkpoint x may be computed again and rounded
+        # differently, while the result is saved: so x is saved, too.
+        (x,) = in_order([jax.lax.stop_gradient(primals[0])])
         total = AllReduce(self.communicator, SUM)
         attains = x == result
         count = total.apply(attains.astype(jnp.int32))
-        return total.apply(jnp.where(attains, x, 0) / count.astype(x.dtype))
+        return total.apply(jnp.where(attains, tangents[0], 0) / count.astype(x.dtype))
 
 
 def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:

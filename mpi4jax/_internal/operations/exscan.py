@@ -63,7 +63,7 @@ class ExScan(Reduction):
             return result, zeros
         return result, choose(self.is_first, cotangent, zeros)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
+    def definition(self, *operands: Array) -> Array:
         from .allgather import AllGather
 
         x, initial = operands

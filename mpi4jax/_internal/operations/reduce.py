@@ -38,7 +38,7 @@ class Reduce(RootedOperation, Reduction):
         total = bcast.apply(cotangent, *numbers)
         return self.at_root(total, total + cotangent, numbers)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
+    def definition(self, *operands: Array) -> Array:
         from .gather import Gather
 
         gathered = Gather(self.communicator, self.root).apply(*operands)

@@ -32,7 +32,7 @@ class ReduceScatter(Reduction):
 
         return AllGather(self.communicator, shared=False).apply(cotangent)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
+    def definition(self, *operands: Array) -> Array:
         from .alltoall import AllToAll
 
         slices = AllToAll(self.communicator).apply(*operands)

@@ -39,7 +39,7 @@ class ReduceScatterV(Reduction):
         gather = AllGatherV(self.communicator, self.counts, shared=False)
         return gather.apply(cotangent)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
+    def definition(self, *operands: Array) -> Array:
         from .alltoallv import AllToAllV
 
         size, rows = self.communicator.size, self.own_rows

@@ -28,7 +28,7 @@ class Scan(Reduction):
     def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
         return replace(self, reverse=not self.reverse).apply(cotangent)
 
-    def definition(self, result: Array, *operands: Array) -> Array:
+    def definition(self, *operands: Array) -> Array:
         from .allgather import AllGather
 
         gathered = AllGather(self.communicator, shared=False).apply(*operands)
