@@ -88,14 +88,16 @@ class MeshPlan(RowPlan):
 
     def _communicator_of(self, function: str) -> Communicator:
         names = self._static.names
+        comm = axis_comm(self._static.mesh, names)
         mesh = axes_of_shard_map()
-        if mesh is None or not set(names) <= set(mesh.manual):
+        is_inside = mesh is not None and set(names) <= set(mesh.manual)
+        if comm.Get_size() > 1 and not is_inside:
             raise ValueError(
                 f"{function} of a plan on a mesh was called outside of its programs, "
                 "expected a call in a jax.shard_map over its axes "
                 f"({', '.join(map(repr, names))})"
             )
-        return handles.communicator(function, axis_comm(self._static.mesh, names))
+        return handles.communicator(function, comm)
 
 
 def on_mesh(
@@ -115,7 +117,7 @@ def on_mesh(
         )
     lists = [*found.sent, *found.received]
     own = [found.size, len(found.ranks), max(map(len, lists), default=0)]
-    size, count, length = comm.allreduce(np.array(own), op=MPI.MAX).tolist()
+    size, count, length = (comm.allreduce(each, op=MPI.MAX) for each in own)
     table = np.full((2, count, length), _NONE, np.int32)
     for side, of_side in enumerate((found.sent, found.received)):
         for n, rows in enumerate(of_side):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
@@ -107,12 +108,12 @@ class Plan(RowPlan):
                 f"unstructured.Plan.blocked got {count} for argument `k`, expected a "
                 "positive number of unknowns"
             )
-        plan = object.__new__(Plan)
-        plan.__dict__.update(self.__dict__)
+        plan = copy.copy(self)
+        plan.__dict__.pop("interior_rows", None)
+        plan.__dict__.pop("_positions", None)
         plan._block = self._block * count
         plan.size = self.size * count
         plan.owned = np.repeat(self.owned, count)
-        plan.__dict__.pop("interior_rows", None)
         return plan
 
     def __repr__(self) -> str:
@@ -225,8 +226,11 @@ class Plan(RowPlan):
         if root is None:
             own = [x[self._positions] for x in leaves]
         else:
-            positions = self._join([self._positions], root) or [jnp.arange(sum(counts))]
-            in_order = [x[positions[0]] for x in leaves]
+            joined = self._join([self._positions], root)
+            # Elsewhere, arrays like the result are passed.
+            own_count = counts[self._communicator.rank]
+            rows = slice(own_count) if joined is None else joined[0]
+            in_order = [x[rows] for x in leaves]
             own = scatterv.scatterv(in_order, counts, root, comm=self.comm)
         return self.add_ghosts(structure.unflatten(own))
 
