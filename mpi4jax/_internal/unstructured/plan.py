@@ -146,6 +146,38 @@ class Plan(RowPlan):
         return np.flatnonzero(is_interior)
 
     @on_own_devices
+    def rotate_ghosts(self, fields: T, matrices: ArrayLike, *, axis: int = 0) -> T:
+        """Multiply the vectors in the ghosts by matrices, as after an :meth:`update`.
+
+        So vectors are those of this process's coordinates, where neighbors have other ones,
+        such as across the edges of a cubed sphere. The transpose, before an
+        :meth:`accumulate`, has the transposed matrices.
+
+        Arguments:
+            fields: An array with the components along its last axis, or a tree of arrays.
+            matrices: A matrix for each of the :attr:`ghost_rows`.
+            axis: The axis of all arrays along which the rows are.
+
+        """
+        leaves, structure = self._checked("rotate_ghosts", fields, axis, self.size)
+        rows = self.ghost_rows
+        factors = jnp.asarray(matrices)
+        rotated = []
+        for x in leaves:
+            components = x.shape[-1]
+            if factors.shape != (len(rows), components, components):
+                raise ValueError(
+                    "unstructured.Plan.rotate_ghosts got an array of shape "
+                    f"{factors.shape} for argument `matrices`, expected "
+                    f"{(len(rows), components, components)}: a matrix for each ghost"
+                )
+            index = (*(slice(None),) * (axis % x.ndim), rows)
+            vectors = jnp.moveaxis(x[index], axis, 0)
+            vectors = jnp.einsum("gij,g...j->g...i", factors.astype(x.dtype), vectors)
+            rotated.append(x.at[index].set(jnp.moveaxis(vectors, 0, axis)))
+        return structure.unflatten(rotated)
+
+    @on_own_devices
     def strip_ghosts(self, fields: T, *, axis: int = 0) -> T:
         """The own rows of all fields, without ghosts.
 
