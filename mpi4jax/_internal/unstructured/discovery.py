@@ -70,7 +70,7 @@ def from_global(
         agree(comm, directory.problem)
         if is_owned is None:
             is_owned = np.empty(len(ids), np.bool_)
-            is_owned[to_home.rows] = to_home.answer(directory.owns)
+            is_owned[to_home.rows] = to_home.answer(directory.owns())
         ghosts = rows[~is_owned]
         to_ask = Routes(comm, ghosts, homes[~is_owned])
         owners, owner_rows = map(to_ask.answer, directory.owners_of_others())
@@ -206,19 +206,22 @@ class _Directory:
         self._rows = signed_rows
         # By id, and those of an id by rank and row.
         self._order = np.argsort(ids, kind="stable")
-        self._is_first = _changes(ids[self._order])
-        is_owner = self._is_first if elects else signed_rows[self._order] >= 0
+        is_first = _changes(ids[self._order])
+        self._is_owner = is_first if elects else (signed_rows >= 0)[self._order]
         #: For each id the place of its owner in this order, if each has one.
-        self._owners = np.flatnonzero(is_owner)
+        self._owners = np.flatnonzero(self._is_owner)
         #: The places that are no owners', in the order in which they were received.
-        others = np.flatnonzero(~is_owner)
+        others = np.flatnonzero(~self._is_owner)
         self._others = others[np.argsort(self._order[others])]
         #: Which id each is, counted from 0.
-        self._index = np.cumsum(self._is_first, dtype=np.int32) - np.int32(1)
-        #: For each that was received, whether it is the owner.
-        self.owns = np.empty(len(ids), np.bool_)
-        self.owns[self._order] = is_owner
+        self._index = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
         self.problem = None if elects else self._find_problem()
+
+    def owns(self) -> Mask:
+        """For each that was received, whether it is the owner."""
+        result = np.empty(len(self._order), np.bool_)
+        result[self._order] = self._is_owner
+        return result
 
     def owners_of_others(self) -> tuple[Integers, Integers]:
         """The ranks and rows of owners, for all that are none, as they were received."""
@@ -228,14 +231,13 @@ class _Directory:
     def _find_problem(self) -> Problem | None:
         """The first id that has several owners or none."""
         owned = self._index[self._owners]
-        count = int(np.count_nonzero(self._is_first))
+        count = int(self._index[-1]) + 1 if len(self._index) else 0
         if len(owned) == count and _changes(owned).all():
             return None
         owner_counts = np.bincount(owned, minlength=count)
         # Of ids with several owners only these, and all that have an id without.
-        is_owner = self._rows[self._order] >= 0
         counts = owner_counts[self._index]
-        bad = np.flatnonzero(np.where(is_owner, counts > 1, counts == 0))
+        bad = np.flatnonzero(np.where(self._is_owner, counts > 1, counts == 0))
         entries = self._order[bad]
         ranks = self._routes.sources(entries)
         lowest = ranks.min()
@@ -281,7 +283,7 @@ def _changes(values: Integers) -> Mask:
 def _homes(ids: Integers, size: int) -> Integers:
     """The ranks at which the ids are looked up.
 
-    Each bit of an id changes all bits of its hash: the last step of MurmurHash3.
+    Each bit of an id changes the upper bits of its hash, as at the end of MurmurHash3.
     """
     bits = ids.astype(np.uint64)
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

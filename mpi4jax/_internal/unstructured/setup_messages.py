@@ -60,7 +60,7 @@ def agree(comm: MPI.Intracomm, problem: Problem | None) -> None:
         return
     problems = [each for each in comm.allgather(problem) if each is not None]
     count = len(frozenset().union(*(each.ranks for each in problems)))
-    more = f". It is the first error, of {count} ranks" if count > 1 else ""
+    more = f". {count} ranks have errors, of which this is the first" if count > 1 else ""
     raise ValueError(f"{min(problems).text}{more}")
 
 
