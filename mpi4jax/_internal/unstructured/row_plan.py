@@ -178,7 +178,7 @@ class RowPlan:
         function = "accumulate" if operator else name
         leaves, structure = self._leaves(function, fields, axis)
         step = self._step(function, axis)
-        if not leaves or not (self._pattern.sent or self._pattern.received):
+        if not leaves or not self._pattern.sent:
             return fields
         call = _EagerStep(step, name, operator)
         if trace_state_clean():

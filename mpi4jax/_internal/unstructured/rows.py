@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +45,11 @@ class RowList(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which rows are sent, and which are received."""
+    """Which rows are sent, and which are received.
+
+    Each neighbor has a list on both sides, which may be empty. So derivatives and maps,
+    which look at arrays, find a call with both everywhere.
+    """
 
     #: The number of rows of a field.
     size: int
@@ -67,16 +71,11 @@ def pattern_of(
     """A pattern, and its table: the rows sent to each rank, and those received."""
     table = [*sent, *received]
     starts = itertools.accumulate(map(len, table), initial=0)
-    lists = [
+    lists = tuple(
         RowList(rank, len(rows), start, _first_row(rows))
         for rank, rows, start in zip([*ranks, *ranks], table, starts, strict=False)
-    ]
-    count = len(ranks)
-
-    def nonempty(lists: Iterable[RowList]) -> tuple[RowList, ...]:
-        return tuple(each for each in lists if each.length)
-
-    pattern = Pattern(size, nonempty(lists[:count]), nonempty(lists[count:]))
+    )
+    pattern = Pattern(size, lists[: len(ranks)], lists[len(ranks) :])
     return pattern, np.concatenate([np.zeros(0, np.int32), *table]).astype(np.int32)
 
 
