@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import jax
 import numpy as np
 from mpi4py import MPI
 
@@ -28,8 +27,7 @@ MOST = 2**31 - 1
 def private(function: str, comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     """Give a duplicate of a communicator, for messages that meet no others."""
     # Programs that were called before may use the communicator in other threads.
-    with jax.ensure_compile_time_eval():
-        flush()
+    flush()
     duplicate = _duplicate(function, comm)
     try:
         yield duplicate
