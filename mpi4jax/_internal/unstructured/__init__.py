@@ -1,1 +1,1 @@
-"""Unstructured meshes: which rows of a process are whose, and what exchanges them."""
+"""Exchange by index lists: the plan, the discovery of neighbors, and migration."""

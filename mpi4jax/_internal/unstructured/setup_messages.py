@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -16,8 +16,6 @@ from ..xla.flush import flush
 #: Row numbers, ranks, or ids.
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
-#: One value, or an array of them.
-Bits = TypeVar("Bits")
 
 #: The most rows of a process, and elements in a call of MPI's: C's `int`.
 MOST = 2**31 - 1
