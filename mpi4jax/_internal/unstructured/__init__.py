@@ -1,1 +1,1 @@
-"""Exchange by index lists: the plan, the discovery of neighbors, and migration."""
+"""Unstructured meshes: which rows of a process are whose, and what exchanges them."""
