@@ -216,6 +216,8 @@ def default_comm(
     global _default_comm
     if _default_comm is None:
         _core.check_available()
+        # Programs that were called before may use COMM_WORLD in other threads.
+        flush()
         unknown = "What the others do is not known before they do."
         with LateRankReport(doing, f"{rule} {unknown}"):
             _default_comm = MPI.COMM_WORLD.Clone()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 from mpi4py import MPI
 
@@ -17,8 +16,6 @@ from ..xla.flush import flush
 #: Row numbers, ranks, or ids.
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
-#: One value, or an array of them.
-Bits = TypeVar("Bits")
 
 #: The most rows of a process, and elements in a call of MPI's: C's `int`.
 MOST = 2**31 - 1
@@ -28,8 +25,7 @@ MOST = 2**31 - 1
 def private(function: str, comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     """Give a duplicate of a communicator, for messages that meet no others."""
     # Programs that were called before may use the communicator in other threads.
-    with jax.ensure_compile_time_eval():
-        flush()
+    flush()
     duplicate = _duplicate(function, comm)
     try:
         yield duplicate

@@ -228,22 +228,25 @@ def test_duplicates_of_the_communicator_are_freed():
 def test_programs_in_flight_and_traces():
     """A program that still runs uses the communicator as well, in another thread."""
 
-    @jax.jit
-    def sums(x):
-        return jax.lax.fori_loop(
-            0, 200, lambda _, x: mpi.allreduce(x, op=MPI.SUM, comm=COMM) / SIZE, x
-        )
+    def step(_, x):
+        # XLA runs a program in a thread of its own if it computes enough.
+        return mpi.allreduce(x @ jnp.eye(200), op=MPI.SUM, comm=COMM) / SIZE
+
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 50, step, x))
 
     @jax.jit
     def sizes(x):
         return x + len(from_global([RANK, SIZE], None, COMM).ranks)
 
-    x = sums(jnp.ones(100))
+    x = loop(jnp.ones((200, 200))).block_until_ready()
+    COMM.Barrier()
+    in_flight = [loop(x)]
     neighborhood = from_global([RANK, SIZE], None, COMM)
+    in_flight += [loop(x)]
+    assert sizes(0.0) == len(neighborhood.ranks)
     expected = list(range(1, SIZE)) if RANK == 0 else [0]
     assert list(neighborhood.ranks) == (expected if SIZE > 1 else [])
-    assert (x == 1).all()
-    assert sizes(0.0) == len(neighborhood.ranks)
+    assert all((x == 1).all() for x in in_flight)
 
 
 # Errors of ids.
