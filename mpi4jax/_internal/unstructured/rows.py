@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from mpi4py import MPI
 
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
@@ -73,10 +74,15 @@ def pattern_of(
     ]
     count = len(ranks)
 
-    def nonempty(lists: Iterable[RowList]) -> tuple[RowList, ...]:
-        return tuple(each for each in lists if each.length)
+    def messages(lists: Iterable[RowList]) -> tuple[RowList, ...]:
+        """Those with rows, and at least one list, without which JAX has no transpose.
 
-    pattern = Pattern(size, nonempty(lists[:count]), nonempty(lists[count:]))
+        It leaves out operations that have no results, or no operands.
+        """
+        nobody = RowList(MPI.PROC_NULL, 0, 0, 0)
+        return tuple(each for each in lists if each.length) or (nobody,) * bool(ranks)
+
+    pattern = Pattern(size, messages(lists[:count]), messages(lists[count:]))
     return pattern, np.concatenate([np.zeros(0, np.int32), *table]).astype(np.int32)
 
 
