@@ -297,7 +297,8 @@ def members_of(comm: MPI.Intracomm) -> list[int]:
     """The ranks in COMM_WORLD of a communicator's processes."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     try:
-        return list(group.Translate_ranks(None, world))
+        # In mpi4py 3.1, this is a method of the class, with the same arguments.
+        return list(MPI.Group.Translate_ranks(group, range(group.Get_size()), world))
     finally:
         group.Free()
         world.Free()
