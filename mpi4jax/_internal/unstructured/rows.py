@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from ..arguments.types import Array
 from ..halo.slabs import FIRST_TAG
 from ..moved.copies import Copy, CopyList, Rows, View
 from ..mpi.handles import Communicator
+from ..operations._arguments import PROC_NULL
 from ..operations._messages import Messages
 from ..operations._transposes import is_inexact
 from ..operations.exchange import Exchange
@@ -47,8 +48,8 @@ class RowList(NamedTuple):
 class Pattern(NamedTuple):
     """Which rows are sent, and which are received.
 
-    Each neighbor has a list on both sides, which may be empty. So derivatives and maps,
-    which look at arrays, find a call with both everywhere.
+    A process that only sends receives nothing from nobody, and the other way round. So
+    derivatives and maps, which look at arrays, find a call with both everywhere.
     """
 
     #: The number of rows of a field.
@@ -71,11 +72,17 @@ def pattern_of(
     """A pattern, and its table: the rows sent to each rank, and those received."""
     table = [*sent, *received]
     starts = itertools.accumulate(map(len, table), initial=0)
-    lists = tuple(
+    lists = [
         RowList(rank, len(rows), start, _first_row(rows))
         for rank, rows, start in zip([*ranks, *ranks], table, starts, strict=False)
-    )
-    pattern = Pattern(size, lists[: len(ranks)], lists[len(ranks) :])
+    ]
+
+    def messages(lists: Iterable[RowList]) -> tuple[RowList, ...]:
+        nobody = RowList(PROC_NULL, 0, 0, None)
+        return tuple(each for each in lists if each.length) or (nobody,) * bool(ranks)
+
+    count = len(ranks)
+    pattern = Pattern(size, messages(lists[:count]), messages(lists[count:]))
     return pattern, np.concatenate([np.zeros(0, np.int32), *table]).astype(np.int32)
 
 
