@@ -101,7 +101,7 @@ class MeshPlan(RowPlan):
 
 
 def on_mesh(
-    found: Neighborhood,
+    neighborhood: Neighborhood,
     comm: MPI.Intracomm,
     mesh: jax.sharding.Mesh,
     names: str | Sequence[Hashable] | None,
@@ -115,17 +115,17 @@ def on_mesh(
             f"unstructured.Plan.on_mesh got axes {names} of a mesh with other processes "
             "than the plan has, expected a plan with comm=mpi4jax.axis_comm(mesh, names)"
         )
-    lists = [*found.sent, *found.received]
-    own = [found.size, len(found.ranks), max(map(len, lists), default=0)]
+    lists = [*neighborhood.sent, *neighborhood.received]
+    own = [neighborhood.size, len(neighborhood.ranks), max(map(len, lists), default=0)]
     size, count, length = (comm.allreduce(each, op=MPI.MAX) for each in own)
     table = np.full((2, count, length), _NONE, np.int32)
-    for side, of_side in enumerate((found.sent, found.received)):
+    for side, of_side in enumerate((neighborhood.sent, neighborhood.received)):
         for n, rows in enumerate(of_side):
             table[side, n, : len(rows)] = rows
     ranks = np.full(count, PROC_NULL, np.int32)
-    ranks[: len(found.ranks)] = found.ranks
+    ranks[: len(neighborhood.ranks)] = neighborhood.ranks
     owned = np.zeros(size, np.bool_)
-    owned[: found.size] = found.owned
+    owned[: neighborhood.size] = neighborhood.owned
     sides = [
         tuple(
             RowList(FIRST + n, length, (side * count + n) * length, first=None)

@@ -36,23 +36,23 @@ class Plan(RowPlan):
     processes own. Make a plan by :meth:`from_global` or :meth:`from_neighbors`, once.
     """
 
-    def __init__(self, found: discovery.Neighborhood, comm: MPI.Intracomm) -> None:
-        self._found = found
+    def __init__(self, neighborhood: discovery.Neighborhood, comm: MPI.Intracomm) -> None:
+        self._neighborhood = neighborhood
         #: The communicator of the processes.
         self.comm = comm
         self._communicator = handles.communicator("unstructured.Plan", comm)
         #: The number of rows of a field on this process.
-        self.size = found.size
+        self.size = neighborhood.size
         #: The ranks that this process sends rows to or receives rows from.
-        self.neighbors = found.ranks
+        self.neighbors = neighborhood.ranks
         #: Which rows this process owns.
-        self.owned = found.owned
+        self.owned = neighborhood.owned
         self._pattern, rows = pattern_of(
-            found.size, found.ranks, found.sent, found.received
+            neighborhood.size, neighborhood.ranks, neighborhood.sent, neighborhood.received
         )
         self._table = jnp.asarray(rows)
         #: How many own points each process has.
-        self._counts = tuple(comm.allgather(int(np.count_nonzero(found.owned))))
+        self._counts = tuple(comm.allgather(int(np.count_nonzero(neighborhood.owned))))
 
     @classmethod
     def from_global(
@@ -141,7 +141,7 @@ class Plan(RowPlan):
         own points, these are the own points that are next to no ghost.
         """
         is_interior = self.owned.copy()
-        for rows in self._found.sent:
+        for rows in self._neighborhood.sent:
             is_interior.reshape(-1, self._block)[rows] = False
         return np.flatnonzero(is_interior)
 
@@ -274,7 +274,7 @@ class Plan(RowPlan):
     @functools.cached_property
     def _positions(self) -> Array:
         """Where the own rows are in whole fields."""
-        positions = discovery.positions(self._found, self.comm)
+        positions = discovery.positions(self._neighborhood, self.comm)
         unknowns = np.arange(self._block)
         rows = positions[:, None] * self._block + unknowns
         with jax.ensure_compile_time_eval():
@@ -286,7 +286,7 @@ class Plan(RowPlan):
         Each process has consecutive ids for its own points, in the order of their rows, and
         those of the next rank follow.
         """
-        return discovery.renumbered(self._found, self.comm)
+        return discovery.renumbered(self._neighborhood, self.comm)
 
     def describe(self, fields: PyTree = None) -> str:
         """A text about the neighbors of this process, and the balance of all.
@@ -305,7 +305,10 @@ class Plan(RowPlan):
             f"{max(self._counts) / mean:.2f} of the mean",
         ]
         for rank, *lists in zip(
-            self._found.ranks, self._found.sent, self._found.received, strict=True
+            self._neighborhood.ranks,
+            self._neighborhood.sent,
+            self._neighborhood.received,
+            strict=True,
         ):
             sent, received = (
                 f"{len(rows)} points" + f" ({len(rows) * nbytes} bytes)" * bool(leaves)
@@ -329,7 +332,7 @@ class Plan(RowPlan):
             fields have as many rows on each process as that with most has.
 
         """
-        return on_mesh(self._found, self.comm, mesh, names)
+        return on_mesh(self._neighborhood, self.comm, mesh, names)
 
     def _communicator_of(self, function: str) -> Communicator:
         if self._communicator.is_freed:

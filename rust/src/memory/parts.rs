@@ -461,18 +461,18 @@ unsafe fn give_back_listed_rows<T>(
         // SAFETY: the caller's promise.
         unsafe {
             if outer > 0 {
-                let next = (place(from, index, source), place(to, index, result));
+                let next = (at_row(from, index, source), at_row(to, index, result));
                 give_back_listed_rows(next, inner, outer - 1, row_loop);
                 continue;
             }
             match row_loop.rows(index as usize) {
                 [_, None] => (),
                 [Some(row), Some(other)] => {
-                    give_back_elements(place(from, row, source), place(to, other, result), inner);
+                    give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
                 }
                 [None, Some(other)] => {
                     let zeros = ptr::from_ref(&T::default());
-                    let copy = (zeros, place(to, other, result));
+                    let copy = (zeros, at_row(to, other, result));
                     copy_elements([copy], &from_one_place(inner));
                 }
             }

@@ -209,15 +209,15 @@ class Case:
             both = [jnp.stack([x, 2 * x]) for x in fields]
             return [x[0] for x in jax.vmap(pull)(both)[0]]
 
-        for name, one, other in (
+        for name, forward, transposed in (
             ("update", updated, accumulated),
             ("accumulate", accumulated, updated),
         ):
             function = getattr(self.plan, name)
             for derivative, expected in (
-                (pulled, other),
-                (pushed, one),
-                (pulled_batch, other),
+                (pulled, transposed),
+                (pushed, forward),
+                (pulled_batch, transposed),
             ):
                 actual = self.call(functools.partial(derivative, function), fields)
                 assert_trees_equal(actual, expected)
