@@ -8,7 +8,7 @@ import numpy as np
 import pages
 import pytest
 from mpi4py import MPI
-from scipy import sparse, spatial
+from scipy import spatial
 
 from mpi4jax import notoken as mpi
 from mpi4jax.unstructured import Plan
@@ -46,15 +46,15 @@ class Part:
             # Most processes have no triangle.
             "few": generator.integers(0, min(SIZE, 2), count),
         }[partition]
-        self.numbers = generator.permutation(NODES)  # of nodes, at random
-        self.all_triangles = self.numbers[self.all_triangles]
+        self.all_triangles = generator.permutation(NODES)[self.all_triangles]
+        self.matrices = generator.normal(size=(count, 3, 3))
         own = self.all_triangles[owners == RANK]
+        self.own_matrices = self.matrices[owners == RANK]
+        # From here on, random numbers differ between ranks.
         self.ids = generator.permutation(np.unique(own))
         order = np.argsort(self.ids)
         self.triangles = order[np.searchsorted(self.ids, own, sorter=order)]
         self.plan = Plan.from_global(self.ids, comm=WORLD)
-        self.matrices = generator.normal(size=(count, 3, 3))
-        self.own_matrices = self.matrices[owners == RANK]
 
 
 @pytest.fixture(params=itertools.product(range(3), PARTITIONS), ids=str)
@@ -119,20 +119,13 @@ def test_entries_of_a_matrix(peers, part):
     result = entries.strip_ghosts(assemble(values))
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
 
-    triangles = part.all_triangles
-    whole = sparse.coo_array(
-        (
-            part.matrices.ravel(),
-            (np.repeat(triangles, 3, axis=1).ravel(), np.tile(triangles, (1, 3)).ravel()),
-        ),
-        (NODES, NODES),
-    ).toarray()
-    in_whole = np.zeros((NODES, NODES))
-    number_of = np.full(NODES, -1)
-    number_of[part.ids] = loop.numbers
-    number_of = WORLD.allreduce(number_of, op=MPI.MAX)
-    in_whole[np.ix_(number_of, number_of)] = whole
-    dense = in_whole[tuple(by_loop.pairs.T)]
+    whole = np.zeros((NODES, NODES))
+    corners = part.all_triangles
+    np.add.at(whole, (corners[:, :, None], corners[:, None, :]), part.matrices)
+    id_of = np.full(NODES, -1)
+    id_of[loop.numbers] = part.ids
+    WORLD.Allreduce(MPI.IN_PLACE, id_of, op=MPI.MAX)
+    dense = whole[tuple(id_of[by_loop.pairs].T)]
     np.testing.assert_allclose(result, dense, rtol=1e-12, atol=1e-12)
 
 
