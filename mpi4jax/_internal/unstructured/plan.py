@@ -207,8 +207,11 @@ class Plan(RowPlan):
     def _spread(self, x: Array, rows: np.ndarray, axis: int) -> Array:
         position = axis % x.ndim
         shape = [*x.shape[:position], self.size, *x.shape[position + 1 :]]
-        index = (*(slice(None),) * position, _as_index(rows))
-        return jnp.zeros(shape, x.dtype).at[index].set(x)
+        result, at = jnp.zeros(shape, x.dtype), _as_index(rows)
+        if isinstance(at, slice):
+            # Without own rows, too, the result has to depend on x, for the transpose.
+            return jax.lax.dynamic_update_slice_in_dim(result, x, at.start, position)
+        return result.at[(*(slice(None),) * position, at)].set(x)
 
     @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
@@ -345,9 +348,9 @@ class Plan(RowPlan):
 
 def _as_index(rows: np.ndarray) -> np.ndarray | slice:
     """Rows as an index, a slice if they follow each other."""
-    if len(rows) and bool(np.all(np.diff(rows) == 1)):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
+    if not bool(np.all(np.diff(rows) == 1)):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
 
 
 def _take(x: Array, rows: np.ndarray, axis: int = 0) -> Array:
