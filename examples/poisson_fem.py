@@ -122,8 +122,8 @@ class Part:
         self.mesh = Mesh(mesh.points[nodes], triangles.reshape(-1, 3))
         self.matrices, self.areas = matrices_of(self.mesh)
         self.is_free = ~is_cooled(self.mesh.points)
-        # Nodes have ghosts, owned by the lowest rank that has the node. Triangles have none,
-        # but can be gathered by a plan as well.
+        # The lowest rank that has a node owns it. Triangles have no ghosts: their plan only
+        # divides and joins fields.
         self.nodes = Plan.from_global(nodes, comm=comm)
         self.triangles = Plan.from_global(own, comm=comm)
 
