@@ -111,6 +111,9 @@ def cases_of(part: Part, number: int, length: int) -> dict[str, Thunk]:
     cases["mpi4py"] = repeated(by_mpi4py, length)
     cases["mpi4py"]()
     np.testing.assert_array_equal(start, expected)
+    if "plan" in ways and number > 1:
+        block = jnp.stack([*map(jnp.asarray, part.start(number))], axis=1)
+        cases["plan, one array"] = donated_loop(ways["plan"], [block], length)
     if PETSc is not None:
         cases["PETSc"] = repeated(ghost_update(part, number), length)
     return cases
@@ -196,8 +199,9 @@ def persistent(part: Part, fields: list[np.ndarray]) -> Thunk:
 
 def ghost_update(part: Part, number: int) -> Thunk:
     """PETSc's VecScatter: the fields are one vector, with a block for each point."""
+    ghosts = part.ids[part.count :].astype(PETSc.IntType)
     vector = PETSc.Vec().createGhost(
-        part.ids[part.count :], (part.count * number, None), number, comm=WORLD
+        ghosts, (part.count * number, None), number, comm=WORLD
     )
     with vector.localForm() as local:
         local.setArray(np.stack(part.start(number), axis=1).ravel())
