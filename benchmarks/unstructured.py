@@ -52,8 +52,8 @@ class Part:
         #: For each neighbor, the rows to send and those to receive.
         self.lists = []
         ids = [RANK * count + np.arange(count)]
-        for number, other in enumerate(sorted(nearest[:neighbors])):
-            first = count + number * faces
+        for index, other in enumerate(sorted(nearest[:neighbors])):
+            first = count + index * faces
             sent = self._shared(faces, RANK, other)
             self.lists.append((other, sent, np.arange(first, first + faces)))
             ids.append(other * count + self._shared(faces, other, RANK))
@@ -65,12 +65,12 @@ class Part:
         generator = np.random.default_rng([owner, other])
         return np.sort(generator.choice(self.count, faces, replace=False))
 
-    def fields(self, number: int) -> list[np.ndarray]:
+    def fields(self, field_count: int) -> list[np.ndarray]:
         """The values that fields have once ghosts are filled."""
-        return [np.sin(self.ids + n) for n in range(number)]
+        return [np.sin(self.ids + n) for n in range(field_count)]
 
-    def start(self, number: int) -> list[np.ndarray]:
-        return [np.where(self.owned, x, 0) for x in self.fields(number)]
+    def start(self, field_count: int) -> list[np.ndarray]:
+        return [np.where(self.owned, x, 0) for x in self.fields(field_count)]
 
 
 def unstructured(effort: Effort) -> Samples:
@@ -83,19 +83,19 @@ def unstructured(effort: Effort) -> Samples:
             if count * 8 > effort.largest or (SIZE > 4 and count > 100_000):
                 continue
             part = Part(count, neighbors)
-            for number in FIELDS:
-                length = max(5, min(effort.loop // 10, 10_000_000 // (number * count)))
-                cases = cases_of(part, number, length)
-                label = f"{count}, {neighbors}, {number}"
+            for field_count in FIELDS:
+                length = max(5, min(effort.loop // 10, 10_000_000 // (field_count * count)))
+                cases = cases_of(part, field_count, length)
+                label = f"{count}, {neighbors}, {field_count}"
                 for case, seconds in take_turns(cases, effort).items():
                     samples[f"{label}, {case}"] = [s / length for s in seconds]
     return samples
 
 
-def cases_of(part: Part, number: int, length: int) -> dict[str, Thunk]:
+def cases_of(part: Part, field_count: int, length: int) -> dict[str, Thunk]:
     """All ways to fill the ghosts of some fields, and to add them to their owners."""
     cases: dict[str, Thunk] = {}
-    start, expected = part.start(number), part.fields(number)
+    start, expected = part.start(field_count), part.fields(field_count)
     ways, additions = ways_of(part)
     for name, way in ways.items():
         result = jax.jit(way)([*map(jnp.asarray, start)])
@@ -111,11 +111,11 @@ def cases_of(part: Part, number: int, length: int) -> dict[str, Thunk]:
     cases["mpi4py"] = repeated(by_mpi4py, length)
     cases["mpi4py"]()
     np.testing.assert_array_equal(start, expected)
-    if "plan" in ways and number > 1:
-        block = jnp.stack([*map(jnp.asarray, part.start(number))], axis=1)
+    if "plan" in ways and field_count > 1:
+        block = jnp.stack([*map(jnp.asarray, part.start(field_count))], axis=1)
         cases["plan, one array"] = donated_loop(ways["plan"], [block], length)
     if PETSc is not None:
-        cases["PETSc"] = repeated(ghost_update(part, number), length)
+        cases["PETSc"] = repeated(ghost_update(part, field_count), length)
     return cases
 
 
@@ -197,20 +197,20 @@ def persistent(part: Part, fields: list[np.ndarray]) -> Thunk:
     return step
 
 
-def ghost_update(part: Part, number: int) -> Thunk:
+def ghost_update(part: Part, field_count: int) -> Thunk:
     """PETSc's VecScatter: the fields are one vector, with a block for each point."""
     ghosts = part.ids[part.count :].astype(PETSc.IntType)
     vector = PETSc.Vec().createGhost(
-        ghosts, (part.count * number, None), number, comm=WORLD
+        ghosts, (part.count * field_count, None), field_count, comm=WORLD
     )
     with vector.localForm() as local:
-        local.setArray(np.stack(part.start(number), axis=1).ravel())
+        local.setArray(np.stack(part.start(field_count), axis=1).ravel())
 
     def step() -> None:
         vector.ghostUpdate(PETSc.InsertMode.INSERT, PETSc.ScatterMode.FORWARD)
 
     step()
     with vector.localForm() as local:
-        result = local.getArray().reshape(-1, number).T
-        np.testing.assert_array_equal(result, part.fields(number), err_msg="PETSc")
+        result = local.getArray().reshape(-1, field_count).T
+        np.testing.assert_array_equal(result, part.fields(field_count), err_msg="PETSc")
     return step

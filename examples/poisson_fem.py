@@ -151,21 +151,20 @@ class Part:
         return jnp.where(self.is_free, sums, 1)
 
     def solve(self, conductivity):
-        """The temperature at the nodes."""
+        """The temperature at the nodes, and how the solver has ended."""
         diagonal = self.diagonal(conductivity)
-        u, _ = linalg.cg(
+        return linalg.cg(
             lambda u: self.product(conductivity, u),
             self.load(),
             M=lambda residual: residual / diagonal,
             tol=TOLERANCE,
             plan=self.nodes,
         )
-        return u
 
     def compliance(self, conductivity):
-        """The integral of f u, and u. The sum counts each node once."""
-        u = self.solve(conductivity)
-        return linalg.vdot(self.load(), u, plan=self.nodes), u
+        """The integral of f u, and the solution. The sum counts each node once."""
+        u, info = self.solve(conductivity)
+        return linalg.vdot(self.load(), u, plan=self.nodes), (u, info)
 
 
 def solve_alone(mesh, conductivity):
@@ -235,7 +234,7 @@ def main():
     part = Part(mesh)
     own_conductivity = part.triangles.scatter(conductivity)
     differentiated = jax.jit(jax.value_and_grad(part.compliance, has_aux=True))
-    (compliance, u), gradient = differentiated(own_conductivity)
+    (compliance, (u, info)), gradient = differentiated(own_conductivity)
     together = part.nodes.gather(u), compliance, part.triangles.gather(gradient)
 
     alone = solve_alone(mesh, conductivity)
@@ -250,7 +249,7 @@ def main():
             f"{len(mesh.points)} nodes, {len(mesh.triangles)} triangles, {size} "
             f"process{'es' * (size > 1)}, {shared} ghosts"
         )
-        print(f"compliance {compliance:.6f}")
+        print(f"compliance {compliance:.6f}, after {info.iterations} iterations")
         for name, difference in differences.items():
             print(f"largest difference to one process: {difference:.1e} ({name})")
         if not args.no_plot:
