@@ -1,4 +1,4 @@
-"""Heat in a plate of triangles, and where it should conduct better: finite elements.
+"""Finite elements: heat in a plate, and where it should conduct better.
 
     mpiexec -n 4 python examples/poisson_fem.py
 
