@@ -27,7 +27,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
 
-SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
+SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:24").split(":")))
 DTYPES = "float32 float64 complex64 complex128 int32 bfloat16".split()
 
 several_ranks = pytest.mark.ranks(2)
