@@ -27,6 +27,7 @@ from ..operations._arguments import PROC_NULL
 from ..operations._messages import Messages
 from ..operations._transposes import is_inexact
 from ..operations.exchange import Exchange
+from ..xla.dependence import depend
 from ..xla.jax_compat import ShapedArray
 
 #: The tag of all messages, which halos don't have.
@@ -242,9 +243,11 @@ class Step(NamedTuple):
             rows = jnp.moveaxis(x, axis, 0)
             if parts:
                 copies = jnp.moveaxis(jnp.concatenate(parts, axis), axis, 0)
-                rows = _extremum(
+                extreme = _extremum(
                     operator, rows, copies, self._rows(self.pattern.sent, table)
                 )
+                # Also without copies here, who sends has to take part in the transpose.
+                rows = depend(extreme, copies)
             ghosts = self._rows(self.pattern.received, table)
             rows = rows.at[ghosts].set(jnp.zeros((), x.dtype), mode="drop")
             results.append(jnp.moveaxis(rows, 0, axis))
