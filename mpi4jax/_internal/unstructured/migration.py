@@ -1,0 +1,269 @@
+"""Particles that move to other processes.
+
+Which ones are sent is agreed on first, by counts. Each process grants others as many as it
+has room for once its own have left. Those may not be allowed to leave, so it may have
+granted too much. Then it withdraws some, and this is repeated until all have room for what
+they have granted. A round withdraws only, so there is an end. As it may take as many rounds
+as there are particles where full processes send in circles, the last round grants no more
+than what is free now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.checks import array, integer, reject
+from ..arguments.dtypes import SUM, check_dtype
+from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Unchecked
+from ..layout.packing import Tree
+from ..mpi import handles
+from ..mpi.handles import Communicator
+from ..operations._eager import on_own_devices, run_eagerly
+from ..operations._messages import Messages
+from ..operations.allreduce import AllReduce
+from ..operations.alltoall import AllToAll
+from ..operations.exchange import Exchange
+from ..xla.jax_compat import trace_state_clean
+from .leaf_rows import LeafRows
+
+NAME = "unstructured.migrate"
+
+#: The round in which processes grant no more than what is free.
+LAST_ROUND = 8
+#: The tag of messages with counts, the last one that each MPI has (MPI-4.1 §9.1.2.1).
+TAG = 32767
+
+
+class Migrated(NamedTuple):
+    """What :func:`migrate` returns."""
+
+    #: The tree of arrays: first the particles that have stayed, in their order, then those
+    #: that came from each process, by rank. Behind them are zeros.
+    particles: PyTree
+    #: Which slots have a particle: the first ones.
+    mask: Array
+    #: How many particles, of all processes together, have not moved for want of room.
+    left: Array
+    #: How many, of all processes together, have not moved as they can't be sent there: to
+    #: what is not a rank, or not a neighbor.
+    unreachable: Array
+
+
+class _Migration(NamedTuple):
+    """A call with its parameters: an eager one is a program of its own."""
+
+    communicator: Communicator
+    capacity: int
+    neighbors: tuple[int, ...] | None
+
+    @property
+    def name(self) -> str:
+        return "migrate"
+
+    def forwarded_operand(self) -> None:
+        return None
+
+    def call_in_program(
+        self, leaves: Sequence[Array], destination: Array, mask: Array
+    ) -> list[list[Array] | Array]:
+        """The fields of the result, with a list of leaves in place of a tree."""
+        slots, size = mask.shape[0], self.communicator.size
+        elsewhere = mask & (destination != self.communicator.rank_in_program())
+        is_reached = self._is_reached(destination)
+        # Those to each process, in the order of their slots. The others are last.
+        target = jnp.where(elsewhere & is_reached, destination, size)
+        order = jnp.argsort(target, stable=True)
+        starts = jnp.searchsorted(target[order], jnp.arange(size + 1))
+        wanted = jnp.diff(starts).astype(int)
+        free = self.capacity - mask.sum()
+        unreachable = jnp.sum(elsewhere & ~is_reached)
+        sendcounts, recvcounts, left, unreachable = self._agree(wanted, free, unreachable)
+
+        ends = jnp.cumsum(sendcounts)
+        row = jnp.arange(slots)
+        dest = jnp.searchsorted(ends, row, side="right")  # or `size`, behind the rows
+        position = starts[dest] + row - jnp.append(ends - sendcounts, 0)[dest]
+        sent = jnp.where(row < ends[-1], order.at[position].get(mode="clip"), slots)
+        stays = mask.at[sent].set(False, mode="drop")
+        (kept,) = jnp.nonzero(stays, size=slots, fill_value=slots)
+
+        received: Sequence[Array] = []
+        if leaves:
+            move = LeafRows(self.communicator, self.capacity)
+            rows = [_rows_at(x, sent) for x in leaves]
+            received = move.apply_to_leaves(rows, sendcounts, recvcounts)
+        slot, kept_count = jnp.arange(self.capacity), jnp.sum(stays)
+        count = kept_count + recvcounts.sum()
+        kept = jnp.append(kept, jnp.full(self.capacity - slots, slots))
+        is_new = slot >= kept_count
+        arrived = jnp.where(is_new & (slot < count), slot - kept_count, self.capacity)
+
+        def merge(x: Array, new: Array) -> Array:
+            is_new_row = is_new.reshape(-1, *(1,) * (x.ndim - 1))
+            return jnp.where(is_new_row, _rows_at(new, arrived), _rows_at(x, kept))
+
+        results = list(map(merge, leaves, received))
+        return [results, slot < count, left, unreachable]
+
+    def _is_reached(self, destination: Array) -> Array:
+        """Whether particles can be sent where they go."""
+        size = self.communicator.size
+        is_rank = (destination >= 0) & (destination < size)
+        if self.neighbors is None:
+            return is_rank
+        is_neighbor = np.isin(np.arange(size), self.neighbors)
+        return is_rank & jnp.asarray(is_neighbor)[destination]
+
+    def _agree(
+        self, wanted: Array, free: Array, unreachable: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """How many are sent to and come from each process, and the totals of the result."""
+
+        def sum_totals(granted: Array, incoming: Array) -> Array:
+            is_too_much = incoming.sum() > free + granted.sum()
+            totals = [is_too_much, wanted.sum() - granted.sum(), unreachable]
+            stacked = jnp.stack([jnp.asarray(x, int) for x in totals])
+            return AllReduce(self.communicator, SUM).apply(stacked)
+
+        def withdraw(state: tuple[Array, ...]) -> tuple[Array, ...]:
+            number, granted, incoming, _ = state
+            room = free + jnp.where(number < LAST_ROUND, granted.sum(), 0)
+            taken = jnp.cumsum(incoming) - incoming
+            incoming = jnp.clip(room - taken, 0, incoming)
+            granted = self._swap(incoming)
+            return number + 1, granted, incoming, sum_totals(granted, incoming)
+
+        incoming = self._swap(wanted)
+        state = jnp.asarray(1), wanted, incoming, sum_totals(wanted, incoming)
+        state = jax.lax.while_loop(lambda state: state[-1][0] > 0, withdraw, state)
+        _, granted, incoming, totals = state
+        return granted, incoming, totals[1], totals[2]
+
+    def _swap(self, counts: Array) -> Array:
+        """The count that each process has for this one, from those for each."""
+        if self.neighbors is None:
+            return AllToAll(self.communicator).apply(counts)
+        if not self.neighbors:
+            return jnp.zeros_like(counts)
+        number = len(self.neighbors)
+        messages = Messages(self.neighbors, (TAG,) * number, (1,) * number)
+        sent = [counts[rank] for rank in self.neighbors]
+        received = Exchange(self.communicator, messages, messages).bind(*sent, *sent)
+        return jnp.zeros_like(counts).at[jnp.array(self.neighbors)].set(jnp.stack(received))
+
+
+def _rows_at(x: Array, index: Array) -> Array:
+    """Rows of an array, with zeros where an index is that of none."""
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+@on_own_devices
+def migrate(
+    particles: PyTree,
+    destination: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    capacity: Integer | None = None,
+    neighbors: Sequence[Integer] | None = None,
+    comm: Comm = None,
+) -> Migrated:
+    """Send particles to the processes that they belong to.
+
+    Each process has slots for particles, of which some are filled. The result has the
+    particles that have come to it and those that have stayed, in its first slots, so that
+    it can be migrated again. No particle is lost: if a process has no room for all that
+    come, the others stay where they are, and move in a later call. It takes those from
+    lower ranks first.
+
+    Arguments:
+        particles: An array, or a tree of arrays of any types, with a row for each slot.
+        destination: The rank that each particle belongs to, an array of integers with one
+            for each slot. That of an empty slot is ignored. Particles whose destination is
+            not a rank stay where they are.
+        mask: Which slots are filled, an array of booleans (by default, all are).
+        capacity (int): The number of slots of the result, not less than before (by default,
+            as many). It need not be the same on all processes.
+        neighbors (Sequence[int]): The ranks that this process sends to and receives from,
+            if these are few: then it exchanges counts with these only. This process has to
+            be one of their neighbors, too. Particles that belong elsewhere stay where they
+            are.
+        comm (mpi4py.MPI.Comm): The MPI communicator to use (defaults to a clone of
+            :obj:`COMM_WORLD`).
+
+    Returns:
+        A :class:`Migrated`, with the fields ``particles``, ``mask``, ``left`` and
+        ``unreachable``.
+
+    """
+    communicator = handles.communicator(NAME, comm)
+    tree = Tree("particles", particles)
+    leaves = [_field(*pair) for pair in tree.named_arrays(NAME)]
+    destination = _by_slot("destination", destination, np.integer)
+    slots = destination.shape[0]
+    for (name, _), leaf in zip(tree.named_arrays(NAME), leaves, strict=True):
+        _check_slots(name, leaf, slots)
+    mask = jnp.ones(slots, bool) if mask is None else _by_slot("mask", mask, np.bool_)
+    _check_slots("mask", mask, slots)
+    capacity = slots if capacity is None else integer(NAME, "capacity", capacity)
+    if capacity < slots:
+        raise ValueError(
+            f"{NAME} got {capacity} for argument `capacity`, expected {slots} or more: the "
+            "number of slots that the particles have now"
+        )
+    ranks = None if neighbors is None else _ranks(neighbors, communicator)
+    call = _Migration(communicator, capacity, ranks)
+    run = run_eagerly if trace_state_clean() else _run_in_program
+    leaves, *others = run(call, [leaves, destination.astype(int), mask])
+    return Migrated(jax.tree_util.tree_unflatten(tree.structure, leaves), *others)
+
+
+def _run_in_program(call: _Migration, operands: Sequence[Unchecked]) -> list[Unchecked]:
+    return call.call_in_program(*operands)
+
+
+def _field(name: str, leaf: ArrayLike) -> Array:
+    x = jnp.asarray(leaf)
+    check_dtype(NAME, name, x.dtype)
+    return x
+
+
+def _by_slot(argument: str, value: ArrayLike, kind: type[np.generic]) -> Array:
+    """An argument that has to have a value of this kind for each slot."""
+    x = jnp.asarray(array(NAME, argument, value))
+    if x.ndim != 1 or not jnp.issubdtype(x.dtype, kind):
+        values = "booleans" if kind is np.bool_ else "integers"
+        raise TypeError(
+            f"{NAME} got an array of type {x.dtype} and shape {x.shape} for argument "
+            f"`{argument}`, expected {values} with one axis"
+        )
+    return x
+
+
+def _check_slots(name: str, x: Array, slots: int) -> None:
+    if x.shape[:1] != (slots,):
+        raise ValueError(
+            f"{NAME} got an array of shape {x.shape} for argument `{name}`, expected "
+            f"({slots}, ...), with a row for each of `destination`"
+        )
+
+
+def _ranks(neighbors: Unchecked, communicator: Communicator) -> tuple[int, ...]:
+    if isinstance(neighbors, str) or not isinstance(neighbors, (Sequence, np.ndarray)):
+        reject(NAME, "neighbors", "a sequence of ranks", neighbors)
+    ranks = {integer(NAME, "neighbors", rank) for rank in neighbors}
+    if not ranks <= set(range(communicator.size)):
+        raise ValueError(
+            f"{NAME} got {sorted(ranks)} for argument `neighbors`, expected ranks of the "
+            f"communicator (0 to {communicator.size - 1})"
+        )
+    if communicator.is_on_mesh:
+        raise NotImplementedError(
+            f"{NAME} got `neighbors` in a jax.shard_map over several processes, where the "
+            "program is the same on all ranks, expected none"
+        )
+    return tuple(sorted(ranks - {communicator.rank}))
