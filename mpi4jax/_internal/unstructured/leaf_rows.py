@@ -20,7 +20,6 @@ from ..operations._transposes import (
     Jvp,
     TransposedOperand,
     inexact_tangents,
-    is_inexact,
     tangents_of,
 )
 from ..xla.jax_compat import (

@@ -1,17 +1,16 @@
 """Particles that move to other processes.
 
 Which ones are sent is agreed on first, by counts. Each process grants others as many as it
-has room for once its own have left. Those may not be allowed to leave, so it may have
-granted too much. Then it withdraws some, and this is repeated until all have room for what
-they have granted. A round withdraws only, so there is an end. As it may take as many rounds
-as there are particles where full processes send in circles, the last round grants no more
-than what is free now.
+has room for once its own have left. If that is less than all of them on some process, the
+others may be left with more than they have room for, as some of their own have to stay. So
+all withdraw what is too much, several times, as this goes on from process to process. The
+last time, they grant no more than what is free now, which needs nobody to leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +30,13 @@ from ..operations.exchange import Exchange
 from ..xla.jax_compat import trace_state_clean
 from .leaf_rows import LeafRows
 
+#: How many particles a process may send to each, and how many come from each.
+Counts: TypeAlias = tuple[Array, Array]
+
 NAME = "unstructured.migrate"
 
-#: The round in which processes grant no more than what is free.
-LAST_ROUND = 8
+#: How often processes withdraw what they have granted.
+ROUNDS = 8
 #: The tag of messages with counts, the last one that each MPI has (MPI-4.1 §9.1.2.1).
 TAG = 32767
 
@@ -42,8 +44,8 @@ TAG = 32767
 class Migrated(NamedTuple):
     """What :func:`migrate` returns."""
 
-    #: The tree of arrays: first the particles that have stayed, in their order, then those
-    #: that came from each process, by rank. Behind them are zeros.
+    #: The tree of arrays: first the particles that have stayed, then those that came from
+    #: each process, by rank. Behind them are zeros.
     particles: PyTree
     #: Which slots have a particle: the first ones.
     mask: Array
@@ -75,31 +77,23 @@ class _Migration(NamedTuple):
         slots, size = mask.shape[0], self.communicator.size
         elsewhere = mask & (destination != self.communicator.rank_in_program())
         is_reached = self._is_reached(destination)
-        # Those to each process, in the order of their slots. The others are last.
-        target = jnp.where(elsewhere & is_reached, destination, size)
-        order = jnp.argsort(target, stable=True)
-        starts = jnp.searchsorted(target[order], jnp.arange(size + 1))
-        wanted = jnp.diff(starts).astype(int)
-        free = self.capacity - mask.sum()
-        unreachable = jnp.sum(elsewhere & ~is_reached)
-        sendcounts, recvcounts, left, unreachable = self._agree(wanted, free, unreachable)
-
-        ends = jnp.cumsum(sendcounts)
-        row = jnp.arange(slots)
-        dest = jnp.searchsorted(ends, row, side="right")  # or `size`, behind the rows
-        position = starts[dest] + row - jnp.append(ends - sendcounts, 0)[dest]
-        sent = jnp.where(row < ends[-1], order.at[position].get(mode="clip"), slots)
-        stays = mask.at[sent].set(False, mode="drop")
-        (kept,) = jnp.nonzero(stays, size=slots, fill_value=slots)
+        # The particles that stay, then those for each process, and then empty slots.
+        group = jnp.where(elsewhere & is_reached, 1 + destination, 0)
+        order, starts = _sort(jnp.where(mask, group, 1 + size), 2 + size)
+        sizes = jnp.diff(starts).astype(int)
+        free, unreachable = self.capacity - mask.sum(), jnp.sum(elsewhere & ~is_reached)
+        sendcounts, recvcounts, totals = self._agree(sizes[1:], free, unreachable)
+        in_groups = jnp.insert(sendcounts, 0, 0)
+        sent = _members(order, starts[1:-1], sendcounts, slots)
+        kept = _members(order, starts[:-1] + in_groups, sizes - in_groups, self.capacity)
 
         received: Sequence[Array] = []
         if leaves:
             move = LeafRows(self.communicator, self.capacity)
             rows = [_rows_at(x, sent) for x in leaves]
             received = move.apply_to_leaves(rows, sendcounts, recvcounts)
-        slot, kept_count = jnp.arange(self.capacity), jnp.sum(stays)
+        slot, kept_count = jnp.arange(self.capacity), mask.sum() - sendcounts.sum()
         count = kept_count + recvcounts.sum()
-        kept = jnp.append(kept, jnp.full(self.capacity - slots, slots))
         is_new = slot >= kept_count
         arrived = jnp.where(is_new & (slot < count), slot - kept_count, self.capacity)
 
@@ -108,7 +102,7 @@ class _Migration(NamedTuple):
             return jnp.where(is_new_row, _rows_at(new, arrived), _rows_at(x, kept))
 
         results = list(map(merge, leaves, received))
-        return [results, slot < count, left, unreachable]
+        return [results, slot < count, *totals]
 
     def _is_reached(self, destination: Array) -> Array:
         """Whether particles can be sent where they go."""
@@ -121,7 +115,7 @@ class _Migration(NamedTuple):
 
     def _agree(
         self, wanted: Array, free: Array, unreachable: Array
-    ) -> tuple[Array, Array, Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         """How many are sent to and come from each process, and the totals of the result."""
 
         def sum_totals(granted: Array, incoming: Array) -> Array:
@@ -130,19 +124,28 @@ class _Migration(NamedTuple):
             stacked = jnp.stack([jnp.asarray(x, int) for x in totals])
             return AllReduce(self.communicator, SUM).apply(stacked)
 
-        def withdraw(state: tuple[Array, ...]) -> tuple[Array, ...]:
-            number, granted, incoming, _ = state
-            room = free + jnp.where(number < LAST_ROUND, granted.sum(), 0)
-            taken = jnp.cumsum(incoming) - incoming
-            incoming = jnp.clip(room - taken, 0, incoming)
-            granted = self._swap(incoming)
-            return number + 1, granted, incoming, sum_totals(granted, incoming)
+        def withdraw(counts: Counts, is_last: Array) -> tuple[Counts, None]:
+            granted, incoming = counts
+            room = free + jnp.where(is_last, 0, granted.sum())
+            from_lower_ranks = jnp.cumsum(incoming) - incoming
+            incoming = jnp.clip(room - from_lower_ranks, 0, incoming)
+            return (self._swap(incoming), incoming), None
+
+        def withdraw_all(*counts: Array) -> tuple[Array, ...]:
+            is_last = jnp.arange(ROUNDS) == ROUNDS - 1
+            counts, _ = jax.lax.scan(withdraw, counts, is_last)
+            return *counts, sum_totals(*counts)
 
         incoming = self._swap(wanted)
-        state = jnp.asarray(1), wanted, incoming, sum_totals(wanted, incoming)
-        state = jax.lax.while_loop(lambda state: state[-1][0] > 0, withdraw, state)
-        _, granted, incoming, totals = state
-        return granted, incoming, totals[1], totals[2]
+        totals = sum_totals(wanted, incoming)
+        granted, incoming, totals = jax.lax.cond(
+            totals[0] > 0,
+            withdraw_all,
+            lambda granted, incoming: (granted, incoming, totals),
+            wanted,
+            incoming,
+        )
+        return granted, incoming, totals[1:]
 
     def _swap(self, counts: Array) -> Array:
         """The count that each process has for this one, from those for each."""
@@ -157,8 +160,34 @@ class _Migration(NamedTuple):
         return jnp.zeros_like(counts).at[jnp.array(self.neighbors)].set(jnp.stack(received))
 
 
+def _sort(groups: Array, count: int) -> tuple[Array, Array]:
+    """The slots by the groups that they are in, and where each of so many begins."""
+    slots = groups.shape[0]
+    if count * slots > jnp.iinfo(groups.dtype).max:
+        order = jnp.argsort(groups, stable=True)
+        return order, jnp.searchsorted(groups[order], jnp.arange(count))
+    # XLA takes an eighth of the time to sort one array of integers.
+    numbers = jnp.sort(groups * slots + jnp.arange(slots))
+    return numbers % max(slots, 1), jnp.searchsorted(numbers, slots * jnp.arange(count))
+
+
+def _members(order: Array, starts: Array, counts: Array, rows: int) -> Array:
+    """The slots of so many members of each group, from where these start in the order.
+
+    They are followed by the number of slots, which is that of none.
+    """
+    ends = jnp.cumsum(counts)
+    row = jnp.arange(rows)
+    group = jnp.searchsorted(ends, row, side="right")
+    position = row + (starts - ends + counts).at[group].get(mode="clip")
+    slots = order.shape[0]
+    return jnp.where(row < ends[-1], _rows_at(order, position), slots)
+
+
 def _rows_at(x: Array, index: Array) -> Array:
     """Rows of an array, with zeros where an index is that of none."""
+    if x.shape[0] == 0:  # JAX takes nothing from an empty axis
+        x = jnp.pad(x, [(0, 1), *[(0, 0)] * (x.ndim - 1)])
     return x.at[index].get(mode="fill", fill_value=0)
 
 
