@@ -574,6 +574,11 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "allreduce / gloo; psum, MPI / gloo",
         MPI=("MPICH",),
     ),
+    "messages": lambda r: excerpt(
+        permutations(r),
+        "messages along; ours; ours, outside; ppermute, MPI / ours; ppermute, gloo / ours",
+        ranks=("2",),
+    ),
     "programs": runs,
 }
 

@@ -19,6 +19,7 @@ import numpy as np
 from ..arguments.checks import array, integer, reject
 from ..arguments.dtypes import SUM, check_dtype
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Unchecked
+from ..halo.slabs import FIRST_TAG
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -37,8 +38,8 @@ NAME = "unstructured.migrate"
 
 #: How often processes withdraw what they have granted.
 ROUNDS = 8
-#: The tag of messages with counts, the last one that each MPI has (MPI-4.1 §9.1.2.1).
-TAG = 32767
+#: The tag of messages with counts, which neither halos nor plans have.
+TAG = FIRST_TAG - 2
 
 
 class Migrated(NamedTuple):
