@@ -86,21 +86,21 @@ class _Migration(NamedTuple):
         sendcounts, recvcounts, totals = self._agree(sizes[1:], free, unreachable)
         in_groups = jnp.insert(sendcounts, 0, 0)
         sent = _members(order, starts[1:-1], sendcounts, slots)
-        kept = _members(order, starts[:-1] + in_groups, sizes - in_groups, self.capacity)
+        staying = _members(order, starts[:-1] + in_groups, sizes - in_groups, self.capacity)
 
         received: Sequence[Array] = []
         if leaves:
             move = LeafRows(self.communicator, self.capacity)
             rows = [_rows_at(x, sent) for x in leaves]
             received = move.apply_to_leaves(rows, sendcounts, recvcounts)
-        slot, kept_count = jnp.arange(self.capacity), mask.sum() - sendcounts.sum()
-        count = kept_count + recvcounts.sum()
-        is_new = slot >= kept_count
-        arrived = jnp.where(is_new & (slot < count), slot - kept_count, self.capacity)
+        slot, staying_count = jnp.arange(self.capacity), mask.sum() - sendcounts.sum()
+        count = staying_count + recvcounts.sum()
+        is_new = slot >= staying_count
+        arrived = jnp.where(is_new & (slot < count), slot - staying_count, self.capacity)
 
         def merge(x: Array, new: Array) -> Array:
             is_new_row = is_new.reshape(-1, *(1,) * (x.ndim - 1))
-            return jnp.where(is_new_row, _rows_at(new, arrived), _rows_at(x, kept))
+            return jnp.where(is_new_row, _rows_at(new, arrived), _rows_at(x, staying))
 
         results = list(map(merge, leaves, received))
         return [results, slot < count, *totals]
@@ -154,8 +154,8 @@ class _Migration(NamedTuple):
             return AllToAll(self.communicator).apply(counts)
         if not self.neighbors:
             return jnp.zeros_like(counts)
-        number = len(self.neighbors)
-        messages = Messages(self.neighbors, (TAG,) * number, (1,) * number)
+        count = len(self.neighbors)
+        messages = Messages(self.neighbors, (TAG,) * count, (1,) * count)
         sent = [counts[rank] for rank in self.neighbors]
         received = Exchange(self.communicator, messages, messages).bind(*sent, *sent)
         return jnp.zeros_like(counts).at[jnp.array(self.neighbors)].set(jnp.stack(received))
@@ -168,8 +168,8 @@ def _sort(groups: Array, count: int) -> tuple[Array, Array]:
         order = jnp.argsort(groups, stable=True)
         return order, jnp.searchsorted(groups[order], jnp.arange(count))
     # XLA takes an eighth of the time to sort one array of integers.
-    numbers = jnp.sort(groups * slots + jnp.arange(slots))
-    return numbers % max(slots, 1), jnp.searchsorted(numbers, slots * jnp.arange(count))
+    pairs = jnp.sort(groups * slots + jnp.arange(slots))
+    return pairs % max(slots, 1), jnp.searchsorted(pairs, slots * jnp.arange(count))
 
 
 def _members(order: Array, starts: Array, counts: Array, rows: int) -> Array:
