@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ..arguments.dtypes import carrier_aval
+from ..arguments.dtypes import avals_of, carrier_aval
 from ..arguments.types import Array, DType
 from ..layout.packing import as_words, from_words, word_of
 from ..operations._arguments import bytes_of_a_row, like
@@ -123,7 +123,10 @@ def _packed_aval(avals: Sequence[ShapedArray]) -> ShapedArray:
 def _pack(*arrays: Array) -> list[Array]:
     word = word_of([x.dtype for x in arrays])
     rows = arrays[0].shape[0]
-    parts = [as_words(x, word).reshape(rows, _width(x, word)) for x in arrays]
+    parts = [
+        as_words(x, word).reshape(rows, _width(aval, word))
+        for x, aval in zip(arrays, avals_of(arrays), strict=True)
+    ]
     return [jnp.concatenate(parts, 1)]
 
 

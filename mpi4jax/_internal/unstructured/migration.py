@@ -3,13 +3,14 @@
 Which ones are sent is agreed on first, by counts. Each process grants others as many as it
 has room for once its own have left. If that is less than all of them on some process, the
 others may be left with more than they have room for, as some of their own have to stay. So
-all withdraw what is too much, several times, as this goes on from process to process. The
-last time, they grant no more than what is free now, which needs nobody to leave.
+all withdraw what is too much, several times, as this goes on from process to process. Where
+full processes send in circles, this may take too long. Then all grant no more than what is
+free now, which needs nobody to leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -33,10 +34,12 @@ from .leaf_rows import LeafRows
 
 #: How many particles a process may send to each, and how many come from each.
 Counts: TypeAlias = tuple[Array, Array]
+#: Counts, and totals of all processes.
+State: TypeAlias = tuple[Array, Array, Array]
 
 NAME = "unstructured.migrate"
 
-#: How often processes withdraw what they have granted.
+#: How often processes withdraw what is too much.
 ROUNDS = 8
 #: The tag of messages with counts, which neither halos nor plans have.
 TAG = FIRST_TAG - 2
@@ -114,9 +117,7 @@ class _Migration(NamedTuple):
         is_neighbor = np.isin(np.arange(size), self.neighbors)
         return is_rank & jnp.asarray(is_neighbor)[destination]
 
-    def _agree(
-        self, wanted: Array, free: Array, unreachable: Array
-    ) -> tuple[Array, Array, Array]:
+    def _agree(self, wanted: Array, free: Array, unreachable: Array) -> State:
         """How many are sent to and come from each process, and the totals of the result."""
 
         def sum_totals(granted: Array, incoming: Array) -> Array:
@@ -125,27 +126,26 @@ class _Migration(NamedTuple):
             stacked = jnp.stack([jnp.asarray(x, int) for x in totals])
             return AllReduce(self.communicator, SUM).apply(stacked)
 
-        def withdraw(counts: Counts, is_last: Array) -> tuple[Counts, None]:
-            granted, incoming = counts
-            room = free + jnp.where(is_last, 0, granted.sum())
-            from_lower_ranks = jnp.cumsum(incoming) - incoming
-            incoming = jnp.clip(room - from_lower_ranks, 0, incoming)
-            return (self._swap(incoming), incoming), None
+        def withdraw(rounds: int, leaving_share: int) -> Callable[..., State]:
+            def once(_: Array, counts: Counts) -> Counts:
+                granted, incoming = counts
+                room = free + leaving_share * granted.sum()
+                from_lower_ranks = jnp.cumsum(incoming) - incoming
+                incoming = jnp.clip(room - from_lower_ranks, 0, incoming)
+                return self._swap(incoming), incoming
 
-        def withdraw_all(*counts: Array) -> tuple[Array, ...]:
-            is_last = jnp.arange(ROUNDS) == ROUNDS - 1
-            counts, _ = jax.lax.scan(withdraw, counts, is_last)
-            return *counts, sum_totals(*counts)
+            def repeat(granted: Array, incoming: Array, _: Array) -> State:
+                counts = jax.lax.fori_loop(0, rounds, once, (granted, incoming))
+                return *counts, sum_totals(*counts)
+
+            return repeat
 
         incoming = self._swap(wanted)
-        totals = sum_totals(wanted, incoming)
-        granted, incoming, totals = jax.lax.cond(
-            totals[0] > 0,
-            withdraw_all,
-            lambda granted, incoming: (granted, incoming, totals),
-            wanted,
-            incoming,
-        )
+        state = wanted, incoming, sum_totals(wanted, incoming)
+        for step in withdraw(ROUNDS, 1), withdraw(1, 0):
+            is_too_much = state[-1][0] > 0
+            state = jax.lax.cond(is_too_much, step, lambda *state: state, *state)
+        granted, incoming, totals = state
         return granted, incoming, totals[1:]
 
     def _swap(self, counts: Array) -> Array:
@@ -233,11 +233,11 @@ def migrate(
     communicator = handles.communicator(NAME, comm)
     tree = Tree("particles", particles)
     leaves = [_field(*pair) for pair in tree.named_arrays(NAME)]
-    destination = _by_slot("destination", destination, np.integer)
+    destination = _by_slot("destination", destination, "integers")
     slots = destination.shape[0]
     for (name, _), leaf in zip(tree.named_arrays(NAME), leaves, strict=True):
         _check_slots(name, leaf, slots)
-    mask = jnp.ones(slots, bool) if mask is None else _by_slot("mask", mask, np.bool_)
+    mask = jnp.ones(slots, bool) if mask is None else _by_slot("mask", mask, "booleans")
     _check_slots("mask", mask, slots)
     capacity = slots if capacity is None else integer(NAME, "capacity", capacity)
     if capacity < slots:
@@ -262,11 +262,11 @@ def _field(name: str, leaf: ArrayLike) -> Array:
     return x
 
 
-def _by_slot(argument: str, value: ArrayLike, kind: type[np.generic]) -> Array:
-    """An argument that has to have a value of this kind for each slot."""
+def _by_slot(argument: str, value: ArrayLike, values: str) -> Array:
+    """An argument that has to have such a value for each slot."""
     x = jnp.asarray(array(NAME, argument, value))
+    kind = np.integer if values == "integers" else np.bool_
     if x.ndim != 1 or not jnp.issubdtype(x.dtype, kind):
-        values = "booleans" if kind is np.bool_ else "integers"
         raise TypeError(
             f"{NAME} got an array of type {x.dtype} and shape {x.shape} for argument "
             f"`{argument}`, expected {values} with one axis"

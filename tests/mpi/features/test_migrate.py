@@ -204,6 +204,15 @@ def test_a_row_of_full_processes():
     assert result.mask.sum() == (0 if RANK == 0 < LAST else min(3, 3 * LAST))
 
 
+@pytest.mark.ranks(4)
+def test_others_need_not_wait_for_those_that_have_no_room():
+    """Ranks 0 and 1, which are full, exchange all they have, and rank 2 takes none."""
+    destination = np.full(3, {0: 1, 1: 0, 3: 2}.get(RANK, RANK))
+    result = migrate(np.full(3, RANK), destination)
+    assert result.left == 3
+    np.testing.assert_array_equal(result.particles, {0: 1, 1: 0}.get(RANK, RANK))
+
+
 @pytest.mark.ranks(3)
 def test_circles_that_take_long_to_withdraw_end(sequence_of):
     """Each round takes one from a circle of full processes, as there is one too many."""
@@ -219,7 +228,7 @@ def test_circles_that_take_long_to_withdraw_end(sequence_of):
     result, sequence = sequence_of(
         lambda: migrate(numbers, destination, mask=mask, capacity=slots)
     )
-    assert len(sequence) <= 3 + 2 * migration.ROUNDS
+    assert len(sequence) <= 3 + migration.ROUNDS + 1 + 2 + 1
     before = numbers[mask]
     after = np.asarray(result.particles)[np.asarray(result.mask)]
     before, after = (np.concatenate(comm.allgather(x)) for x in (before, after))
