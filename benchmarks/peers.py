@@ -142,9 +142,7 @@ class PaddedAlltoall:
 
     """
 
-    def __init__(
-        self, mpi: Any, bounds: Ints, ghosts: Ints, comm: MPI.Intracomm
-    ) -> None:
+    def __init__(self, mpi: Any, bounds: Ints, ghosts: Ints, comm: MPI.Intracomm) -> None:
         self._mpi, self._comm = mpi, comm
         self._ghost_count = len(ghosts)
         size, first = comm.Get_size(), bounds[comm.Get_rank()]
