@@ -54,9 +54,9 @@ def migration(effort: Effort) -> Samples:
         rows = rows.astype(np.float32)
         length = loop_length_of(rows.nbytes, effort)
 
-        def timed(step: Any, *args: Any, length: int = length) -> Thunk:
-            loop = functools.partial(repeat(step), length=length)
-            return awaited(jax.jit(loop), *args)
+        def timed(step: Any, state: Any, length: int = length) -> Thunk:
+            loop = jax.jit(functools.partial(repeat(step), length=length))
+            return lambda: jax.block_until_ready(loop(state))
 
         blocks = rows.reshape(SIZE, block, COLUMNS)
         whole = jax.make_array_from_process_local_data(sharding, blocks)
