@@ -100,7 +100,7 @@ class NeighborLoop:
 
 
 class EntryLoop:
-    """The same for a sparse matrix: the owner of a row has the sums of its entries."""
+    """tatva: the entries of a sparse matrix, summed at the owners of their rows."""
 
     def __init__(self, loop: NeighborLoop, rows: Ints, columns: Ints) -> None:
         self._loop, comm = loop, loop._comm
