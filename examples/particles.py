@@ -1,4 +1,4 @@
-"""Particles in a periodic box that push each other away, on several processes.
+"""Particles in a periodic box, which migrate and push each other away.
 
     mpiexec -n 4 python examples/particles.py
 
