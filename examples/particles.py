@@ -1,4 +1,4 @@
-"""Particles in a periodic box, which migrate and push each other away.
+"""Particles that migrate in a periodic box and repel each other.
 
     mpiexec -n 4 python examples/particles.py
 
