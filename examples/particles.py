@@ -192,8 +192,8 @@ def vortices(per_side: int) -> Particles:
     x = lattice + 0.1 * SPACING * random.uniform(-1, 1, lattice.shape)
     a, b = 2 * np.pi * lattice.T / (SPACING * per_side)
     v = SPEED * np.stack([-np.cos(a) * np.sin(b), np.sin(a) * np.cos(b)], axis=1)
-    number = np.arange(per_side**2)
-    return Particles(x, v, number, np.zeros_like(number))
+    numbers = np.arange(per_side**2)
+    return Particles(x, v, numbers, np.zeros_like(numbers))
 
 
 def draw(box: Box, snapshots: list[Particles], path: str) -> None:
