@@ -12,8 +12,8 @@ transpose of a product is that of the transposed factors in the reverse order: t
 comes first. To append an array of zeros and to drop one are transposes of each other.
 
 A part is a block of an array, or rows along one of its axes that a list names. The lists
-are one operand, a table, behind the arrays. A row that the array doesn't have is one of
-zeros, and what is copied there is dropped.
+are one operand, a table, behind the arrays. A row beyond the last one of the array is one
+of zeros, and what is copied there is dropped. No row is negative.
 
 On CPUs, the core makes all copies of a function in one call, where XLA would compile a
 kernel for each. Elsewhere, XLA compiles slices and updates that are derived from the same
@@ -104,12 +104,6 @@ class View(NamedTuple):
     @property
     def slices(self) -> tuple[slice, ...]:
         return tuple(slice(indices.start, indices.stop) for indices in self.ranges)
-
-    @property
-    def list(self) -> slice:
-        """Where the list of rows is in the table."""
-        assert self.rows is not None
-        return slice(self.rows.start, self.rows.start + self.sizes[self.rows.axis])
 
     def along(self, axis: int, indices: range) -> View:
         """The view with another range along an axis."""
@@ -405,11 +399,9 @@ def _encode(
             elif count == 1:
                 continue
             # Two loops over what is contiguous in both arrays are one.
-            elif (
-                len(loops) > outer + 1
-                and loops
-                and list(loops[-1][1:]) == [count * step for step in steps]
-            ):
+            elif len(loops) > outer + 1 and list(loops[-1][1:]) == [
+                count * step for step in steps
+            ]:
                 count *= loops.pop()[0]
             loops.append((count, *steps))
         ends = [sources.index(source.array), source.offset]
@@ -504,9 +496,8 @@ class _Pieces:
         at: list[slice | Array] = [*(slice(None),) * self._batch, *view.slices]
         if view.rows is not None:
             (table,) = self._table
-            rows, size = table[view.list], view.shape[view.rows.axis]
-            # A negative row would be one from the end.
-            at[self._batch + view.rows.axis] = jnp.where(rows < 0, size, rows)
+            axis, start = view.rows
+            at[self._batch + axis] = table[start : start + view.sizes[axis]]
         return tuple(at)
 
     def read(self, view: View) -> Array:

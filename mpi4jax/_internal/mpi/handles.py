@@ -316,6 +316,18 @@ def communicator(function: str, comm: object) -> Communicator:
     return registered if mesh is None else registered.on_mesh(function, mesh)
 
 
+def check_not_freed(function: str, communicator: Communicator) -> None:
+    """Refuse a plan when its communicator is gone, on each process that communicates.
+
+    MPI may have given its handle to another one by then.
+    """
+    if communicator.is_freed:
+        raise ValueError(
+            f"{function} got a plan whose communicator was freed, expected one with a "
+            "valid communicator"
+        )
+
+
 def _find_communicator(function: str, comm: object) -> Communicator:
     """The communicator for a `comm` that is new, wrapped, or no communicator at all."""
     comm = default_comm() if comm is None else _unwrap_comm(function, comm)

@@ -29,7 +29,7 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, eq=False)
 class Neighborhood:
-    """What a process exchanges with whom."""
+    """The rows that a process sends to each neighbor, and receives from it."""
 
     #: The number of rows.
     size: int
@@ -41,6 +41,8 @@ class Neighborhood:
     received: tuple[Integers, ...]
     #: Whether this process owns a row.
     owned: Mask
+    #: How many rows each process owns.
+    counts: tuple[int, ...]
     #: The ids, int64, or uint64 if one of any process is above the range of int64.
     global_ids: Integers | None
 
@@ -83,7 +85,7 @@ def from_global(
 
         received = by_rank(to_ask.rows)
         sent = setup_messages.send_sparsely(comm, by_rank(owner_rows))
-        return _neighborhood(len(ids), sent, received, is_owned, ids)
+        return _neighborhood(comm, len(ids), sent, received, is_owned, ids)
 
 
 def from_neighbors(
@@ -119,7 +121,8 @@ def from_neighbors(
         agree(comm, problem)
         sent = {other: pair[0] for other, pair in lists.pairs.items() if len(pair[0])}
         received = {other: pair[1] for other, pair in lists.pairs.items() if len(pair[1])}
-        return _neighborhood(lists.size, sent, received, ~lists.is_received, None)
+        owned = ~lists.is_received
+        return _neighborhood(comm, lists.size, sent, received, owned, None)
 
 
 def renumbered(neighborhood: Neighborhood, comm: MPI.Intracomm) -> Integers:
@@ -169,6 +172,7 @@ def _offset(comm: MPI.Intracomm, count: int) -> int:
 
 
 def _neighborhood(
+    comm: MPI.Intracomm,
     size: int,
     sent: Mapping[int, Integers],
     received: Mapping[int, Integers],
@@ -183,6 +187,7 @@ def _neighborhood(
         tuple(sent.get(rank, nothing) for rank in ranks),
         tuple(received.get(rank, nothing) for rank in ranks),
         owned,
+        tuple(comm.allgather(int(np.count_nonzero(owned)))),
         global_ids,
     )
 
@@ -211,8 +216,8 @@ class _Directory:
         #: For each id the place of its owner in this order, if each has one.
         self._owners = np.flatnonzero(self._is_owner)
         #: The places that are no owners', in the order in which they were received.
-        others = np.flatnonzero(~self._is_owner)
-        self._others = others[np.argsort(self._order[others])]
+        unowned = np.flatnonzero(~self._is_owner)
+        self._others = unowned[np.argsort(self._order[unowned])]
         #: Which id each is, counted from 0.
         self._index = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
         self.problem = None if elects else self._find_problem()

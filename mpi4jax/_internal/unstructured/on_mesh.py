@@ -18,22 +18,22 @@ from mpi4py import MPI
 from ..arguments.types import Array
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..mpi.meshes import axis_comm
+from ..mpi.meshes import axis_comm, check_program, names_of
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST
-from ..xla.jax_compat import axes_of_shard_map
 from .discovery import Neighborhood
 from .row_plan import RowPlan
 from .rows import Pattern, RowList
+from .setup_messages import private
 
 T = TypeVar("T")
 
-#: A row that no field has.
-_NONE = -1
+#: A row that no field has, beyond the last one.
+_NONE = np.iinfo(np.int32).max
 
 
 class _Static(NamedTuple):
-    """What is equal on all processes."""
+    """The part of a plan that is equal on all processes: all but its arrays."""
 
     mesh: jax.sharding.Mesh
     names: tuple[Hashable, ...]
@@ -89,14 +89,8 @@ class MeshPlan(RowPlan):
     def _communicator_of(self, function: str) -> Communicator:
         names = self._static.names
         comm = axis_comm(self._static.mesh, names)
-        mesh = axes_of_shard_map()
-        is_inside = mesh is not None and set(names) <= set(mesh.manual)
-        if comm.Get_size() > 1 and not is_inside:
-            raise ValueError(
-                f"{function} of a plan on a mesh was called outside of its programs, "
-                "expected a call in a jax.shard_map over its axes "
-                f"({', '.join(map(repr, names))})"
-            )
+        if comm.Get_size() > 1:
+            check_program(function, names)
         return handles.communicator(function, comm)
 
 
@@ -107,8 +101,7 @@ def on_mesh(
     names: str | Sequence[Hashable] | None,
 ) -> MeshPlan:
     """The plan of a neighborhood for a mesh, on whose axes the processes are."""
-    names = mesh.axis_names if names is None else names
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = names_of(mesh, names)
     axes = axis_comm(mesh, names)
     if MPI.Comm.Compare(axes, comm) not in (MPI.IDENT, MPI.CONGRUENT):
         raise ValueError(
@@ -117,7 +110,8 @@ def on_mesh(
         )
     lists = [*neighborhood.sent, *neighborhood.received]
     own = [neighborhood.size, len(neighborhood.ranks), max(map(len, lists), default=0)]
-    size, count, length = (comm.allreduce(each, op=MPI.MAX) for each in own)
+    with private("unstructured.Plan.on_mesh", comm) as duplicate:
+        size, count, length = (duplicate.allreduce(each, op=MPI.MAX) for each in own)
     table = np.full((2, count, length), _NONE, np.int32)
     for side, of_side in enumerate((neighborhood.sent, neighborhood.received)):
         for n, rows in enumerate(of_side):

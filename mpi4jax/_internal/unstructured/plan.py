@@ -22,10 +22,9 @@ from ..operations._eager import on_own_devices
 from . import discovery
 from .on_mesh import MeshPlan, on_mesh
 from .row_plan import RowPlan
-from .rows import pattern_of
+from .rows import first_row, pattern_of
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Plan(RowPlan):
@@ -51,8 +50,6 @@ class Plan(RowPlan):
             neighborhood.size, neighborhood.ranks, neighborhood.sent, neighborhood.received
         )
         self._table = jnp.asarray(rows)
-        #: How many own points each process has.
-        self._counts = tuple(comm.allgather(int(np.count_nonzero(neighborhood.owned))))
 
     @classmethod
     def from_global(
@@ -109,8 +106,9 @@ class Plan(RowPlan):
                 "positive number of unknowns"
             )
         plan = copy.copy(self)
-        plan.__dict__.pop("interior_rows", None)
-        plan.__dict__.pop("_positions", None)
+        for name, value in vars(Plan).items():
+            if isinstance(value, functools.cached_property):
+                plan.__dict__.pop(name, None)
         plan._block = self._block * count
         plan.size = self.size * count
         plan.owned = np.repeat(self.owned, count)
@@ -171,7 +169,7 @@ class Plan(RowPlan):
                     f"{factors.shape} for argument `matrices`, expected "
                     f"{(len(rows), components, components)}: a matrix for each ghost"
                 )
-            index = (*(slice(None),) * (axis % x.ndim), rows)
+            index = _index(x, rows, axis)
             vectors = jnp.moveaxis(x[index], axis, 0)
             vectors = jnp.einsum("gij,g...j->g...i", factors.astype(x.dtype), vectors)
             rotated.append(x.at[index].set(jnp.moveaxis(vectors, 0, axis)))
@@ -187,7 +185,7 @@ class Plan(RowPlan):
 
         """
         leaves, structure = self._checked("strip_ghosts", fields, axis, self.size)
-        return structure.unflatten(_take(x, self.owned_rows, axis) for x in leaves)
+        return structure.unflatten(x[_index(x, self._own, axis)] for x in leaves)
 
     @on_own_devices
     def add_ghosts(self, fields: T, *, axis: int = 0) -> T:
@@ -198,20 +196,22 @@ class Plan(RowPlan):
             axis: The axis of all arrays along which the rows are.
 
         """
-        rows = self.owned_rows
-        leaves, structure = self._checked("add_ghosts", fields, axis, len(rows))
-        if len(rows) < self.size:
-            leaves = [self._spread(x, rows, axis) for x in leaves]
+        own_count = self._row_counts[self._communicator.rank]
+        leaves, structure = self._checked("add_ghosts", fields, axis, own_count)
+        if own_count < self.size:
+            leaves = [self._spread(x, axis) for x in leaves]
         return self.update(structure.unflatten(leaves), axis=axis)
 
-    def _spread(self, x: Array, rows: np.ndarray, axis: int) -> Array:
+    def _spread(self, x: Array, axis: int) -> Array:
+        """Own rows among zeros in place of the ghosts."""
         position = axis % x.ndim
         shape = [*x.shape[:position], self.size, *x.shape[position + 1 :]]
-        result, at = jnp.zeros(shape, x.dtype), _as_index(rows)
-        if isinstance(at, slice):
+        result = jnp.zeros(shape, x.dtype)
+        if isinstance(self._own, slice):
             # Without own rows, too, the result has to depend on x, for the transpose.
-            return jax.lax.dynamic_update_slice_in_dim(result, x, at.start, position)
-        return result.at[(*(slice(None),) * position, at)].set(x)
+            start = self._own.start
+            return jax.lax.dynamic_update_slice_in_dim(result, x, start, position)
+        return result.at[_index(x, self._own, axis)].set(x)
 
     @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
@@ -230,7 +230,7 @@ class Plan(RowPlan):
         """
         root = self._known_root("gather", root)
         leaves, structure = self._checked("gather", fields, 0, self.size)
-        own = [_take(x, self.owned_rows) for x in leaves]
+        own = [x[self._own] for x in leaves]
         joined = self._join([*own, self._positions], root)
         if joined is None:
             return None
@@ -239,7 +239,7 @@ class Plan(RowPlan):
 
     def _join(self, own: list[Array], root: int | None) -> list[Array] | None:
         """The own rows of all processes, by ranks."""
-        counts = [count * self._block for count in self._counts]
+        counts = self._row_counts
         if root is None:
             return allgatherv.allgatherv(own, counts, comm=self.comm)
         joined = gatherv.gatherv(own, counts, root, comm=self.comm)
@@ -256,7 +256,7 @@ class Plan(RowPlan):
 
         """
         root = self._known_root("scatter", root)
-        counts = [count * self._block for count in self._counts]
+        counts = self._row_counts
         leaves, structure = self._checked("scatter", fields, 0, sum(counts))
         if root is None:
             own = [x[self._positions] for x in leaves]
@@ -273,6 +273,18 @@ class Plan(RowPlan):
         if root is None:
             return None
         return known_root(f"unstructured.Plan.{function}", root, self._communicator)
+
+    @functools.cached_property
+    def _own(self) -> np.ndarray | slice:
+        """The own rows as an index, a slice if they follow each other."""
+        rows = self.owned_rows
+        first = first_row(rows) if len(rows) else 0
+        return rows if first is None else slice(first, first + len(rows))
+
+    @property
+    def _row_counts(self) -> list[int]:
+        """How many own rows each process has."""
+        return [count * self._block for count in self._neighborhood.counts]
 
     @functools.cached_property
     def _positions(self) -> Array:
@@ -300,12 +312,13 @@ class Plan(RowPlan):
         """
         leaves, _ = self._checked("describe", fields, 0, self.size)
         nbytes = sum(x.nbytes for x in leaves) * self._block // max(self.size, 1)
-        mean = max(sum(self._counts) / len(self._counts), 1)
+        counts = self._neighborhood.counts
+        mean = max(sum(counts) / len(counts), 1)
         lines = [
             f"rank {self._communicator.rank} of {self._communicator.size}: "
             f"{len(self.owned_rows)} own rows, {len(self.ghost_rows)} ghosts",
-            f"own points of all ranks: {min(self._counts)} to {max(self._counts)}, "
-            f"{max(self._counts) / mean:.2f} of the mean",
+            f"own points of all ranks: {min(counts)} to {max(counts)}, "
+            f"{max(counts) / mean:.2f} of the mean",
         ]
         for rank, *lists in zip(
             self._neighborhood.ranks,
@@ -338,23 +351,13 @@ class Plan(RowPlan):
         return on_mesh(self._neighborhood, self.comm, mesh, names)
 
     def _communicator_of(self, function: str) -> Communicator:
-        if self._communicator.is_freed:
-            raise ValueError(
-                f"{function} got a plan whose communicator was freed, expected one with a "
-                "valid communicator"
-            )
+        handles.check_not_freed(function, self._communicator)
         return self._communicator
 
 
-def _as_index(rows: np.ndarray) -> np.ndarray | slice:
-    """Rows as an index, a slice if they follow each other."""
-    if not bool(np.all(np.diff(rows) == 1)):
-        return rows
-    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
-
-
-def _take(x: Array, rows: np.ndarray, axis: int = 0) -> Array:
-    return x[(*(slice(None),) * (axis % x.ndim), _as_index(rows))]
+def _index(x: Array, rows: np.ndarray | slice, axis: int) -> tuple[np.ndarray | slice, ...]:
+    """The index of rows along an axis."""
+    return (*(slice(None),) * (axis % x.ndim), rows)
 
 
 def _comm_of(function: str, comm: Comm) -> MPI.Intracomm:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, overload
 
-import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import array, check_callable
+from ..arguments.checks import check_callable
 from ..arguments.dtypes import OPERATORS
 from ..arguments.types import Array, Op, PyTree
+from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request, start_call, wait
 from ..operations._calls import Call
 from ..operations._eager import on_own_devices, run_eagerly
-from ..operations.exchange import Exchange
 from ..xla.jax_compat import trace_state_clean
-from .rows import Pattern, Step
+from .rows import Pattern, Step, with_messages
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -119,14 +118,11 @@ class RowPlan:
         leaves, structure = self._leaves("start", fields, axis)
         step = self._step("start", axis)
         sent, received = step.sides(leaves)
-        packed = sent.pack().apply(leaves, [self._table])
-        messages, buffers = packed[len(leaves) :], received.buffers()
-        operation = Exchange(step.communicator, sent.messages, received.messages)
-        call = Call("unstructured.Plan.start", operation, messages, buffers, *self._ranks)
-        finishing = _Finishing(step, structure, self._block)
-        return start_call(
-            call.then(_finish, packed[: len(leaves)], [self._table], finishing=finishing)
-        )
+        arrays, messages = with_messages(sent.packing(), leaves, [self._table])
+        operands = (messages, received.buffers(), *self._ranks)
+        call = Call("unstructured.Plan.start", step.operation(sent, received), *operands)
+        finishing = _Finishing(step, structure, axis, self._block)
+        return start_call(call.then(_finish, arrays, [self._table], finishing=finishing))
 
     def finish(self, request: Request[T]) -> T:
         """Wait for an update, and return the fields with their ghosts filled."""
@@ -149,9 +145,8 @@ class RowPlan:
         """
         function = "unstructured.Plan.accumulate"
         operator_number = handles.operator_number(function, op)
-        operator = (*OPERATORS, "an operator of your own")[
-            min(operator_number, len(OPERATORS))
-        ]
+        is_known = operator_number < len(OPERATORS)
+        operator = OPERATORS[operator_number] if is_known else "an operator of your own"
         if operator == "SUM":
             return self._call("accumulate", fields, axis)
         if operator not in ("MAX", "MIN"):
@@ -197,18 +192,17 @@ class RowPlan:
     def _checked(
         self, function: str, fields: PyTree, axis: int, size: int
     ) -> tuple[list[Array], PyTreeDef]:
-        pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
+        tree = Tree("fields", fields)
         leaves = []
-        for path, leaf in pairs:
-            name = f"fields{jax.tree_util.keystr(path)}"
-            x = jnp.asarray(array(f"unstructured.Plan.{function}", name, leaf))
+        for name, leaf in tree.named_arrays(f"unstructured.Plan.{function}"):
+            x = jnp.asarray(leaf)
             if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
                 raise ValueError(
                     f"unstructured.Plan.{function} got an array of shape {x.shape} for "
                     f"`{name}`, expected {size} rows along axis {axis}"
                 )
             leaves.append(x)
-        return leaves, structure
+        return leaves, tree.structure
 
 
 class _Finishing(NamedTuple):
@@ -216,6 +210,8 @@ class _Finishing(NamedTuple):
 
     step: Step
     structure: PyTreeDef
+    #: The axis along which the rows of the fields are.
+    axis: int
     block: int
 
 
@@ -226,10 +222,9 @@ def _finish(
     *,
     finishing: _Finishing,
 ) -> PyTree:
-    step, structure, block = finishing
+    step, structure, axis, block = finishing
     _, received = step.sides(leaves)
-    results = received.unpack().apply([*leaves, *arrived], table)
-    axis = step.axis + (step.axis < 0 and block > 1)
+    results = received.unpacking().apply([*leaves, *arrived], table)
     return structure.unflatten(_joined(x, axis, block) for x in results)
 
 

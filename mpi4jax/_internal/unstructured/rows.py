@@ -27,6 +27,7 @@ from ..operations._arguments import PROC_NULL
 from ..operations._messages import Messages
 from ..operations._transposes import is_inexact
 from ..operations.exchange import Exchange
+from ..xla.dependence import depend
 from ..xla.jax_compat import ShapedArray
 
 #: The tag of all messages, which halos don't have.
@@ -58,11 +59,6 @@ class Pattern(NamedTuple):
     received: tuple[RowList, ...]
 
 
-def whole(lists: Sequence[RowList]) -> slice:
-    """Where the lists of one side are in the table."""
-    return slice(lists[0].start, lists[-1].start + lists[-1].length) if lists else slice(0)
-
-
 def pattern_of(
     size: int,
     ranks: Sequence[int],
@@ -73,7 +69,7 @@ def pattern_of(
     table = [*sent, *received]
     starts = itertools.accumulate(map(len, table), initial=0)
     lists = [
-        RowList(rank, len(rows), start, _first_row(rows))
+        RowList(rank, len(rows), start, first_row(rows))
         for rank, rows, start in zip([*ranks, *ranks], table, starts, strict=False)
     ]
 
@@ -86,7 +82,8 @@ def pattern_of(
     return pattern, np.concatenate([np.zeros(0, np.int32), *table]).astype(np.int32)
 
 
-def _first_row(rows: np.ndarray) -> int | None:
+def first_row(rows: np.ndarray) -> int | None:
+    """The first one of rows that follow each other."""
     is_contiguous = bool(np.all(np.diff(rows) == 1))
     return int(rows[0]) if is_contiguous and len(rows) else None
 
@@ -150,12 +147,12 @@ class Side:
             (len(fields.dtypes),) * count,
         )
 
-    def pack(self) -> CopyList:
+    def packing(self) -> CopyList:
         """The function that appends the messages to the fields."""
         copies = tuple(itertools.starmap(Copy, self.parts))
         return CopyList((copies,), appended=tuple(self.types))
 
-    def unpack(self) -> CopyList:
+    def unpacking(self) -> CopyList:
         """The function that puts the messages into the fields, and drops them."""
         copies = [Copy(in_message, in_field) for in_field, in_message in self.parts]
         copies.sort(key=lambda copy: copy.result.array)
@@ -165,6 +162,14 @@ class Side:
         return [jnp.zeros(x.shape, x.dtype) for x in self.types]
 
 
+def with_messages(
+    copies: CopyList, fields: Sequence[Array], table: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
+    """The fields, and the messages that a function appends to them."""
+    arrays = copies.apply(fields, table)
+    return arrays[: len(fields)], arrays[len(fields) :]
+
+
 class Step(NamedTuple):
     """A call of a plan, with all that defines it but the arrays."""
 
@@ -172,13 +177,14 @@ class Step(NamedTuple):
     axis: int
     communicator: Communicator
 
-    def fields(self, leaves: Sequence[Array]) -> Fields:
-        return Fields(avals_of(leaves), self.axis)
-
     def sides(self, leaves: Sequence[Array]) -> tuple[Side, Side]:
         """The messages to be sent, and those to be received."""
-        fields = self.fields(leaves)
+        fields = Fields(avals_of(leaves), self.axis)
         return Side(fields, self.pattern.sent), Side(fields, self.pattern.received)
+
+    def operation(self, sent: Side, received: Side) -> Exchange:
+        """That sends the messages of one side, and receives those of the other one."""
+        return Exchange(self.communicator, sent.messages, received.messages)
 
     def exchange(
         self,
@@ -188,7 +194,7 @@ class Step(NamedTuple):
         numbers: Sequence[Array],
     ) -> list[Array]:
         """Send the messages of one side, and receive those of the other one."""
-        operation = Exchange(self.communicator, sent.messages, received.messages)
+        operation = self.operation(sent, received)
         return operation.bind(*messages, *received.buffers(), *numbers)
 
     def update(
@@ -203,20 +209,18 @@ class Step(NamedTuple):
 
         """
         sent, received = self.sides(leaves)
-        packed = sent.pack().apply(leaves, table)
-        fields, messages = packed[: len(leaves)], packed[len(leaves) :]
+        fields, messages = with_messages(sent.packing(), leaves, table)
         arrived = self.exchange(sent, received, messages, numbers)
-        return received.unpack().apply([*fields, *arrived], table)
+        return received.unpacking().apply([*fields, *arrived], table)
 
     def accumulate(
         self, leaves: Sequence[Array], table: Sequence[Array], numbers: Sequence[Array]
     ) -> list[Array]:
         """The transpose of an update: its steps, from the last to the first."""
         sent, received = self.sides(leaves)
-        unpacked = received.unpack().transpose().apply(leaves, table)
-        fields, messages = unpacked[: len(leaves)], unpacked[len(leaves) :]
+        fields, messages = with_messages(received.unpacking().transpose(), leaves, table)
         arrived = self.exchange(received, sent, messages, numbers)
-        return sent.pack().transpose().apply([*fields, *arrived], table)
+        return sent.packing().transpose().apply([*fields, *arrived], table)
 
     def accumulate_extremum(
         self,
@@ -228,8 +232,7 @@ class Step(NamedTuple):
     ) -> list[Array]:
         """The fields with the extremum of each row and its ghosts, which are then zero."""
         sent, received = self.sides(leaves)
-        packed = received.pack().apply(leaves, table)
-        fields, messages = packed[: len(leaves)], packed[len(leaves) :]
+        fields, messages = with_messages(received.packing(), leaves, table)
         arrived = self.exchange(received, sent, messages, numbers)
         results = []
         for field, x in enumerate(fields):
@@ -242,19 +245,21 @@ class Step(NamedTuple):
             rows = jnp.moveaxis(x, axis, 0)
             if parts:
                 copies = jnp.moveaxis(jnp.concatenate(parts, axis), axis, 0)
-                rows = _extremum(
+                extreme = _extremum(
                     operator, rows, copies, self._rows(self.pattern.sent, table)
                 )
+                # Also without copies here, who sends has to take part in the transpose.
+                rows = depend(extreme, copies)
             ghosts = self._rows(self.pattern.received, table)
             rows = rows.at[ghosts].set(jnp.zeros((), x.dtype), mode="drop")
             results.append(jnp.moveaxis(rows, 0, axis))
         return results
 
-    def _rows(self, lists: Sequence[RowList], table: Sequence[Array]) -> Array:
-        """All rows of one side. A negative one is none."""
-        (all_rows,) = table
-        rows = all_rows[whole(lists)]
-        return jnp.where(rows < 0, self.pattern.size, rows)
+    @staticmethod
+    def _rows(lists: Sequence[RowList], table: Sequence[Array]) -> Array:
+        """All rows of one side."""
+        (rows,) = table
+        return rows[lists[0].start : lists[-1].start + lists[-1].length]
 
 
 def _part(message: Array, view: View) -> Array:
@@ -278,10 +283,12 @@ def _push_extremum(
     if not is_inexact(x):
         return result, np.zeros(x.shape, jax.dtypes.float0)
 
-    def total(own: Array, others: Array) -> Array:
+    attains = copies == result.at[rows].get(mode="fill")
+
+    def total(of_rows: Array, of_copies: Array) -> Array:
         """The sum over all that attain the extremum."""
-        others = jnp.where(copies == result.at[rows].get(mode="fill"), others, 0)
-        return jnp.where(x == result, own, 0).at[rows].add(others, mode="drop")
+        sums = jnp.where(x == result, of_rows, 0)
+        return sums.at[rows].add(jnp.where(attains, of_copies, 0), mode="drop")
 
     count = total(jnp.ones_like(x), jnp.ones_like(copies))
     return result, total(*tangents[:2]) / count

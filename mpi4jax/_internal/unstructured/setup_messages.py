@@ -40,7 +40,7 @@ def _duplicate(function: str, comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 class Problem(NamedTuple):
-    """What is wrong with the input of some ranks: that of the lowest one."""
+    """The first error in the input of all ranks, and which of them have errors."""
 
     rank: int
     #: Which of the problems of this rank is the first one.

@@ -455,7 +455,7 @@ unsafe fn give_back_listed_rows<T>(
     let [size, source, result, ref inner @ ..] = *loops else {
         return;
     };
-    let place =
+    let at_row =
         |address: *mut T, row: i64, step: i64| address.wrapping_offset((row * step) as isize);
     for index in 0..size {
         // SAFETY: the caller's promise.

@@ -6,14 +6,13 @@ A seed makes a partition, which a failure prints. More of them, here the seeds 1
         --rootdir tests/mpi tests/mpi/features/test_discovery.py
 """
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from mpi4py import MPI
 from partitions import Partition
+from sample import seeds
 
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.unstructured import discovery, setup_messages
@@ -28,13 +27,13 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
 
-SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
+SEEDS = seeds(48)
 
 several_ranks = pytest.mark.ranks(2)
 
 
 class Reference:
-    """What each rank has to find, from the ids of all."""
+    """Owners, neighbors and positions on each rank, from the ids of all ranks."""
 
     def __init__(self, all_ids, all_owned):
         owner_of = {}

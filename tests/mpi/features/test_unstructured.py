@@ -8,7 +8,6 @@ prints. More of them, here the seeds 100 to 599:
 """
 
 import functools
-import os
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from partitions import Partition
+from sample import seeds
 
 from mpi4jax import diagnostics
 from mpi4jax import notoken as mpi
@@ -27,7 +27,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 LAST = SIZE - 1
 
-SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
+SEEDS = seeds(24)
 DTYPES = "float32 float64 complex64 complex128 int32 bfloat16".split()
 
 several_ranks = pytest.mark.ranks(2)
@@ -193,6 +193,8 @@ class Case:
     def check_derivatives(self):
         """Both are linear, and each of them is the transpose of the other one."""
         inexact = [n for n, name in enumerate(self.dtypes) if name != "int32"]
+        if not inexact:
+            return  # vmap wants an array
         fields = [self.fields[n] for n in inexact]
         updated, accumulated = (
             [x[n] for n in inexact] for x in (self.updated, self.accumulated)
@@ -300,8 +302,8 @@ def test_extremum_of_equals_is_shared_out():
 
 def test_rotated_ghosts():
     """Vectors of two processes whose axes are turned by a quarter."""
-    other = SIZE - 1 - RANK
-    plan = Plan.from_neighbors({other: ([0], [1])}, 2, comm=COMM)
+    partner = SIZE - 1 - RANK
+    plan = Plan.from_neighbors({partner: ([0], [1])}, 2, comm=COMM)
     quarter = np.array([[[0.0, -1.0], [1.0, 0.0]]])
     vectors = jnp.asarray([[1.0 + RANK, 5.0], [0.0, 0.0]])
 
@@ -311,7 +313,7 @@ def test_rotated_ghosts():
     def accumulate(x):
         return plan.accumulate(plan.rotate_ghosts(x, quarter.transpose(0, 2, 1)))
 
-    np.testing.assert_array_equal(jax.jit(update)(vectors)[1], [-5.0, 1.0 + other])
+    np.testing.assert_array_equal(jax.jit(update)(vectors)[1], [-5.0, 1.0 + partner])
     turned = plan.rotate_ghosts(plan.update(vectors.T, axis=1).T[:, None], quarter)
     np.testing.assert_array_equal(turned[:, 0], update(vectors))
     (pulled,) = jax.vjp(update, vectors)[1](vectors + 1)
