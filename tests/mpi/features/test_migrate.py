@@ -1,6 +1,5 @@
 """Particles that move to other processes, against what NumPy makes of those of all."""
 
-import os
 from collections import Counter
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mpi4py import MPI
+from sample import seeds
 
 from mpi4jax._internal.arguments.dtypes import CARRIERS, DATATYPES
 from mpi4jax._internal.unstructured import migration
@@ -16,7 +16,6 @@ from mpi4jax.unstructured import migrate
 comm = MPI.COMM_WORLD
 RANK, SIZE = comm.Get_rank(), comm.Get_size()
 LAST = SIZE - 1
-SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:24").split(":")))
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
 FORMS = {
@@ -147,7 +146,7 @@ class Ranks:
         return (counts <= self.capacities).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(24))
 def test_random(seed):
     """Round after round, until all have arrived, or wait for processes that are full."""
     function = FORMS["jit" if seed // 2 % 2 else "eager"]
