@@ -102,6 +102,12 @@ def heat_mesh() -> None:
     smaller(path)
 
 
+def particles() -> None:
+    path = FOLDER / "particles.png"
+    run("examples/particles.py", "--output", str(path), ranks=4)
+    smaller(path)
+
+
 def training() -> None:
     draw("training", events_of("examples/training.py"), 10)
 
@@ -246,6 +252,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         shallow_water,
         heat_3d,
         heat_mesh,
+        particles,
         training,
         sharded,
         pipeline,
