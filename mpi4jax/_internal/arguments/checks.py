@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from typing import NoReturn
 
 import jax
@@ -114,3 +115,10 @@ def integer(function: str, argument: str, value: Unchecked) -> int:
     if type(value) is not int:
         check(function, argument, (np.integer,), "an integer", value)
     return int(value)
+
+
+def integers(function: str, argument: str, values: Unchecked) -> tuple[int, ...]:
+    """An argument that has to be a sequence of integers."""
+    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
+        reject(function, argument, "a sequence of integers", values)
+    return tuple(integer(function, argument, value) for value in values)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 
 from ..arguments.types import Array
+from .grid import part_of
 
 
 class Axis(NamedTuple):
@@ -29,9 +30,7 @@ class Axis(NamedTuple):
 
     def part(self, coordinate: int, cells: int) -> range:
         """The cells of a process, of so many in all: the first processes have one more."""
-        share, rest = divmod(cells, self.processes)
-        first = coordinate * share + min(coordinate, rest)
-        return range(first, first + share + (coordinate < rest))
+        return part_of(cells, self.processes, coordinate)
 
     def own_part(self) -> range:
         """The cells of this process, or of the first one on a mesh."""

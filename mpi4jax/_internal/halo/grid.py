@@ -17,6 +17,13 @@ from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST, operand_of
 
 
+def part_of(size: int, processes: int, coordinate: int) -> range:
+    """The part of a process along an axis. The first parts may have one row more."""
+    share, rest = divmod(size, processes)
+    first = coordinate * share + min(coordinate, rest)
+    return range(first, first + share + (coordinate < rest))
+
+
 class Grid(NamedTuple):
     """A grid of processes, and which of its axes are periodic."""
 
@@ -30,12 +37,12 @@ class Grid(NamedTuple):
     names: tuple[Hashable, ...] | None
 
     @classmethod
-    def of_communicator(cls, comm: Unchecked) -> Grid:
+    def of_communicator(cls, function: str, comm: Unchecked) -> Grid:
         """The grid of a communicator, which `Create_cart` has made."""
         if comm.Get_topology() != MPI.CART:
             raise ValueError(
-                "halo.Plan got a communicator without a grid for argument `comm`, expected "
-                "one that comm.Create_cart(dims, periods) has made"
+                f"{function} got a communicator without a grid for argument `comm`, "
+                "expected one that comm.Create_cart(dims, periods) has made"
             )
         dims, periods, coordinates = MPI.Cartcomm(comm).Get_topo()
         flags = tuple(map(bool, periods))

@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import array, check_callable, integer, reject
+from ..arguments.checks import array, check_callable, integer, integers, reject
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -526,23 +526,21 @@ def _grid_of(
             "axes and periods of its own, expected these with a mesh only"
         )
     handles.communicator("halo.Plan", comm)  # raises if one can't communicate on it
-    return Grid.of_communicator(comm)
+    return Grid.of_communicator("halo.Plan", comm)
 
 
 def _integers(
     argument: str, values: object, count: int, minimum: int | None = None
 ) -> tuple[int, ...]:
-    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
-        reject("halo.Plan", argument, "a sequence of integers", values)
-    integers = tuple(integer("halo.Plan", argument, value) for value in values)
-    is_too_small = minimum is not None and min(integers, default=minimum) < minimum
-    if len(integers) != count or is_too_small:
+    numbers = integers("halo.Plan", argument, values)
+    is_too_small = minimum is not None and min(numbers, default=minimum) < minimum
+    if len(numbers) != count or is_too_small:
         positive = "" if minimum is None else f", {minimum} or more,"
         raise ValueError(
-            f"halo.Plan got {list(integers)} for argument `{argument}`, expected a "
+            f"halo.Plan got {list(numbers)} for argument `{argument}`, expected a "
             f"number{positive} for each of the {count} axes of the communicator"
         )
-    return integers
+    return numbers
 
 
 def _widths(width: Unchecked, ndim: int) -> list[tuple[int, ...]]:

@@ -1,7 +1,6 @@
 """The rows of fields that processes send each other, as messages.
 
-A message has the listed rows of all fields of one type, one field after the other. Two
-lists of copies define which rows go into the messages, and where those go that come. An
+Two lists of copies define which rows go into the messages, and where those go that come. An
 update is the product of these linear functions and of the operation `exchange`. To
 accumulate is its transpose: the transposed factors in the reverse order.
 """
@@ -21,10 +20,10 @@ import numpy as np
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
 from ..halo.slabs import FIRST_TAG
-from ..moved.copies import Copy, CopyList, Rows, View
+from ..moved.copies import CopyList, Rows, View
+from ..moved.sides import Side
 from ..mpi.handles import Communicator
 from ..operations._arguments import PROC_NULL
-from ..operations._messages import Messages
 from ..operations._transposes import is_inexact
 from ..operations.exchange import Exchange
 from ..xla.dependence import depend
@@ -94,9 +93,13 @@ class Fields(NamedTuple):
     types: list[ShapedArray]
     axis: int
 
-    @property
-    def dtypes(self) -> list[np.dtype]:
-        return list(dict.fromkeys(x.dtype for x in self.types))
+    def side(self, lists: Sequence[RowList]) -> Side:
+        """The messages with the rows of these lists."""
+
+        def part(message: int, field: int) -> View:
+            return self.rows(field, lists[message])
+
+        return Side(self.types, [rows.rank for rows in lists], TAG, part)
 
     def rows(self, field: int, rows: RowList) -> View:
         """The listed rows of a field."""
@@ -109,57 +112,6 @@ class Fields(NamedTuple):
             return View(field, shape, 0, tuple(ranges), listed)
         ranges[axis] = range(rows.first, rows.first + rows.length)
         return View(field, shape, 0, tuple(ranges))
-
-
-class Part(NamedTuple):
-    """The rows of a field that a message has."""
-
-    in_field: View
-    in_message: View
-
-
-class Side:
-    """The messages of one side: those sent, or those received.
-
-    There is an array for each process and each type. They are numbered like arrays that
-    come after the fields.
-    """
-
-    def __init__(self, fields: Fields, lists: Sequence[RowList]) -> None:
-        self.types: list[ShapedArray] = []
-        self.parts: list[Part] = []
-        for rows, dtype in itertools.product(lists, fields.dtypes):
-            array = len(fields.types) + len(self.types)
-            size = 0
-            for field, x in enumerate(fields.types):
-                if x.dtype != dtype:
-                    continue
-                in_field = fields.rows(field, rows)
-                shape = tuple(in_field.sizes)
-                in_message = View(array, shape, size, tuple(map(range, shape)))
-                self.parts.append(Part(in_field, in_message))
-                size += math.prod(shape)
-            self.types.append(ShapedArray((size,), dtype))
-        count = len(lists)
-        self.messages = Messages(
-            tuple(rows.rank for rows in lists),
-            (TAG,) * count,
-            (len(fields.dtypes),) * count,
-        )
-
-    def packing(self) -> CopyList:
-        """The function that appends the messages to the fields."""
-        copies = tuple(itertools.starmap(Copy, self.parts))
-        return CopyList((copies,), appended=tuple(self.types))
-
-    def unpacking(self) -> CopyList:
-        """The function that puts the messages into the fields, and drops them."""
-        copies = [Copy(in_message, in_field) for in_field, in_message in self.parts]
-        copies.sort(key=lambda copy: copy.result.array)
-        return CopyList((tuple(copies),), dropped=tuple(self.types))
-
-    def buffers(self) -> list[Array]:
-        return [jnp.zeros(x.shape, x.dtype) for x in self.types]
 
 
 def with_messages(
@@ -180,7 +132,7 @@ class Step(NamedTuple):
     def sides(self, leaves: Sequence[Array]) -> tuple[Side, Side]:
         """The messages to be sent, and those to be received."""
         fields = Fields(avals_of(leaves), self.axis)
-        return Side(fields, self.pattern.sent), Side(fields, self.pattern.received)
+        return fields.side(self.pattern.sent), fields.side(self.pattern.received)
 
     def operation(self, sent: Side, received: Side) -> Exchange:
         """That sends the messages of one side, and receives those of the other one."""

@@ -410,6 +410,23 @@ def lower_with(
     return list(lower_function(function, multiple_results=True)(inner, *values))
 
 
+def lower_part(
+    ctx: LoweringContext,
+    rule: Callable[..., Sequence[Value]],
+    values: Sequence[Any],
+    **types: Sequence[ShapedArray],
+) -> list[Value]:
+    """Lower an operation with effects as a part of another one, by the rule for it.
+
+    It takes all values. `types` are those of them (`avals_in`) and of the results
+    (`avals_out`).
+    """
+    inner = ctx.replace(tokens_out=None, **types)
+    lowered = list(rule(inner, *values))
+    ctx.set_tokens_out(inner.tokens_out)
+    return lowered
+
+
 def convert(value: Value, aval: ShapedArray) -> Value:
     """Convert a value to a data type."""
     element = mlir.dtype_to_ir_type(aval.dtype)

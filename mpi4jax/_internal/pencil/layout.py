@@ -1,0 +1,222 @@
+"""Layouts: how a whole array is divided among the processes of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import PyTreeDef
+from mpi4py import MPI
+
+from ..arguments.checks import integers, reject
+from ..arguments.types import Array, Integer, PyTree, Unchecked
+from ..halo.grid import Grid
+from ..layout.packing import Tree
+from ..mpi import handles
+from ..mpi.handles import members_of
+from ..operations._arguments import known_root
+from ..operations._eager import on_own_devices
+from ..operations.bcast import bcast
+from ..xla.dependence import depend
+from ..xla.jax_compat import Tracer
+from .redistribution import Division, Redistribution
+
+T = TypeVar("T")
+
+NAME = "pencil.Layout"
+
+
+class Layout:
+    """How whole arrays are divided among the processes of a Cartesian communicator.
+
+    Each process has a part of every array. A layout is created once. This sends no
+    messages.
+
+    Arguments:
+        comm (mpi4py.MPI.Cartcomm): A communicator made by ``Create_cart``.
+        shape (Sequence[int]): The shape of the whole arrays.
+        axes (Sequence[int]): For each axis of the communicator's grid, the axis of the
+            arrays that is divided along it. The parts differ by at most one row, and the
+            larger ones come first, as in :class:`mpi4jax.halo.Plan`. If there are more
+            processes than rows, some have none.
+
+    Fields may have any type, and additional axes, before those of the layout.
+    """
+
+    def __init__(
+        self, comm: MPI.Cartcomm, shape: Sequence[int], axes: Sequence[int]
+    ) -> None:
+        if not isinstance(comm, MPI.Comm):
+            reject(NAME, "comm", "a communicator of comm.Create_cart(...)", comm)
+        self._communicator = handles.communicator(NAME, comm)
+        grid = Grid.of_communicator(NAME, comm)
+        #: The communicator of the grid of processes.
+        self.comm = comm
+        #: The shape of the whole arrays.
+        self.shape = integers(NAME, "shape", shape)
+        if min(self.shape, default=0) < 0:
+            raise ValueError(
+                f"{NAME} got {self.shape} for argument `shape`, expected no negative sizes"
+            )
+        ndim, positions = len(self.shape), integers(NAME, "axes", axes)
+        #: The axis that is divided along each axis of the grid.
+        self.axes = tuple(axis % ndim for axis in positions if -ndim <= axis < ndim)
+        is_complete = len(positions) == len(self.axes) == len(grid.dims)
+        if not is_complete or len(set(self.axes)) < len(self.axes):
+            raise ValueError(
+                f"{NAME} got {list(positions)} for argument `axes`, expected a different "
+                f"one of the {ndim} axes of `shape` for each of the {len(grid.dims)} axes "
+                "of the communicator"
+            )
+        self._division = Division(self.shape, grid.dims, self.axes)
+        self._members = members_of(comm)
+
+    def __repr__(self) -> str:
+        return (
+            f"<pencil.Layout: {self.shape}, axes {self.axes} over {self._division.dims} "
+            "processes>"
+        )
+
+    def with_shape(self, shape: Sequence[int]) -> Layout:
+        """The layout of arrays of another shape, divided along the same axes."""
+        return Layout(self.comm, shape, self.axes)
+
+    def with_axes(self, axes: Sequence[int]) -> Layout:
+        """The layout of the same arrays, divided along other axes."""
+        return Layout(self.comm, self.shape, axes)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The part of this process, as an index of the whole array."""
+        box = self._division.box(self._communicator.rank)
+        return tuple(slice(indices.start, indices.stop) for indices in box)
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of the part of this process."""
+        return self._division.local_shape(self._communicator.rank)
+
+    @on_own_devices
+    def redistribute(self, fields: T, to: Layout) -> T:
+        """Divide fields in another way.
+
+        All fields together are one message for each process that gets something.
+
+        Arguments:
+            fields: An array, or a tree of arrays: the parts of this process.
+            to: The layout of the result, of arrays of the same shape on the same
+                processes.
+
+        Returns:
+            The parts of this process in the other layout.
+
+        """
+        if not isinstance(to, Layout):
+            reject(f"{NAME}.redistribute", "to", "a layout", to)
+        if to.shape != self.shape:
+            raise ValueError(
+                f"{NAME}.redistribute got a layout of shape {to.shape} for argument `to`, "
+                f"expected one of the shape of this layout, {self.shape}"
+            )
+        if to._members != self._members:
+            raise ValueError(
+                f"{NAME}.redistribute got a layout of other processes for argument `to`, "
+                "expected one of the same processes in the same order"
+            )
+        function = f"{NAME}.redistribute"
+        leaves, structure = self._leaves(function, fields, self.local_shape)
+        return self._move(leaves, structure, self._division, to._division)
+
+    @on_own_devices
+    def scatter(self, fields: T, *, root: Integer | None = None) -> T:
+        """The parts of this process of whole fields.
+
+        Arguments:
+            fields: An array, or a tree of arrays, on all processes.
+            root (int): The one process that has them, if not all do. On the others, only
+                shapes and dtypes are used, so they may pass
+                :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,
+                all processes pass arrays that are differentiated or mapped over.
+
+        """
+        function = f"{NAME}.scatter"
+        if root is None:
+            leaves, structure = self._leaves(function, fields, self.shape)
+            return structure.unflatten(x[(..., *self.slices)] for x in leaves)
+        root = known_root(function, root, self._communicator)
+        if root == self._communicator.rank:
+            leaves, structure = self._leaves(function, fields, self.shape)
+        else:
+            tree = Tree("fields", fields)
+            leaves, structure = list(map(self._nothing_of, tree.leaves)), tree.structure
+        return self._move(leaves, structure, self._whole_on(root), self._division)
+
+    def _nothing_of(self, x: Unchecked) -> Array:
+        """What this process has of a field that another one has."""
+        lead = jnp.shape(x)[: jnp.ndim(x) - len(self.shape)]
+        shape = *lead, *(0 for _ in self.shape)
+        nothing = jnp.zeros(shape, jax.dtypes.canonicalize_dtype(jnp.result_type(x)))
+        return depend(nothing, x) if isinstance(x, Tracer) else nothing
+
+    @on_own_devices
+    def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
+        """Join the parts of all processes.
+
+        Arguments:
+            fields: An array, or a tree of arrays: the parts of this process.
+            root (int): The one process that gets them, if not all do.
+
+        Returns:
+            The whole fields, or None on a process that does not get them.
+
+        """
+        function, rank = f"{NAME}.gather", self._communicator.rank
+        target = 0 if root is None else known_root(function, root, self._communicator)
+        leaves, structure = self._leaves(function, fields, self.local_shape)
+        whole = self._move(leaves, structure, self._division, self._whole_on(target))
+        if root is None:
+            if rank != target:
+                whole = jax.tree_util.tree_map(self._buffer, whole)
+            joined: PyTree = bcast(whole, target, comm=self.comm)
+            return joined
+        return whole if rank == target else None
+
+    def _buffer(self, nothing: Array) -> Array:
+        """Room for a whole field, after what this process has of it."""
+        lead = nothing.shape[: nothing.ndim - len(self.shape)]
+        return depend(jnp.zeros((*lead, *self.shape), nothing.dtype), nothing)
+
+    def _whole_on(self, root: int) -> Division:
+        return self._division._replace(root=root)
+
+    def _move(
+        self, leaves: list[Array], structure: PyTreeDef, source: Division, result: Division
+    ) -> PyTree:
+        if not leaves:
+            return structure.unflatten(leaves)
+        operation = Redistribution(self._communicator, source, result)
+        return structure.unflatten(operation.apply_to_leaves(leaves))
+
+    def check_parts(self, function: str, fields: PyTree) -> None:
+        """Raise ValueError if fields are not parts of this process."""
+        self._leaves(function, fields, self.local_shape)
+
+    def _leaves(
+        self, function: str, fields: PyTree, shape: tuple[int, ...]
+    ) -> tuple[list[Array], PyTreeDef]:
+        """The fields, whose last axes have to have a shape."""
+        handles.check_not_freed(function, self._communicator)
+        tree = Tree("fields", fields)
+        leaves = []
+        for name, leaf in tree.named_arrays(function):
+            x = jnp.asarray(leaf)
+            if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
+                part = "" if shape == self.shape else ", the part of this process"
+                raise ValueError(
+                    f"{function} got an array of shape {x.shape} for `{name}`, expected "
+                    f"{shape} as its last axes{part} of {self.shape}"
+                )
+            leaves.append(x)
+        return leaves, tree.structure

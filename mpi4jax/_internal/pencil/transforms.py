@@ -1,0 +1,268 @@
+"""Fourier transforms of divided arrays.
+
+A process transforms axes of which it has all, by JAX's own transforms. Where an axis is
+divided, another one is divided instead before, one that is already transformed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..arguments.checks import integers, reject
+from ..arguments.types import Array, PyTree
+from ..xla import call_sites
+from ..xla.jax_compat import trace_state_clean
+from .layout import Layout
+
+T = TypeVar("T")
+
+#: How NumPy normalizes a transform and its inverse.
+NORMS = ("backward", "ortho", "forward")
+
+
+class _Move(NamedTuple):
+    """A step in which fields are divided along other axes."""
+
+    source: Layout
+    result: Layout
+
+    def forward(self, fields: T) -> T:
+        return self.source.redistribute(fields, to=self.result)
+
+    def backward(self, fields: T) -> T:
+        return self.result.redistribute(fields, to=self.source)
+
+
+class _Transform(NamedTuple):
+    """A step in which each process transforms axes that it has all of."""
+
+    #: They are counted from the last one, as fields have more axes in front.
+    axes: tuple[int, ...]
+    #: The number of points along each, and of modes that are kept.
+    points: tuple[int, ...]
+    modes: tuple[int, ...]
+    #: Whether the points along the last one of the axes are real numbers.
+    is_real: bool
+    #: Whether the modes come first, and become points.
+    is_inverse: bool
+    norm: str
+
+    def forward(self, fields: T) -> T:
+        function = self._to_points if self.is_inverse else self._to_modes
+        result: T = jax.tree_util.tree_map(function, fields)
+        return result
+
+    def backward(self, fields: T) -> T:
+        return self._replace(is_inverse=not self.is_inverse).forward(fields)
+
+    def _to_modes(self, x: Array) -> Array:
+        transform = jnp.fft.rfftn if self.is_real else jnp.fft.fftn
+        x = transform(x, self.points, self.axes, self.norm)
+        for change in self._changes():
+            x = change.truncate(x)
+        return x
+
+    def _to_points(self, x: Array) -> Array:
+        for change in self._changes():
+            x = change.pad(x)
+        transform = jnp.fft.irfftn if self.is_real else jnp.fft.ifftn
+        return transform(x, self.points, self.axes, self.norm)
+
+    def _changes(self) -> Iterator[_ModeCount]:
+        for row in zip(self.axes, self.points, self.modes, strict=True):
+            yield _ModeCount(*row, is_half=self.is_real and row[0] == self.axes[-1])
+
+
+class _ModeCount(NamedTuple):
+    """Fewer modes than points along an axis: those of the lowest wavenumbers.
+
+    Of an even number, that at the end is zero: its wave has another one, of the opposite
+    sign, which is not kept.
+    """
+
+    axis: int
+    points: int
+    modes: int
+    #: Whether there are no modes of negative wavenumbers, as of real numbers.
+    is_half: bool
+
+    def truncate(self, x: Array) -> Array:
+        return self._with_size(x, self.modes) if self.modes < self.points else x
+
+    def pad(self, x: Array) -> Array:
+        return self._with_size(x, self.points) if self.modes < self.points else x
+
+    def _with_size(self, x: Array, points: int) -> Array:
+        """The modes of so many points."""
+        size, axis = x.shape[self.axis], self.axis % x.ndim
+        positive = (self.modes + 1) // 2
+        negative = 0 if self.is_half else (self.modes - 1) // 2
+        zeros = list(x.shape)
+        zeros[axis] = mode_count(points, is_half=self.is_half) - positive - negative
+        parts = [
+            jax.lax.slice_in_dim(x, 0, positive, axis=axis),
+            jnp.zeros(zeros, x.dtype),
+            jax.lax.slice_in_dim(x, size - negative, size, axis=axis),
+        ]
+        return jnp.concatenate(parts, axis)
+
+
+def mode_count(points: int, *, is_half: bool) -> int:
+    return points // 2 + 1 if is_half else points
+
+
+class Chain:
+    """The steps of a transform, one after the other.
+
+    Arguments:
+        layout: How the operand is divided.
+        axes: The axes to transform, not negative. The last one is that of real numbers.
+        points, modes: Their numbers, along each.
+        is_real, is_inverse, norm: As of each step.
+
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        axes: Sequence[int],
+        points: Sequence[int],
+        modes: Sequence[int],
+        *,
+        is_real: bool,
+        is_inverse: bool,
+        norm: str,
+    ) -> None:
+        self.steps: list[_Move | _Transform] = []
+        #: How the result is divided.
+        self.result = layout
+        self._sizes = dict(zip(axes, zip(points, modes, strict=True), strict=True))
+        self._real_axis = axes[-1] if is_real else None
+        self._is_inverse, self._norm = is_inverse, norm
+        remaining = list(axes)
+        while remaining:
+            ready = self._ready(remaining)
+            if ready:
+                self._transform(ready)
+                remaining = [axis for axis in remaining if axis not in ready]
+            else:
+                self._free(remaining)
+
+    def forward(self, fields: T) -> T:
+        return self._forward(fields) if trace_state_clean() else self._to_result(fields)
+
+    def backward(self, fields: T) -> T:
+        return self._backward(fields) if trace_state_clean() else self._to_operand(fields)
+
+    # An eager call is one program.
+
+    @functools.cached_property
+    def _forward(self) -> Callable[[PyTree], PyTree]:
+        return jax.jit(call_sites.mark_eager(self._to_result))
+
+    @functools.cached_property
+    def _backward(self) -> Callable[[PyTree], PyTree]:
+        return jax.jit(call_sites.mark_eager(self._to_operand))
+
+    def _to_result(self, fields: PyTree) -> PyTree:
+        for step in self.steps:
+            fields = step.forward(fields)
+        return fields
+
+    def _to_operand(self, fields: PyTree) -> PyTree:
+        for step in reversed(self.steps):
+            fields = step.backward(fields)
+        return fields
+
+    # How the steps are found.
+
+    def _ready(self, remaining: Sequence[int]) -> list[int]:
+        """The axes that can be transformed now, of those that remain."""
+        ready = [axis for axis in remaining if axis not in self.result.axes]
+        if self._real_axis not in remaining:
+            return ready
+        if self._is_inverse:
+            # Real numbers come last.
+            is_last = len(ready) == len(remaining)
+            return ready if is_last else [x for x in ready if x != self._real_axis]
+        return ready if self._real_axis in ready else []
+
+    def _transform(self, axes: Sequence[int]) -> None:
+        """Add a step that transforms axes."""
+        shape, is_real = list(self.result.shape), self._real_axis in axes
+        points, modes = zip(*(self._sizes[axis] for axis in axes), strict=True)
+        from_end = tuple(axis - len(shape) for axis in axes)
+        self.steps.append(
+            _Transform(from_end, points, modes, is_real, self._is_inverse, self._norm)
+        )
+        for axis in axes:
+            point_count, kept = self._sizes[axis]
+            is_half = axis == self._real_axis
+            shape[axis] = (
+                point_count if self._is_inverse else mode_count(kept, is_half=is_half)
+            )
+        self.result = self.result.with_shape(shape)
+
+    def _free(self, remaining: Sequence[int]) -> None:
+        """Add a step after which one of the axes that remain is not divided."""
+        divided = self.result.axes
+        candidates = [axis for axis in remaining if axis in divided]
+        # The real axis is the first one, or the last one.
+        freed = candidates[0] if self._is_inverse else candidates[-1]
+        whole = [axis for axis in range(len(self.result.shape)) if axis not in divided]
+        if not whole:
+            raise ValueError(
+                f"mpi4jax.fft got a layout that divides all of its {len(divided)} axes, "
+                "expected one that does not divide one of them"
+            )
+        # Rather one that is not transformed later.
+        done = [axis for axis in whole if axis not in remaining]
+        shape = self.result.shape
+        other = max(done or whole, key=lambda axis: (shape[axis], axis))
+        moved = [other if axis == freed else axis for axis in divided]
+        result = self.result.with_axes(moved)
+        self.steps.append(_Move(self.result, result))
+        self.result = result
+
+
+#: Calls with the same arguments share their steps, and their compiled programs.
+chain_of = functools.lru_cache(maxsize=256)(Chain)
+
+
+# Arguments.
+
+
+def axes_of(function: str, layout: Layout, axes: Sequence[int] | None) -> tuple[int, ...]:
+    """The axes of an argument, not negative."""
+    if not isinstance(layout, Layout):
+        reject(function, "layout", "a pencil.Layout", layout)
+    ndim = len(layout.shape)
+    numbers = integers(function, "axes", range(ndim) if axes is None else axes)
+    positions = tuple(axis % ndim for axis in numbers if -ndim <= axis < ndim)
+    if not numbers or len(set(positions)) != len(numbers):
+        raise ValueError(
+            f"{function} got {list(numbers)} for argument `axes`, expected different axes "
+            f"of the {ndim} of the layout"
+        )
+    return positions
+
+
+def check_norm(function: str, norm: object) -> None:
+    if norm not in NORMS:
+        raise ValueError(
+            f"{function} got {norm!r} for argument `norm`, expected one of {NORMS}"
+        )
+
+
+def check_real(function: str, fields: PyTree) -> None:
+    for x in jax.tree_util.tree_leaves(fields):
+        if jnp.iscomplexobj(x):
+            raise TypeError(
+                f"{function} got an array of type {jnp.result_type(x)}, expected real "
+                "numbers"
+            )
