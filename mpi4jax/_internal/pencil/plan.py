@@ -21,7 +21,7 @@ class Plan:
         layout (mpi4jax.pencil.Layout): How the arrays are divided before the transform.
             They have to have one axis at least that is not divided.
         axes (Sequence[int]): The axes to transform (defaults to all).
-        modes (Sequence[int]): For each of these, the number of modes that are kept, those
+        modes (Sequence[int]): For each of these, the number of modes that are mode_counts, those
             of the lowest wavenumbers (defaults to as many as points). The others are zero
             for the inverse.
         real (bool): Whether the arrays are real. If so, the modes of negative wavenumbers
@@ -43,17 +43,17 @@ class Plan:
         name = "fft.Plan"
         self._axes = axes_of(name, layout, axes)
         points = [layout.shape[axis] for axis in self._axes]
-        kept = points if modes is None else integers(name, "modes", modes)
-        pairs = list(zip(kept, points, strict=False))
-        if len(kept) != len(points) or not all(0 < m <= n for m, n in pairs):
+        mode_counts = points if modes is None else integers(name, "modes", modes)
+        pairs = list(zip(mode_counts, points, strict=False))
+        if len(mode_counts) != len(points) or not all(0 < m <= n for m, n in pairs):
             raise ValueError(
-                f"{name} got {list(kept)} for argument `modes`, expected for each of the "
+                f"{name} got {list(mode_counts)} for argument `modes`, expected for each of the "
                 f"axes a number from 1 to that of its points, {points}"
             )
         check_norm(name, norm)
         #: How arrays are divided before the transform.
         self.layout = layout
-        self._modes, self._is_real = tuple(kept), bool(real)
+        self._modes, self._is_real = tuple(mode_counts), bool(real)
         self._chain = chain_of(
             layout,
             self._axes,

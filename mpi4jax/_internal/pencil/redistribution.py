@@ -164,12 +164,12 @@ class Redistribution(Operation):
         before, after = (
             division.box(self.communicator.rank) for division in (self.source, self.result)
         )
-        kept = _common(before, after)
-        if kept is None:
+        staying = _common(before, after)
+        if staying is None:
             return
         for n, (field, result) in enumerate(zip(fields, results, strict=True)):
-            source = _view(n, field, before, kept)
-            yield Copy(source, _view(first + n, result, after, kept))
+            source = _view(n, field, before, staying)
+            yield Copy(source, _view(first + n, result, after, staying))
 
 
 def _common(first: Box, second: Box) -> Box | None:

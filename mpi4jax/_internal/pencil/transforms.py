@@ -201,10 +201,12 @@ class Chain:
             _Transform(from_end, points, modes, is_real, self._is_inverse, self._norm)
         )
         for axis in axes:
-            point_count, kept = self._sizes[axis]
+            point_count, modes_of_axis = self._sizes[axis]
             is_half = axis == self._real_axis
             shape[axis] = (
-                point_count if self._is_inverse else mode_count(kept, is_half=is_half)
+                point_count
+                if self._is_inverse
+                else mode_count(modes_of_axis, is_half=is_half)
             )
         self.result = self.result.with_shape(shape)
 

@@ -138,13 +138,13 @@ def test_modes(seed, is_real):
     expected = (np.fft.rfftn if is_real else np.fft.fftn)(whole, None, case.axes, case.norm)
     for axis, n, count in zip(case.axes, points, modes, strict=True):
         is_half = is_real and axis == case.axes[-1]
-        kept = np.arange(count // 2 + 1) if is_half else np.fft.fftfreq(count) * count
-        index = kept.round().astype(int) % n
+        numbers = np.arange(count // 2 + 1) if is_half else np.fft.fftfreq(count) * count
+        index = numbers.round().astype(int) % n
         expected = np.take(expected, index, axis=axis)
         if count < n:
             shape = [1] * expected.ndim
             shape[axis] = -1
-            expected = np.where((2 * abs(kept) == count).reshape(shape), 0, expected)
+            expected = np.where((2 * abs(numbers) == count).reshape(shape), 0, expected)
     result = plan.forward(case.part(whole))
     assert_close(result, case.part(expected, plan.spectral))
     filtered = plan.backward(result)
