@@ -15,6 +15,9 @@ from .vectors import Plan
 
 T = TypeVar("T")
 
+#: So many pipelined iterations keep about eight digits of an ill-conditioned system.
+REPLACED_AFTER = 50
+
 
 def cg(
     A: Callable[[T], T],
@@ -155,14 +158,25 @@ def _pipelined_cycle(
         alpha = jnp.where(goes_on, alpha, 0)
         p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
         q, z = add(m, (beta, state.q)), add(n, (beta, state.z))
-        return _PipelinedState(
+        count = state.count + goes_on
+        updated = _PipelinedState(
             add(state.x, (alpha, p)),
             add(r, (-alpha, s)),
             add(u, (-alpha, q)),
             add(w, (-alpha, z)),
-            *(p, s, q, z, gamma, alpha, square),
-            state.count + goes_on,
+            *(p, s, q, z, gamma, alpha, square, count),
         )
+        return jax.lax.cond(count % REPLACED_AFTER == 0, replace, lambda x: x, updated)
+
+    def replace(state: _PipelinedState) -> _PipelinedState:
+        """What is updated drifts from what it stands for, so compute that anew."""
+        moved = system.operator(add(state.x, (-one, x)))
+        r = add(residual, (-one, moved))
+        u = system.preconditioner(r)
+        s = system.operator(state.p)
+        q = system.preconditioner(s)
+        w, z = system.operator(u), system.operator(q)
+        return state._replace(r=r, u=u, w=w, s=s, q=q, z=z)
 
     u = system.preconditioner(residual)
     w = system.operator(u)

@@ -66,7 +66,7 @@ def gmres(
 
 
 class _State(NamedTuple):
-    """The orthonormal basis, and the unitary matrix that makes the Hessenberg a triangle."""
+    """The orthonormal basis; the unitary matrix that makes the Hessenberg a triangle."""
 
     basis: PyTree
     rotation: Array

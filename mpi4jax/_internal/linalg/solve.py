@@ -168,22 +168,19 @@ def _differentiable(
     Tangents and cotangents are solutions for other right-hand sides, of which `x0` is no
     good guess. So there is another equation, `first = 1`, which becomes `first = 0` there.
     """
+    b = _tied(b)
     if x0 is None:
-        return cast(
-            tuple[PyTree, Info],
-            jax.lax.custom_linear_solve(
-                operator,
-                b,
-                lambda operator, b: solver(operator, b, None),
-                None if is_symmetric else lambda operator, b: transposed(operator, b, None),
-                symmetric=is_symmetric,
-                has_aux=True,
-            ),
+        x, info = jax.lax.custom_linear_solve(
+            lambda v: _tied(operator(v)),
+            b,
+            lambda operator, b: solver(operator, b, None),
+            None if is_symmetric else lambda operator, b: transposed(operator, b, None),
+            symmetric=is_symmetric,
+            has_aux=True,
         )
+        return _tied(x), info
     x0 = jax.lax.stop_gradient(x0)
-    leaves = jax.tree_util.tree_leaves(b)
-    # It varies over the axes of a mesh that these vary over.
-    one = depend(jnp.ones((), norm_dtype(b)), *leaves)
+    one = jnp.ones((), norm_dtype(b))
 
     def with_start(solver: Solver) -> Callable[[Operator, PyTree], tuple[PyTree, Info]]:
         def run(operator: Operator, pair: PyTree) -> tuple[PyTree, Info]:
@@ -194,15 +191,27 @@ def _differentiable(
 
         return run
 
-    (x, _), info = jax.lax.custom_linear_solve(
-        lambda pair: (operator(pair[0]), pair[1]),
-        (b, one),
+    pair, info = jax.lax.custom_linear_solve(
+        lambda pair: _tied((operator(pair[0]), pair[1])),
+        _tied((b, one)),
         with_start(solver),
         None if is_symmetric else with_start(transposed),
         symmetric=is_symmetric,
         has_aux=True,
     )
-    return x, info
+    return _tied(pair)[0], info
+
+
+def _tied(tree: T) -> T:
+    """The tree, each leaf of which depends on all of them for JAX.
+
+    It can't differentiate the solution where some leaves have a tangent and some have none,
+    and follows over which axes of a mesh each of them varies.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    if len(leaves) == 1:
+        return tree
+    return cast(T, structure.unflatten([depend(leaf, *leaves) for leaf in leaves]))
 
 
 class _State(NamedTuple):

@@ -87,7 +87,8 @@ def test_solution(name, dtype, with_preconditioner):
     residual = np.linalg.norm(b - matrix @ whole)
     limit = tol * np.linalg.norm(b)
     assert residual <= 1.5 * limit
-    assert info.converged and info.residual <= limit
+    assert info.converged
+    assert info.residual <= limit
     np.testing.assert_allclose(info.residual, residual, rtol=0.5)
     np.testing.assert_allclose(whole, np.linalg.solve(matrix, b), atol=100 * tol)
     assert len({*world.allgather(tuple(map(float, info)))}) == 1
@@ -95,7 +96,7 @@ def test_solution(name, dtype, with_preconditioner):
     options = {"M": lambda v: v / np.diag(matrix)} if with_preconditioner else {}
     _, info_alone = solve(alone, b, tol=tol, comm=MPI.COMM_SELF, **options)
     assert abs(int(info.iterations - info_alone.iterations)) <= 2
-    assert 3 < info_alone.iterations <= (3 * N if dtype in DTYPES[::2] else 2 * N)
+    assert 3 < info_alone.iterations <= 3 * N
 
 
 @every_solver
@@ -107,7 +108,8 @@ def test_messages(name, calls_of):
     def calls(maxiter):
         solve = jax.jit(lambda b: SOLVERS[name](product, b, tol=0, maxiter=maxiter))
         (_, info), calls = calls_of(solve, own(b))
-        assert info.iterations == maxiter and not info.converged
+        assert info.iterations == maxiter
+        assert not info.converged
         return calls
 
     more, less = calls(7), calls(5)
@@ -148,7 +150,8 @@ def test_start(name):
     product = by_columns(own(matrix, 1))
     solve = functools.partial(SOLVERS[name], product, own(b))
     _, info = solve(own(solution), tol=1e-10)
-    assert info.iterations == 0 and info.converged
+    assert info.iterations == 0
+    assert info.converged
     _, cold = solve(tol=1e-10)
     x, warm = solve(own(solution * (1 + 1e-5)), tol=1e-10)
     assert 0 < warm.iterations < cold.iterations
@@ -161,43 +164,52 @@ def test_limits(name):
     product = by_columns(own(matrix, 1))
     solve = functools.partial(SOLVERS[name], product)
     x, info = solve(own(b), maxiter=3)
-    assert info.iterations == 3 and not info.converged
+    assert info.iterations == 3
+    assert not info.converged
     residual = np.linalg.norm(b - matrix @ whole_of(x))
     np.testing.assert_allclose(info.residual, residual, rtol=1e-10)
     x, info = solve(own(b), maxiter=0)
-    assert info.iterations == 0 and not np.any(x)
+    assert info.iterations == 0
+    assert not np.any(x)
     x, info = solve(0 * own(b))
-    assert info.iterations == 0 and info.converged and not np.any(x)
+    assert info.iterations == 0
+    assert info.converged
+    assert not np.any(x)
     size = np.linalg.norm(b)
     _, info = solve(own(b), tol=0, atol=1e-3 * size)
-    assert info.converged and 1e-6 * size < info.residual <= 1e-3 * size
+    assert info.converged
+    assert 1e-6 * size < info.residual <= 1e-3 * size
     _, info = solve(own(b) * np.nan)
     assert not info.converged
 
 
 @every_solver
 def test_no_solution(name):
-    """Of a singular system, it is said that it has not converged, and values stay finite."""
+    """Of a singular system: it has not converged, and all values are finite."""
     diagonal = np.arange(N) * 1.0
     x, info = SOLVERS[name](lambda v: own(diagonal) * v, own(np.ones(N)), maxiter=100)
     assert not info.converged
-    assert np.all(np.isfinite(x)) and np.isfinite(info.residual)
+    assert np.all(np.isfinite(x))
+    assert np.isfinite(info.residual)
 
 
 def test_the_solution_in_one_step():
     for name, solve in SOLVERS.items():
         x, info = solve(lambda v: 2 * v, own(np.arange(1.0, N)), tol=0)
         np.testing.assert_array_equal(x, own(np.arange(1.0, N)) / 2, err_msg=name)
-        assert info.converged and info.iterations <= 2, name
+        assert info.converged, name
+        assert info.iterations <= 2, name
 
 
-def test_breakdown_is_restarted():
-    """For a rotation, the first shadow residual is orthogonal to what it is multiplied by."""
-    matrix = np.kron(np.eye(N), [[1e-9, 1], [-1, 1e-9]]) + 1e-3 * np.eye(2 * N)
+def test_a_breakdown_is_a_restart():
+    """Of a skew-symmetric part alone, the first shadow residual is orthogonal to `v`."""
+    matrix = np.kron(np.eye(N), [[0, 1], [-1, 0]]) + np.diag(np.arange(2 * N) % 4 == 3)
     b = np.random.default_rng(0).normal(size=2 * N)
-    x, info = linalg.gmres(by_columns(own(matrix, 1)), own(b), tol=1e-9)
-    assert info.converged
-    np.testing.assert_allclose(whole_of(x), np.linalg.solve(matrix, b), atol=1e-6)
+    b[2::4] = b[3::4] = 0
+    x, info = linalg.bicgstab(by_columns(own(matrix, 1)), own(b), tol=1e-9)
+    assert np.all(np.isfinite(x))
+    residual = np.linalg.norm(b - matrix @ whole_of(x))
+    np.testing.assert_allclose(info.residual, residual, rtol=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -296,7 +308,8 @@ def test_vmap(name):
     results, info = jax.jit(jax.vmap(solve))(own(batch, 1))
     expected = np.linalg.solve(matrix, batch.T).T
     np.testing.assert_allclose(results, own(expected, 1), atol=1e-8)
-    assert np.all(info.converged) and info.iterations[3] == 0
+    assert np.all(info.converged)
+    assert info.iterations[3] == 0
     gradient = jax.vmap(jax.grad(lambda b: linalg.sum(solve(b)[0])))(own(batch, 1))
     expected = np.linalg.solve(matrix.T, np.ones(N))
     np.testing.assert_allclose(gradient[1], own(expected), atol=1e-8)
@@ -401,14 +414,16 @@ def test_sums(calls_of):
     assert calls == {"Allreduce": 3}
     for name, result in results.items():
         np.testing.assert_allclose(result, tree[name].sum(), rtol=1e-5, err_msg=name)
-    assert results["numbers"].dtype == jnp.int64 and results["x"].dtype == jnp.float32
+    assert results["numbers"].dtype == jnp.int64
+    assert results["x"].dtype == jnp.float32
     pairs = [(x, x), (z, 1j * z), (x[:, 0], z)]
     parts = jax.tree.map(own, pairs)
     result, calls = calls_of(jax.jit(linalg.vdots), parts)
     assert calls["Allreduce"] == 2  # of two types
     np.testing.assert_allclose(result, [np.vdot(*pair) for pair in pairs], rtol=1e-5)
     np.testing.assert_allclose(linalg.vdots(parts), result, rtol=1e-5)
-    np.testing.assert_allclose(linalg.vdot(parts, parts), 3 * N + np.vdot(x, x) * 2)
+    expected = 2 * np.sum(x**2) + np.sum(x[:, 0] ** 2) + 3 * N
+    np.testing.assert_allclose(linalg.vdot(parts, parts), expected, rtol=1e-5)
     half = own(x.astype(np.float16))
     assert linalg.vdot(half, half).dtype == jnp.float32
 
@@ -471,7 +486,8 @@ def test_reproducible_sums(dtype, seed):
         fused = jax.jit(lambda x, y: product(x[::-1] * 2, jnp.flip(y / 2)))
         assert bits(fused(*parts)) == bits(expected[1]), seed
         batch = jax.vmap(total)(np.stack([parts[0], 0 * parts[0]]))
-        assert bits(batch[0]) == bits(expected[0]) and batch[1] == 0, seed
+        assert bits(batch[0]) == bits(expected[0]), seed
+        assert batch[1] == 0, seed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
