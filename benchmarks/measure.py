@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from overlap import overlap
 from sharded import psum, ring, sparse, stencil
 from shared_cores import bound, unbound
+from unstructured import donated_loop, unstructured
 from workloads import (
     LEFT,
     QUICK,
@@ -353,21 +354,6 @@ def _resident_mebibytes() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def donated_loop(body, state, length: int) -> Thunk:
-    """A loop that goes on with what it has ended with, in the same memory."""
-
-    def loop(x):
-        return jax.lax.fori_loop(0, length, lambda _, y: body(y), x)
-
-    compiled = jax.jit(loop, donate_argnums=0)
-
-    def call() -> None:
-        nonlocal state
-        state = jax.block_until_ready(compiled(state))
-
-    return call
-
-
 def neighbors(effort: Effort) -> dict[str, list[float]]:
     """Blocks for the neighbors on a graph, in a loop, per call."""
     mpi = import_mpi()
@@ -436,7 +422,7 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound),
+        *(overlap, bound, unbound, unstructured),
     )
 }
 

@@ -256,6 +256,37 @@ def halos(r: Results) -> list[Row]:
     return rows
 
 
+def unstructured(r: Results) -> list[Row]:
+    """The ghosts of unstructured meshes, filled or added to their owners, in a loop."""
+    rows: list[Row] = []
+    for name, ranks in by_ranks(r, "unstructured"):
+        cases = [case for case in r.samples[name][OURS] if case.endswith(", plan")]
+        for label in (case.removesuffix(", plan") for case in cases):
+            points, neighbors, fields = label.split(", ")
+            plan, loop = f"{label}, plan", f"{label}, sendrecv"
+            upstream = r(name, UPSTREAM, loop)
+            others = "tatva", "alltoall", "mpi4py", "PETSc"
+            rows.append(
+                {
+                    "ranks": ranks,
+                    "points": points,
+                    "neighbors": neighbors,
+                    "fields": fields,
+                    "plan": r(name, OURS, plan),
+                    "sendrecv": r(name, OURS, loop),
+                    "0.9.1, sendrecv": upstream,
+                    **{other: r(name, OURS, f"{label}, {other}") for other in others},
+                    "added: plan": r(name, OURS, f"{plan}, added"),
+                    "added: tatva": r(name, OURS, f"{label}, tatva, added"),
+                    "plan / sendrecv": r.ratio(name, OURS, plan, loop),
+                    "plan / 0.9.1": over(r(name, OURS, plan), upstream),
+                    "plan / mpi4py": r.ratio(name, OURS, plan, f"{label}, mpi4py"),
+                    "plan / PETSc": r.ratio(name, OURS, plan, f"{label}, PETSc"),
+                }
+            )
+    return rows
+
+
 def axes(r: Results) -> list[Row]:
     """The ghost cells of five fields along one axis, in a loop."""
     rows: list[Row] = []
@@ -482,6 +513,11 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "Time of a step of a loop over five float64 fields",
         axes,
     ),
+    "Ghosts of unstructured meshes": (
+        "Time of a step of a loop: float64 fields of so many points for each rank, with "
+        "ghosts for each neighbor, filled, or added to their owners",
+        unstructured,
+    ),
     "Huge pages": ("Time of one operation on 16 MiB in a `fori_loop`", huge_pages),
     "Memory": (
         "What each of 8 processes needs more for a loop over large arrays, in MiB",
@@ -573,6 +609,11 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "ranks; products; allreduce; 0.9.1; mpi4py; psum, MPI; psum, gloo; "
         "allreduce / gloo; psum, MPI / gloo",
         MPI=("MPICH",),
+    ),
+    "messages": lambda r: excerpt(
+        permutations(r),
+        "messages along; ours; ours, outside; ppermute, MPI / ours; ppermute, gloo / ours",
+        ranks=("2",),
     ),
     "programs": runs,
 }

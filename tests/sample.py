@@ -26,6 +26,11 @@ def part_of(members, part):
     return members[start :: int(step)]
 
 
+def seeds(count):
+    """The seeds of random tests: so many, or those of `TEST_SEEDS`, as in 100:600."""
+    return range(*map(int, os.environ.get("TEST_SEEDS", f"0:{count}").split(":")))
+
+
 def pytest_collection_modifyitems(config, items):
     selected, left_out = [], []
     for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):

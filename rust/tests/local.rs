@@ -332,3 +332,109 @@ fn the_order_of_calls_has_no_data() {
     assert_eq!(run("order", to_byte), (Ok(()), vec![]));
     assert_eq!(run("order", to_token), (Ok(()), vec![]));
 }
+
+/// A list of rows, of which some are in no array.
+const ROWS: [i32; 5] = [2, 0, -1, 3, 1];
+
+fn list(rows: &[i32]) -> Buffer {
+    buffer(4, rows.as_ptr() as usize, &[rows.len() as i64])
+}
+
+/// The numbers of a copy over listed rows: how many loops are outside, and the lists.
+fn no_list() -> [i64; 2] {
+    [-1, 0]
+}
+
+#[test]
+fn listed_rows_are_copied() {
+    for width in [1, 2, 20] {
+        let mut x: Vec<f32> = (1..=3 * width).map(|i| i as f32).collect();
+        let mut message = vec![-1.0; 5 * width];
+        let mut back = vec![0.0; 3 * width];
+        let columns = width as i64;
+        let loops = [5, columns, columns, columns, 1, 1];
+        let loops = if width == 1 { &loops[..3] } else { &loops };
+        let call = CallFrame::default()
+            .operand(array(&mut x, &[3, columns]))
+            .operand(list(&ROWS))
+            .result(array(&mut message, &[5, columns]))
+            .ints(&[("updated", 0)])
+            .list("copies", &copies(&[&[&[0, 0, 0, 0], loops].concat()]))
+            .list("rows", &[&[0, 0, 3], &no_list()[..]].concat());
+        assert_eq!(run("copy", call), (Ok(()), vec![]));
+        // What is in no array is read as zeros.
+        let row = |n: usize| x[n * width..(n + 1) * width].to_vec();
+        let zeros = vec![0.0; width];
+        let expected = [row(2), row(0), zeros.clone(), zeros, row(1)].concat();
+        assert_eq!(message, expected);
+
+        // And written nowhere.
+        let call = CallFrame::default()
+            .operand(array(&mut back, &[3, columns]))
+            .operand(array(&mut message, &[5, columns]))
+            .operand(list(&ROWS))
+            .result(array(&mut back, &[3, columns]))
+            .ints(&[("updated", 1)])
+            .list("copies", &copies(&[&[&[0, 0, 0, 0], loops].concat()]))
+            .list("rows", &[&[0], &no_list()[..], &[0, 3]].concat());
+        assert_eq!(run("copy", call), (Ok(()), vec![]));
+        assert_eq!(back, x);
+    }
+}
+
+#[test]
+fn listed_rows_are_given_back() {
+    // Row 1 has been copied twice.
+    let rows = [1, 1, 5, 0];
+    for width in [1, 2, 20] {
+        let (mut x, mut message) = (vec![10.0; 3 * width], vec![1.0; 4 * width]);
+        let columns = width as i64;
+        let loops = [4, columns, columns, columns, 1, 1];
+        let call = CallFrame::default()
+            .operand(array(&mut x, &[3, columns]))
+            .operand(array(&mut message, &[4, columns]))
+            .operand(list(&rows))
+            .result(array(&mut x, &[3, columns]))
+            .result(array(&mut message, &[4, columns]))
+            .list("copies", &copies(&[&[&[0, 0, 1, 0], &loops[..]].concat()]))
+            .list("rows", &[&[0, 0, 3], &no_list()[..]].concat());
+        assert_eq!(run("give_back", call), (Ok(()), vec![]));
+        assert_eq!(
+            x,
+            [vec![11.0; width], vec![12.0; width], vec![10.0; width]].concat()
+        );
+        assert_eq!(message, vec![0.0; 4 * width]);
+    }
+}
+
+#[test]
+fn lists_that_do_not_fit_are_refused() {
+    let (mut x, mut message) = ([0.0; 6], [0.0; 10]);
+    let mut call = |count: i64, numbers: &[i64], table: Option<Buffer>| {
+        let frame = CallFrame::default().operand(array(&mut x, &[3, 2]));
+        let frame = match table {
+            Some(table) => frame.operand(table),
+            None => frame,
+        };
+        let frame = frame
+            .result(array(&mut message, &[5, 2]))
+            .ints(&[("updated", 0)])
+            .list("copies", &copies(&[&[0, 0, 0, 0, count, 2, 2, 2, 1, 1]]))
+            .list("rows", numbers);
+        refused("copy", frame)
+    };
+    assert_eq!(
+        call(5, &[0, 0, 3, -1, 0], None),
+        invalid("the last operand is not a list of rows")
+    );
+    for (numbers, text) in [
+        ([0, 1, 3, -1, 0], "5 rows from 1 are not in a list of 5"),
+        ([7, 0, 3, -1, 0], "-1 rows from 0 are not in a list of 5"),
+        (
+            [0, 0, 4, -1, 0],
+            "[4, 2, 2, 2, 1, 1] from element 0 are not in an array of shape [3, 2]",
+        ),
+    ] {
+        assert_eq!(call(5, &numbers, Some(list(&ROWS))), invalid(text));
+    }
+}

@@ -11,7 +11,6 @@ A seed makes the program, which a failure prints. More of them, here the seeds 1
 """
 
 import functools
-import os
 import random
 import warnings
 
@@ -23,6 +22,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
+from sample import seeds
 from steps import (
     ALL,
     CONSTANT,
@@ -43,7 +43,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 OTHER = COMM.Dup()
 
-SEEDS = range(*map(int, os.environ.get("TEST_SEEDS", "0:48").split(":")))
+SEEDS = seeds(48)
 SHAPES = [(), (1,), (3,), (8,), (2, 3), (3, 1)]
 if jax.__version_info__ < (0, 12):  # whose XLA aborts in its pass for empty arrays
     SHAPES += [(0,), (2, 0)]

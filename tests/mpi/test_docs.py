@@ -17,6 +17,7 @@ ASSERTIONS = {
     "overlap.md": 3,
     "trees.md": 3,
     "tutorial.md": 7,
+    "unstructured.md": 20,
     "usage.md": 13,
 }
 

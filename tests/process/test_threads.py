@@ -1,4 +1,4 @@
-"""The threads of the core."""
+"""The threads of the core, and those of XLA's in which programs run."""
 
 import signal
 import sys
@@ -41,3 +41,35 @@ def test_signals_go_to_the_threads_of_the_program(launch, tmp_path):
         blocked = {sent for sent in signal.Signals if mask >> (sent - 1) & 1}
         assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= blocked, name
         assert not {signal.SIGSEGV, signal.SIGABRT} & blocked, name
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mpi.allreduce(x, op=MPI.SUM)",
+        "jax.jit(lambda x: mpi.allreduce(x, op=MPI.SUM))(x)",
+        "mpi4jax.diagnostics.watch()",
+    ],
+)
+def test_communicators_are_made_after_programs_in_flight(launch, call):
+    """Both use COMM_WORLD: at the same time, MPI takes their messages for each other's."""
+    done = launch(
+        f"""
+        import jax, jax.numpy as jnp, mpi4jax
+        from mpi4jax import notoken as mpi
+        from mpi4py import MPI
+
+        def step(_, x):
+            # XLA runs a program in a thread of its own if it computes enough.
+            return mpi.allreduce(x @ jnp.eye(200), op=MPI.SUM, comm=MPI.COMM_WORLD) / 2
+
+        loop = jax.jit(lambda x: jax.lax.fori_loop(0, 100, step, x))
+        x = loop(jnp.ones((200, 200))).block_until_ready()
+        MPI.COMM_WORLD.Barrier()
+        in_flight = loop(x)
+        {call}
+        assert (in_flight == 1).all()
+        """,
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr

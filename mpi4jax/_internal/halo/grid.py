@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ..arguments.checks import reject
 from ..arguments.types import Array, Unchecked
-from ..mpi.meshes import axis_comm
+from ..mpi.meshes import axis_comm, names_of
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST, operand_of
 
@@ -49,9 +49,7 @@ class Grid(NamedTuple):
         periods: Sequence[bool] | None,
     ) -> Grid:
         """The grid of some axes of a mesh, or of all."""
-        if names is None:
-            names = mesh.axis_names
-        names = (names,) if isinstance(names, str) else tuple(names)
+        names = names_of(mesh, names)
         comm = axis_comm(mesh, names)
         dims = tuple(mesh.shape[name] for name in names)
         if periods is None:

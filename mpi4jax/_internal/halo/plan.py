@@ -18,11 +18,12 @@ from ..arguments.checks import array, check_callable, integer, reject
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..mpi.meshes import check_program
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices, run_eagerly
 from ..xla import call_sites
-from ..xla.jax_compat import Tracer, axes_of_shard_map, trace_state_clean
+from ..xla.jax_compat import Tracer, trace_state_clean
 from . import slabs
 from .axis import Axis
 from .grid import Grid
@@ -244,7 +245,7 @@ class Plan:
             fill_value: The value of ghost cells at a non-periodic edge of the grid.
 
         """
-        self._check_communicator("scatter")
+        handles.check_not_freed("halo.Plan.scatter", self._communicator)
         root = self._known_root("scatter", root)
         leaves, structure = _flatten(fields)
         axes = [self._whole_axes("scatter", name, x) for name, x in leaves]
@@ -286,7 +287,7 @@ class Plan:
             The fields of the whole grid, or None on a process that does not get them.
 
         """
-        self._check_communicator("gather")
+        handles.check_not_freed("halo.Plan.gather", self._communicator)
         self._check_shape("gather")
         root = self._known_root("gather", root)
         leaves, structure = _flatten(fields)
@@ -344,13 +345,7 @@ class Plan:
         names = self._grid.names
         if names is None or math.prod(self._grid.dims) == 1:
             return
-        mesh = axes_of_shard_map()
-        if mesh is None or not set(names) <= set(mesh.manual):
-            raise ValueError(
-                f"halo.Plan.{function} was called outside of a program on the plan's mesh, "
-                f"expected a call in a jax.shard_map over its axes "
-                f"({', '.join(map(repr, names))})"
-            )
+        check_program(f"halo.Plan.{function}", names)
 
     def _known_root(self, function: str, root: Integer | None) -> int | None:
         if root is None:
@@ -363,23 +358,12 @@ class Plan:
             )
         return known_root(f"halo.Plan.{function}", root, self._communicator)
 
-    def _check_communicator(self, function: str) -> None:
-        """Refuse to communicate when the communicator is gone, on each process that tries.
-
-        MPI may have given its handle to another one by then.
-        """
-        if self._communicator.is_freed:
-            raise ValueError(
-                f"halo.Plan.{function} got a plan whose communicator was freed, expected "
-                "one with a valid communicator"
-            )
-
     # The arrays.
 
     @on_own_devices
     def _on_leaves(self, step: slabs.Step, fields: T) -> T:
         name = step.__name__
-        self._check_communicator(name)
+        handles.check_not_freed(f"halo.Plan.{name}", self._communicator)
         leaves, structure = _flatten(fields)
         arrays, extents = [], []
         for path, leaf in leaves:

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
+from ..moved.copies import Copy, CopyList, View
 from ..mpi.handles import Communicator
 from ..operations._arguments import PROC_NULL
 from ..operations._messages import Messages
 from ..operations.exchange import Exchange
 from ..xla.jax_compat import ShapedArray
-from .copies import Copy, CopyList, View
 
 #: The tags of messages begin here: where users have none, and all MPIs have some
 #: (MPI-4.1 §9.1.2).

@@ -216,6 +216,8 @@ def default_comm(
     global _default_comm
     if _default_comm is None:
         _core.check_available()
+        # Programs that were called before may use COMM_WORLD in other threads.
+        flush()
         unknown = "What the others do is not known before they do."
         with LateRankReport(doing, f"{rule} {unknown}"):
             _default_comm = MPI.COMM_WORLD.Clone()
@@ -295,7 +297,8 @@ def members_of(comm: MPI.Intracomm) -> list[int]:
     """The ranks in COMM_WORLD of a communicator's processes."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     try:
-        return list(group.Translate_ranks(None, world))
+        # In mpi4py 3.1, this is a method of the class, with the same arguments.
+        return list(MPI.Group.Translate_ranks(group, range(group.Get_size()), world))
     finally:
         group.Free()
         world.Free()
@@ -311,6 +314,18 @@ def communicator(function: str, comm: object) -> Communicator:
         registered = _find_communicator(function, comm)
     mesh = axes_of_shard_map()
     return registered if mesh is None else registered.on_mesh(function, mesh)
+
+
+def check_not_freed(function: str, communicator: Communicator) -> None:
+    """Refuse a plan when its communicator is gone, on each process that communicates.
+
+    MPI may have given its handle to another one by then.
+    """
+    if communicator.is_freed:
+        raise ValueError(
+            f"{function} got a plan whose communicator was freed, expected one with a "
+            "valid communicator"
+        )
 
 
 def _find_communicator(function: str, comm: object) -> Communicator:

@@ -22,7 +22,7 @@ from ..arguments.checks import reject
 from ..watch.late_ranks import LateRankReport
 from ..xla.call_sites import CALL_SITE, CallNote
 from ..xla.flush import flush
-from ..xla.jax_compat import ir
+from ..xla.jax_compat import axes_of_shard_map, ir
 from ..xla.programs import (
     CompiledProgram,
     LoweredProgram,
@@ -106,6 +106,25 @@ def axis_comm(
             f"{MPI.COMM_WORLD.Get_rank()}), expected to be called by those of the mesh only"
         )
     return _comm_along(tuple(ranks), names)
+
+
+def names_of(
+    mesh: jax.sharding.Mesh, names: str | Sequence[Hashable] | None
+) -> tuple[Hashable, ...]:
+    """The names of some axes of a mesh: one, several, or by default all."""
+    if names is None:
+        return tuple(mesh.axis_names)
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def check_program(function: str, names: Sequence[Hashable]) -> None:
+    """Refuse a call that is not in a program along these axes of a mesh."""
+    mesh = axes_of_shard_map()
+    if mesh is None or not set(names) <= set(mesh.manual):
+        raise ValueError(
+            f"{function} was called outside of a program on the plan's mesh, expected a "
+            f"call in a jax.shard_map over its axes ({', '.join(map(repr, names))})"
+        )
 
 
 @functools.cache

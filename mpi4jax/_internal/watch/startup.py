@@ -17,6 +17,7 @@ from mpi4jax import _core
 
 from ..arguments.hashable import handle
 from ..environment import settings
+from ..xla.flush import flush
 from .late_ranks import LateRankReport
 from .whereabouts import whereabouts
 
@@ -68,6 +69,8 @@ def connect() -> bool:
 
     All ranks call this, as it makes a communicator for their threads.
     """
+    # Programs that were called before may use COMM_WORLD in other threads.
+    flush()
     with LateRankReport(
         "in mpi4jax.diagnostics.watch()",
         "all ranks of MPI.COMM_WORLD have to call it. What the others do is not known "

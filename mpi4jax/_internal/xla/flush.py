@@ -13,7 +13,7 @@ def flush() -> None:
 
     Runs on every device a program that can only run after all others: JAX runs the
     programs of a device one after another. Raises the error of a program that failed,
-    after which programs run again.
+    after which programs run again. It may be called while a program is traced.
     """
     try:
         jax.effects_barrier()
@@ -22,7 +22,7 @@ def flush() -> None:
         forget_runtime_tokens()
         raise
     finally:
-        with without_mesh():
+        with jax.ensure_compile_time_eval(), without_mesh():
             for device in devices_in_use():
                 jax.block_until_ready(_last(jax.device_put(jnp.zeros(()), device)))
 

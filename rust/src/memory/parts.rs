@@ -1,5 +1,6 @@
 //! Copies between parts of arrays in host memory.
 
+use std::borrow::Cow;
 use std::ops::Add;
 use std::ptr;
 
@@ -42,25 +43,75 @@ impl ArrayPart {
     }
 }
 
+/// The rows of an array that a loop goes to, instead of one after the other. There is nothing in rows
+/// beyond the last one: what would be read there is zero, and what would be written is dropped.
+#[derive(Clone, Copy)]
+pub struct RowList<'a> {
+    pub rows: &'a [i32],
+    /// How many rows the array has.
+    pub limit: i64,
+}
+
+impl RowList<'_> {
+    fn get(&self, index: usize) -> Option<i64> {
+        let row = i64::from(self.rows[index]);
+        (0..self.limit).contains(&row).then_some(row)
+    }
+}
+
+/// The loop of a copy that goes over listed rows of the source, of the result, or of both.
+#[derive(Clone, Copy)]
+pub struct RowLoop<'a> {
+    /// How many loops are outside of it.
+    pub outer: usize,
+    pub source: Option<RowList<'a>>,
+    pub result: Option<RowList<'a>>,
+}
+
+impl RowLoop<'_> {
+    /// Where the rows of an index are in source and result, if they are there.
+    #[inline(always)]
+    fn rows(&self, index: usize) -> [Option<i64>; 2] {
+        let row = |list: &Option<RowList>| list.map_or(Some(index as i64), |list| list.get(index));
+        [row(&self.source), row(&self.result)]
+    }
+}
+
 /// A copy from one part to another of the same type.
 pub struct PartCopy<'a> {
     from: ArrayPart,
     to: ArrayPart,
     loops: &'a [i64],
+    row_loop: Option<RowLoop<'a>>,
 }
 
 impl<'a> PartCopy<'a> {
-    /// A copy of the part of one array that begins at element `from` to that of another one which begins
-    /// at element `to`.
+    /// A copy of a part of one array to a part of another one, which begin at these elements.
     pub fn new(
-        (source, from): (&Buffer, i64),
-        (result, to): (&Buffer, i64),
+        source: (&Buffer, i64),
+        result: (&Buffer, i64),
         loops: &'a [i64],
+        row_loop: Option<RowLoop<'a>>,
     ) -> Result<Self> {
-        let from = ArrayPart::new(source, from, loops, 1)?;
-        let to = ArrayPart::new(result, to, loops, 2)?;
+        let reach = |list: Option<RowList>| match (list, row_loop) {
+            (Some(list), Some(RowLoop { outer, .. })) => {
+                let mut loops = loops.to_vec();
+                loops[3 * outer] = list.limit;
+                Cow::Owned(loops)
+            }
+            _ => Cow::Borrowed(loops),
+        };
+        let of_source = reach(row_loop.and_then(|row_loop| row_loop.source));
+        let of_result = reach(row_loop.and_then(|row_loop| row_loop.result));
+        let from = ArrayPart::new(source.0, source.1, &of_source, 1)?;
+        let to = ArrayPart::new(result.0, result.1, &of_result, 2)?;
         if from.dtype == to.dtype {
-            return Ok(Self { from, to, loops });
+            return Ok(Self {
+                from,
+                to,
+                loops,
+                row_loop,
+            });
         }
         Err(Error::invalid(format!(
             "XLA type {} can't be copied to XLA type {}",
@@ -70,7 +121,27 @@ impl<'a> PartCopy<'a> {
 
     /// Makes the copy.
     pub fn make(&self) {
-        Self::make_together([self]);
+        match &self.row_loop {
+            None => Self::make_together([self]),
+            Some(row_loop) => self.make_row_by_row(row_loop),
+        }
+    }
+
+    fn make_row_by_row(&self, row_loop: &RowLoop) {
+        let (from, to) = (self.from.address.cast_const(), self.to.address);
+        let loops = self.loops;
+        // SAFETY: all rows below the limits are in their arrays, and XLA aligns these.
+        unsafe {
+            match self.from.bytes_of_element {
+                1 => copy_listed_rows::<u8>((from, to), loops, row_loop.outer, row_loop),
+                2 => copy_listed_rows::<u16>(cast((from, to)), loops, row_loop.outer, row_loop),
+                4 => copy_listed_rows::<u32>(cast((from, to)), loops, row_loop.outer, row_loop),
+                8 => copy_listed_rows::<u64>(cast((from, to)), loops, row_loop.outer, row_loop),
+                _ => {
+                    copy_listed_rows::<[u64; 2]>(cast((from, to)), loops, row_loop.outer, row_loop);
+                }
+            }
+        }
     }
 
     /// Makes independent copies: none reads or writes what another one writes. Two with the same loops
@@ -96,7 +167,9 @@ impl<'a> PartCopy<'a> {
     fn goes_along_with(&self, other: &Self) -> bool {
         let bytes = self.from.bytes_of_element;
         let is_far = |numbers: &[i64]| is_far(numbers[1].max(numbers[2]), bytes);
-        (self.loops, bytes) == (other.loops, other.from.bytes_of_element)
+        self.row_loop.is_none()
+            && other.row_loop.is_none()
+            && (self.loops, bytes) == (other.loops, other.from.bytes_of_element)
             && self.loops.chunks_exact(3).any(is_far)
     }
 
@@ -121,14 +194,15 @@ impl<'a> PartCopy<'a> {
         let (from, to, loops) = (self.from.address, self.to.address, self.loops);
         let floats = (from.cast::<f32>(), to.cast::<f32>());
         let doubles = (from.cast::<f64>(), to.cast::<f64>());
+        let row_loop = self.row_loop.as_ref();
         // SAFETY: both parts are in their arrays, and XLA aligns these.
         unsafe {
             match self.from.dtype {
-                raw::XLA_FFI_DataType_F32 => give_back_elements(floats.0, floats.1, loops),
-                raw::XLA_FFI_DataType_F64 => give_back_elements(doubles.0, doubles.1, loops),
-                raw::XLA_FFI_DataType_C64 => give_back_elements(floats.0, floats.1, &twice(loops)),
+                raw::XLA_FFI_DataType_F32 => give_back_part(floats, loops, row_loop),
+                raw::XLA_FFI_DataType_F64 => give_back_part(doubles, loops, row_loop),
+                raw::XLA_FFI_DataType_C64 => give_back_part(floats, &twice(loops), row_loop),
                 raw::XLA_FFI_DataType_C128 => {
-                    give_back_elements(doubles.0, doubles.1, &twice(loops));
+                    give_back_part(doubles, &twice(loops), row_loop);
                 }
                 dtype => {
                     return Err(Error::invalid(format!(
@@ -278,6 +352,132 @@ fn prefetch<T>(address: *const T) {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
+}
+
+/// Copies the rows that a loop goes to, by loops one in the other, of which so many are outside of it.
+///
+/// # Safety
+/// All elements of rows below the limits are there, on both sides.
+unsafe fn copy_listed_rows<T: Copy + Default>(
+    copy: FromTo<T>,
+    loops: &[i64],
+    outer: usize,
+    row_loop: &RowLoop,
+) {
+    let [size, source, result, ref inner @ ..] = *loops else {
+        return;
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if outer > 0 {
+            for index in 0..size {
+                let next = at(index, [source, result])(copy);
+                copy_listed_rows(next, inner, outer - 1, row_loop);
+            }
+            return;
+        }
+        let steps = [source, result];
+        match *inner {
+            [] => copy_each_listed(copy, size, steps, row_loop, |(from, to)| {
+                to.write(from.map_or(T::default(), |from| from.read()));
+            }),
+            [length, 1, 1] if length < MANY => {
+                copy_each_listed(copy, size, steps, row_loop, |(from, to)| {
+                    for element in 0..length as isize {
+                        let value = from.map(|from| from.wrapping_offset(element).read());
+                        to.wrapping_offset(element).write(value.unwrap_or_default());
+                    }
+                });
+            }
+            ref inner => copy_each_listed(copy, size, steps, row_loop, |(from, to)| match from {
+                Some(from) => copy_elements([(from, to)], inner),
+                None => {
+                    let zeros = (ptr::from_ref(&T::default()), to);
+                    copy_elements([zeros], &from_one_place(inner));
+                }
+            }),
+        }
+    }
+}
+
+/// Loops whose source is one element.
+fn from_one_place(loops: &[i64]) -> Vec<i64> {
+    let steps = |numbers: &[i64]| [numbers[0], 0, numbers[2]];
+    loops.chunks_exact(3).flat_map(steps).collect()
+}
+
+/// Calls a function with the places of each row: where it is read, if it is in the array, and where it
+/// is written.
+#[inline(always)]
+fn copy_each_listed<T>(
+    copy: FromTo<T>,
+    size: i64,
+    [source, result]: [i64; 2],
+    row_loop: &RowLoop,
+    make: impl Fn((Option<*const T>, *mut T)),
+) {
+    for index in 0..size as usize {
+        let [from, to] = row_loop.rows(index);
+        let from = from.map(|row| at(row, [source, 0])(copy).0);
+        if let Some(row) = to {
+            make((from, at(row, [0, result])(copy).1));
+        }
+    }
+}
+
+/// Adds elements to others and leaves zeros, by loops of which one may go over listed rows.
+///
+/// # Safety
+/// All elements of rows below the limits are there, on both sides.
+unsafe fn give_back_part<T>(part: (*mut T, *mut T), loops: &[i64], row_loop: Option<&RowLoop>)
+where
+    T: Copy + Default + Add<Output = T>,
+{
+    // SAFETY: the caller's promise.
+    unsafe {
+        match row_loop {
+            None => give_back_elements(part.0, part.1, loops),
+            Some(row_loop) => give_back_listed_rows(part, loops, row_loop.outer, row_loop),
+        }
+    }
+}
+
+/// # Safety
+/// All elements of rows below the limits are there, on both sides.
+unsafe fn give_back_listed_rows<T>(
+    (from, to): (*mut T, *mut T),
+    loops: &[i64],
+    outer: usize,
+    row_loop: &RowLoop,
+) where
+    T: Copy + Default + Add<Output = T>,
+{
+    let [size, source, result, ref inner @ ..] = *loops else {
+        return;
+    };
+    let at_row =
+        |address: *mut T, row: i64, step: i64| address.wrapping_offset((row * step) as isize);
+    for index in 0..size {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if outer > 0 {
+                let next = (at_row(from, index, source), at_row(to, index, result));
+                give_back_listed_rows(next, inner, outer - 1, row_loop);
+                continue;
+            }
+            match row_loop.rows(index as usize) {
+                [_, None] => (),
+                [Some(row), Some(other)] => {
+                    give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
+                }
+                [None, Some(other)] => {
+                    let zeros = ptr::from_ref(&T::default());
+                    let copy = (zeros, at_row(to, other, result));
+                    copy_elements([copy], &from_one_place(inner));
+                }
+            }
+        }
+    }
 }
 
 /// Adds elements to others and leaves zeros, by loops one in the other.

@@ -2,7 +2,7 @@
 
 use super::call::buffers::check_blocks;
 use crate::error::{Error, Result};
-use crate::memory::{PartCopy, huge_pages};
+use crate::memory::{PartCopy, RowList, RowLoop, huge_pages};
 use crate::xla::{self, Buffer, Frame, Handler, count_of};
 
 /// An XLA handler that calls a function of a frame, with its name.
@@ -40,16 +40,16 @@ fn order(_: &Frame) -> Result<()> {
 
 /// Gives its operands as they are, in order with all calls before and after it.
 fn in_order(frame: &Frame) -> Result<()> {
-    in_place(frame).map(drop)
+    in_place(&frame.all_operands()?, frame).map(drop)
 }
 
 fn in_order_on_device(frame: &Frame) -> Result<()> {
     in_order(&frame.without_order_byte()?)
 }
 
-/// The arrays of a call that has each operand as a result, too.
-fn in_place<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
-    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+/// The results of a call, which are these operands.
+fn in_place<'a>(operands: &[Buffer], frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
+    let results = frame.all_results()?;
     if operands.len() != results.len() {
         return Err(Error::invalid(format!(
             "{} results for {} operands",
@@ -57,7 +57,7 @@ fn in_place<'a>(frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
             operands.len()
         )));
     }
-    check_same_memory(&operands, &results)?;
+    check_same_memory(operands, &results)?;
     Ok(results)
 }
 
@@ -75,9 +75,10 @@ fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
 
 /// Copies parts of arrays to parts of results, stage after stage: the copies of a stage are independent.
 /// The first operands may be what the results have in all other parts. Sources are the other operands
-/// and, behind them, these results.
+/// and, behind them, these results. Where copies go over listed rows, the last operand has the lists.
 fn copy(frame: &Frame) -> Result<()> {
-    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    let (mut operands, results) = (frame.all_operands()?, frame.all_results()?);
+    let rows = RowTable::take(frame, &mut operands)?;
     let updated = frame.attribute("updated")? as usize;
     if updated > operands.len() || (updated != 0 && updated != results.len()) {
         return Err(Error::invalid(format!(
@@ -93,7 +94,7 @@ fn copy(frame: &Frame) -> Result<()> {
     check_same_memory(old, &results)?;
     let sources = [sources, &results[..updated]].concat();
     let numbers = frame.ints_attribute("copies")?;
-    let copies = copies(&numbers, &sources, &results)?;
+    let copies = copies(&numbers, &sources, &results, &rows)?;
     for stage in stages(frame, &copies)? {
         PartCopy::make_all(stage);
     }
@@ -103,9 +104,11 @@ fn copy(frame: &Frame) -> Result<()> {
 /// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
 /// where it would go to what is where it would come from, and leaves zeros.
 fn give_back(frame: &Frame) -> Result<()> {
-    let arrays = in_place(frame)?;
+    let mut operands = frame.all_operands()?;
+    let rows = RowTable::take(frame, &mut operands)?;
+    let arrays = in_place(&operands, frame)?;
     let numbers = frame.ints_attribute("copies")?;
-    for copy in copies(&numbers, &arrays, &arrays)?.iter().rev() {
+    for copy in copies(&numbers, &arrays, &arrays, &rows)?.iter().rev() {
         copy.give_back()?;
     }
     Ok(())
@@ -117,6 +120,7 @@ fn copies<'a>(
     numbers: &'a [i64],
     sources: &[Buffer],
     results: &[Buffer],
+    rows: &'a RowTable,
 ) -> Result<Vec<PartCopy<'a>>> {
     let mut copies = Vec::new();
     let mut rest = numbers;
@@ -127,17 +131,71 @@ fn copies<'a>(
                 "{tail:?} are not the loops of {loop_count} axes"
             )));
         };
-        copies.push(PartCopy::new(
-            (array_at(sources, *source)?, *from),
-            (array_at(results, *result)?, *to),
-            loops,
-        )?);
+        let source = (array_at(sources, *source)?, *from);
+        let result = (array_at(results, *result)?, *to);
+        let row_loop = rows.row_loop(copies.len(), loops)?;
+        copies.push(PartCopy::new(source, result, loops, row_loop)?);
         rest = tail;
     }
     if rest.is_empty() {
         return Ok(copies);
     }
     Err(Error::invalid(format!("{rest:?} are not copies")))
+}
+
+/// The rows of copies that go over listed rows.
+#[derive(Default)]
+struct RowTable<'a> {
+    /// All lists, one after the other.
+    rows: &'a [i32],
+    /// For each copy, how many loops are outside of that over the rows, or -1 without such a loop. Then
+    /// for the source and for the result: where the list begins, or -1 without one, and how many rows
+    /// the array has.
+    numbers: Vec<i64>,
+}
+
+impl<'a> RowTable<'a> {
+    /// Takes the table from the end of the operands, if there is one.
+    fn take(frame: &Frame, operands: &mut Vec<Buffer<'a>>) -> Result<Self> {
+        let Ok(numbers) = frame.ints_attribute("rows") else {
+            return Ok(Self::default());
+        };
+        let table = operands.pop();
+        let rows = table.as_ref().and_then(Buffer::as_ints);
+        let rows = rows.ok_or_else(|| Error::invalid("the last operand is not a list of rows"))?;
+        Ok(Self { rows, numbers })
+    }
+
+    /// The loop of a copy over listed rows, if it has one.
+    fn row_loop(&self, copy: usize, loops: &[i64]) -> Result<Option<RowLoop<'a>>> {
+        let Some(&[outer, ref lists @ ..]) = self.numbers.get(5 * copy..5 * copy + 5) else {
+            return Ok(None);
+        };
+        let Ok(outer) = usize::try_from(outer) else {
+            return Ok(None);
+        };
+        let size = loops.get(outer.saturating_mul(3)).copied().unwrap_or(-1);
+        Ok(Some(RowLoop {
+            outer,
+            source: self.list(lists[0], size, lists[1])?,
+            result: self.list(lists[2], size, lists[3])?,
+        }))
+    }
+
+    fn list(&self, start: i64, size: i64, limit: i64) -> Result<Option<RowList<'a>>> {
+        if start < 0 {
+            return Ok(None);
+        }
+        let range = usize::try_from(start).ok().zip(usize::try_from(size).ok());
+        let rows = range.and_then(|(start, size)| self.rows.get(start..start.checked_add(size)?));
+        let rows = rows.ok_or_else(|| {
+            let length = self.rows.len();
+            Error::invalid(format!(
+                "{size} rows from {start} are not in a list of {length}"
+            ))
+        })?;
+        Ok(Some(RowList { rows, limit }))
+    }
 }
 
 /// The copies of each stage. In programs that an earlier version has exported, each copy is one.
@@ -165,7 +223,7 @@ fn concatenate(frame: &Frame) -> Result<()> {
     let [whole] = frame.results()?;
     let parts = frame.all_operands()?;
     for (part, start, loops) in rows_of_parts(&parts, &whole)? {
-        PartCopy::new((part, 0), (&whole, start), &loops)?.make();
+        PartCopy::new((part, 0), (&whole, start), &loops, None)?.make();
     }
     Ok(())
 }
@@ -176,7 +234,7 @@ fn split(frame: &Frame) -> Result<()> {
     let parts = frame.all_results()?;
     for (part, start, mut loops) in rows_of_parts(&parts, &whole)? {
         loops.swap(1, 2);
-        PartCopy::new((&whole, start), (part, 0), &loops)?.make();
+        PartCopy::new((&whole, start), (part, 0), &loops, None)?.make();
     }
     Ok(())
 }

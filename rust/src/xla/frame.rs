@@ -56,6 +56,15 @@ impl<'a> Buffer<'a> {
         Self(facts)
     }
 
+    /// The elements of an array of 32-bit integers in host memory, which no one writes.
+    pub fn as_ints(&self) -> Option<&'a [i32]> {
+        if self.dtype != XLA_FFI_DataType_S32 || self.address.is_null() {
+            return None;
+        }
+        // SAFETY: the promise of `lent`. XLA aligns arrays, and this one is an operand only.
+        Some(unsafe { std::slice::from_raw_parts(self.address.cast(), self.count as usize) })
+    }
+
     /// An array that is nowhere yet.
     pub const fn nowhere(dtype: XLA_FFI_DataType, count: i64) -> Self {
         Self(BufferFacts {

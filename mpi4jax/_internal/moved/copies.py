@@ -11,6 +11,10 @@ had no effect. Several copies, one after the other, are a product of such matric
 transpose of a product is that of the transposed factors in the reverse order: the last copy
 comes first. To append an array of zeros and to drop one are transposes of each other.
 
+A part is a block of an array, or rows along one of its axes that a list names. The lists
+are one operand, a table, behind the arrays. A row beyond the last one of the array is one
+of zeros, and what is copied there is dropped. No row is negative.
+
 On CPUs, the core makes all copies of a function in one call, where XLA would compile a
 kernel for each. Elsewhere, XLA compiles slices and updates that are derived from the same
 list.
@@ -21,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -58,8 +62,18 @@ from ..xla.jax_compat import (
     register_lowering,
 )
 
+T = TypeVar("T")
+
 #: The types that the core can add.
 ADDED = frozenset(("float32", "float64", "complex64", "complex128"))
+
+
+class Rows(NamedTuple):
+    """Which rows of a table a view goes to along an axis."""
+
+    axis: int
+    #: Where the list begins in the table. It has as many rows as the view.
+    start: int
 
 
 class View(NamedTuple):
@@ -71,8 +85,10 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     #: The element of the array at which that piece begins.
     start: int
-    #: The range of the part along each axis of the piece.
+    #: The range of the part along each axis of the piece. Along an axis of listed rows, it
+    #: begins with 0 and says how many there are.
     ranges: tuple[range, ...]
+    rows: Rows | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -133,6 +149,11 @@ class CopyList(NamedTuple):
         return list(itertools.chain(*self.stages))
 
     @property
+    def has_table(self) -> bool:
+        """Whether the last operand is a table of rows."""
+        return any(view.rows is not None for copy in self.copies for view in copy)
+
+    @property
     def updated(self) -> set[int]:
         """The indices of the arrays that are written."""
         if self.is_transposed:  # All that is read is written, too.
@@ -160,8 +181,24 @@ class CopyList(NamedTuple):
             self.is_transposed,
         )
 
-    def apply(self, arrays: Sequence[Array]) -> list[Array]:
-        return copy_p.bind(*arrays, copies=self, batch=0)
+    def apply(self, arrays: Sequence[Array], table: Sequence[Array] = ()) -> list[Array]:
+        """The results.
+
+        Arguments:
+            arrays: The operands.
+            table: The table of rows, for a function that has one.
+
+        """
+        return copy_p.bind(*arrays, *self.table_of(table), copies=self, batch=0)
+
+    def table_of(self, table: Sequence[T]) -> Sequence[T]:
+        """The table, if the function has one."""
+        return table if self.has_table else ()
+
+    def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+        """The arrays, and the table."""
+        count = len(operands) - self.has_table
+        return operands[:count], operands[count:]
 
 
 #: Operands and results have as many axes more as `batch` says, before all others.
@@ -173,10 +210,11 @@ def_eager(copy_p)
 def _all_types(
     operands: Sequence[Shaped], copies: CopyList, batch: int
 ) -> list[ShapedArray]:
-    """The types of all arrays: the operands, and those that are appended."""
-    rows = operands[0].shape[:batch]
-    appended = [ShapedArray((*rows, *x.shape), x.dtype) for x in copies.appended]
-    return [*avals_of(operands), *appended]
+    """The types of all arrays: those among the operands, and those that are appended."""
+    arrays, _ = copies.split(operands)
+    batch_shape = operands[0].shape[:batch]
+    appended = [ShapedArray((*batch_shape, *x.shape), x.dtype) for x in copies.appended]
+    return [*avals_of(arrays), *appended]
 
 
 @copy_p.def_abstract_eval
@@ -193,12 +231,13 @@ def _push(
     batch: int,
 ) -> Jvp:
     results = copy_p.bind(*primals, copies=copies, batch=batch)
-    inexact = inexact_tangents(primals, tangents)
+    arrays, table = copies.split(primals)
+    inexact = inexact_tangents(arrays, tangents[: len(arrays)])
     if not inexact:
         return results, tangents_of(results, [])
-    has_tangent = [*map(is_inexact, primals), *map(is_inexact, copies.appended)]
-    among_inexact = copies.restrict(has_tangent)
-    pushed = copy_p.bind(*inexact, copies=among_inexact, batch=batch)
+    has_tangent = [*map(is_inexact, arrays), *map(is_inexact, copies.appended)]
+    linear = copies.restrict(has_tangent)
+    pushed = copy_p.bind(*inexact, *linear.table_of(table), copies=linear, batch=batch)
     return results, tangents_of(results, pushed)
 
 
@@ -208,21 +247,28 @@ def _transpose(
     copies: CopyList,
     batch: int,
 ) -> list[Array | None]:
-    results = copy_p.bind(*instantiated(cotangents), copies=copies.transpose(), batch=batch)
-    return cotangents_of(operands, results)
+    arrays, table = copies.split(operands)
+    rows = [x for x in table if not isinstance(x, ad.UndefinedPrimal)]
+    results = copy_p.bind(
+        *instantiated(cotangents), *rows, copies=copies.transpose(), batch=batch
+    )
+    return [*cotangents_of(arrays, results), *(None for _ in table)]
 
 
 def _batch(
     operands: Sequence[Array], axes: Sequence[int | None], *, copies: CopyList, batch: int
 ) -> tuple[list[Array], list[int]]:
-    moved = batch_at(0, operands, axes)
-    results = copy_p.bind(*moved, copies=copies, batch=batch + 1)
+    arrays, table = copies.split(operands)
+    moved = batch_at(0, arrays, axes[: len(arrays)])
+    results = copy_p.bind(*moved, *table, copies=copies, batch=batch + 1)
     return results, [0] * len(results)
 
 
 def _unchanged(equation: Equation) -> list[int]:
-    count = min(len(equation.invars), len(equation.outvars))
-    return sorted({*range(count)} - equation.params["copies"].updated)
+    copies: CopyList = equation.params["copies"]
+    arrays, _ = copies.split(equation.invars)
+    count = min(len(arrays), len(equation.outvars))
+    return sorted({*range(count)} - copies.updated)
 
 
 ad.primitive_jvps[copy_p] = _push
@@ -247,8 +293,9 @@ def _lower_for_cpu(
     types = _all_types(ctx.avals_in, copies, batch)
     if not runs_in_core(types, is_transposed=copies.is_transposed):
         return _lower_by_xla(ctx, *operands, copies=copies, batch=batch)
-    appended = list(range(len(operands), len(types)))
-    arrays = dict(enumerate(operands))
+    leaves, table = copies.split(operands)
+    appended = list(range(len(leaves), len(types)))
+    arrays = dict(enumerate(leaves))
     if copies.is_transposed:
         updated = results = sorted(copies.updated)
         sources = []
@@ -261,7 +308,7 @@ def _lower_for_cpu(
         # are, as these may be used elsewhere.
         assert not (updated and appended)
         results = updated or appended
-        sources = [n for n in range(len(operands)) if n not in updated]
+        sources = [n for n in range(len(leaves)) if n not in updated]
     if results:
         read = [*updated, *sources]
         stages = [
@@ -272,13 +319,22 @@ def _lower_for_cpu(
             custom_call_target("give_back" if copies.is_transposed else "copy"),
             operand_output_aliases={n: n for n in range(len(updated))},
         )
+        encoded = list(itertools.chain(*stages))
+        numbers = {
+            "copies": itertools.chain(*(copy.loops for copy in encoded)),
+            "stages": map(len, stages),
+        }
+        if copies.has_table:
+            numbers["rows"] = itertools.chain(*(copy.rows for copy in encoded))
+        table_types = copies.split(ctx.avals_in)[1]
         values = call(
             ctx.replace(
-                avals_in=[types[n] for n in read], avals_out=[types[n] for n in results]
+                avals_in=[*(types[n] for n in read), *table_types],
+                avals_out=[types[n] for n in results],
             ),
             *(arrays[n] for n in read),
-            copies=_array_attribute(itertools.chain(*itertools.chain(*stages))),
-            stages=_array_attribute(map(len, stages)),
+            *table,
+            **{name: _array_attribute(values) for name, values in numbers.items()},
             **({} if copies.is_transposed else {"updated": np.int64(len(updated))}),
         )
         for n, value in zip(results, values, strict=True):
@@ -290,17 +346,25 @@ def _array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int6
     return np.array([*numbers], np.int64)
 
 
+class _Encoded(NamedTuple):
+    """A copy, as the core reads it (`copies` and `RowTable` in rust/src/ops/local.rs)."""
+
+    #: A source and its first element, a result and its first element, the number of loops,
+    #: and for each loop the count, and the strides of source and result.
+    loops: list[int]
+    #: How many loops are outside of that over listed rows, or -1 without one. For source
+    #: and result: where the list begins in the table, or -1, and how many rows there are.
+    rows: list[int]
+
+
 def _encode(
     copies: Sequence[Copy],
     types: Sequence[ShapedArray],
     batch: int,
     sources: Sequence[int],
     results: Sequence[int],
-) -> list[list[int]]:
-    """Copies, as the core reads them (`copies` in rust/src/ops/local.rs).
-
-    Each is a source and its first element, a result and its first element, the number of
-    loops, and for each loop the count, and the strides of source and result.
+) -> list[_Encoded]:
+    """Copies, as the core reads them.
 
     Arguments:
         copies: The copies.
@@ -310,31 +374,48 @@ def _encode(
             results, in its order.
 
     """
-    rows = types[0].shape[:batch]
-    if 0 in rows:
+    batch_shape = types[0].shape[:batch]
+    if 0 in batch_shape:
         return []
 
     def strides(view: View) -> list[int]:
         size = math.prod(types[view.array].shape[batch:])
-        return [*_strides(rows, size), *_strides(view.shape)]
+        return [*_strides(batch_shape, size), *_strides(view.shape)]
 
     encoded = []
-    for source, result in copies:
+    for copy in copies:
+        source, result = copy
         assert source.sizes == result.sizes
-        if 0 in source.sizes:
+        if 0 in (*source.sizes, *source.shape, *result.shape):
             continue
+        listed = {batch + view.rows.axis for view in copy if view.rows is not None}
+        outer = -1
         loops: list[tuple[int, int, int]] = []
-        counts = [*rows, *source.sizes]
-        for count, *steps in zip(counts, strides(source), strides(result), strict=True):
-            if count == 1:
+        counts = [*batch_shape, *source.sizes]
+        pairs = zip(counts, strides(source), strides(result), strict=True)
+        for axis, (count, *steps) in enumerate(pairs):
+            if axis in listed:
+                outer = len(loops)
+            elif count == 1:
                 continue
             # Two loops over what is contiguous in both arrays are one.
-            if loops and list(loops[-1][1:]) == [count * step for step in steps]:
+            elif len(loops) > outer + 1 and list(loops[-1][1:]) == [
+                count * step for step in steps
+            ]:
                 count *= loops.pop()[0]
             loops.append((count, *steps))
         ends = [sources.index(source.array), source.offset]
         ends += [results.index(result.array), result.offset]
-        encoded.append([*ends, len(loops), *itertools.chain(*loops)])
+        lists = [
+            (-1, 0) if view.rows is None else (view.rows.start, view.shape[view.rows.axis])
+            for view in copy
+        ]
+        encoded.append(
+            _Encoded(
+                [*ends, len(loops), *itertools.chain(*loops)],
+                [outer, *itertools.chain(*lists)],
+            )
+        )
     return encoded
 
 
@@ -346,10 +427,11 @@ register_lowering(copy_p, _lower_for_cpu, platform="cpu")
 
 def _run_by_xla(*operands: Array, copies: CopyList, batch: int) -> list[Array]:
     types = _all_types(operands, copies, batch)
-    zeros = [jnp.zeros(x.shape, x.dtype) for x in types[len(operands) :]]
+    leaves, table = copies.split(operands)
+    zeros = [jnp.zeros(x.shape, x.dtype) for x in types[len(leaves) :]]
     arrays = [
-        *(_Pieces(x, batch, is_new=False) for x in operands),
-        *(_Pieces(x, batch, is_new=True) for x in zeros),
+        *(_Pieces(x, batch, table, is_new=False) for x in leaves),
+        *(_Pieces(x, batch, table, is_new=True) for x in zeros),
     ]
     if copies.is_transposed:
         for stage in reversed(copies.stages):
@@ -377,7 +459,7 @@ def _add_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
     parts = [arrays[result.array].read(result) for _, result in stage]
     for (source, result), part in zip(stage, parts, strict=True):
         arrays[result.array].write(result, jnp.zeros_like(part))
-        arrays[source.array].write(source, arrays[source.array].read(source) + part)
+        arrays[source.array].add(source, part)
 
 
 class _Pieces:
@@ -386,9 +468,12 @@ class _Pieces:
     Two views are parts of one piece, or have nothing in common.
     """
 
-    def __init__(self, x: Array, batch: int, *, is_new: bool) -> None:
+    def __init__(
+        self, x: Array, batch: int, table: Sequence[Array], *, is_new: bool
+    ) -> None:
         self._x = x
         self._batch = batch
+        self._table = table
         self._is_new = is_new
         #: By where they begin.
         self._pieces: dict[int, Array] = {}
@@ -406,11 +491,33 @@ class _Pieces:
             self._pieces[view.start] = x
         return self._pieces[view.start]
 
+    def _at(self, view: View) -> tuple[slice | Array, ...]:
+        """The index of a part in its piece."""
+        at: list[slice | Array] = [*(slice(None),) * self._batch, *view.slices]
+        if view.rows is not None:
+            (table,) = self._table
+            axis, start = view.rows
+            at[self._batch + axis] = table[start : start + view.sizes[axis]]
+        return tuple(at)
+
     def read(self, view: View) -> Array:
-        return self._piece(view)[(slice(None),) * self._batch + view.slices]
+        piece, at = self._piece(view), self._at(view)
+        if view.rows is None:
+            return piece[at]
+        return piece.at[at].get(mode="fill", fill_value=0)
+
+    def add(self, view: View, part: Array) -> None:
+        if view.rows is None:
+            self.write(view, self.read(view) + part)
+        else:
+            piece = self._piece(view)
+            self._pieces[view.start] = piece.at[self._at(view)].add(part, mode="drop")
 
     def write(self, view: View, part: Array) -> None:
         piece = self._piece(view)
+        if view.rows is not None:
+            self._pieces[view.start] = piece.at[self._at(view)].set(part, mode="drop")
+            return
         changed = [n for n, size in enumerate(part.shape) if size != piece.shape[n]]
         starts = [0] * self._batch + [indices.start for indices in view.ranges]
         if len(changed) == 1 and self._is_new:

@@ -1,0 +1,1 @@
+"""Moved cells: copies between arrays and messages, as one linear function."""
