@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from overlap import overlap
 from sharded import psum, ring, sparse, stencil
 from shared_cores import bound, unbound
+from solvers import solvers
 from unstructured import donated_loop, unstructured
 from workloads import (
     LEFT,
@@ -422,7 +423,7 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound, unstructured),
+        *(overlap, bound, unbound, unstructured, solvers),
     )
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpi4jax import linalg
+from mpi4jax import linalg, unstructured
 from mpi4jax import notoken as mpi
 from mpi4jax.halo import Plan
 
@@ -117,7 +117,7 @@ def test_messages(name, calls_of):
     more.pop("Reduce_scatter", None)
     expected = {
         "cg": {"Allreduce": 2},
-        "pipelined": {"Iallreduce": 2, "Wait": 2},
+        "pipelined": {"Iallreduce": 2, "Waitall": 2},
         "bicgstab": {"Allreduce": 4},
         "gmres": {"Allreduce": 4},
     }
@@ -390,6 +390,46 @@ def test_fields_of_a_plan(name):
     np.testing.assert_allclose(plan().strip_ghosts(gradients[1]), inner[1], atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@every_solver
+def test_rows_of_an_unstructured_plan(name, seed):
+    """Each process has ghosts of all points, in an order of its own, and may own none."""
+    matrix, b = system(name, np.float64, seed)
+    owners = np.random.default_rng(seed).integers(min(seed, SIZE - 1), SIZE, N)
+    ids = np.random.default_rng([seed, RANK]).permutation(N)
+    rows = unstructured.Plan.from_global(ids, owners[ids] == RANK, comm=world)
+    entries = jnp.asarray(matrix[np.ix_(ids, ids)])
+    weights = np.random.default_rng(seed).uniform(0, 1, N)
+
+    def own_rows(u):
+        return jnp.where(rows.owned, u, np.nan)
+
+    def loss(weights, b):
+        x, info = SOLVERS[name](
+            lambda u: own_rows(entries @ u + weights * u),
+            own_rows(b),
+            tol=1e-12,
+            M=lambda u: own_rows(u / jnp.diag(entries)),
+            plan=rows,
+        )
+        return linalg.vdot(jnp.sin(x), x, plan=rows), (x, info)
+
+    def dense(weights, b):
+        x = jnp.linalg.solve(matrix + jnp.diag(weights), b)
+        return jnp.vdot(jnp.sin(x), x), x
+
+    of_both = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    (value, (x, info)), gradients = jax.jit(of_both)(weights[ids], b[ids])
+    of_both = jax.value_and_grad(dense, (0, 1), has_aux=True)
+    (expected, solution), expected_gradients = of_both(weights, b)
+    assert info.converged
+    np.testing.assert_allclose(value, expected, rtol=1e-9)
+    np.testing.assert_allclose(x, solution[ids], atol=1e-9)
+    for gradient, each in zip(gradients, expected_gradients, strict=True):
+        actual, own_ids = rows.strip_ghosts(gradient), ids[rows.owned]
+        np.testing.assert_allclose(actual, each[own_ids], atol=1e-9)
+
+
 def test_sums_of_a_plan():
     whole = np.random.default_rng(0).normal(size=(2, *SHAPE))
     x, y = (plan().scatter(each, fill_value=np.nan) for each in whole)
@@ -400,6 +440,24 @@ def test_sums_of_a_plan():
         np.testing.assert_allclose(linalg.vdot(x, y, **options), np.vdot(*whole))
         norm = linalg.norm([x, y], **options)
         np.testing.assert_allclose(norm, np.sqrt(np.sum(whole**2)))
+
+
+def test_sums_count_shared_points_once():
+    """Three processes at most have each point, and one of them owns it."""
+    ids = np.unique((np.arange(9) + 3 * RANK) % (3 * SIZE + 2))
+    rows = unstructured.Plan.from_global(ids, comm=world)
+    whole = np.random.default_rng(0).normal(size=(3 * SIZE + 2, 2))
+    points = sorted({*np.concatenate(world.allgather(ids)).tolist()})
+    x = jnp.asarray(whole[ids])
+    x = x.at[rows.ghost_rows].set(np.nan)
+    expected = whole[points]
+    for reproducible in (False, True):
+        options = {"plan": rows, "reproducible": reproducible}
+        np.testing.assert_allclose(linalg.sum(x, **options), expected.sum())
+        products = linalg.vdots([(x, x), (x, 2 * x)], **options)
+        square = np.sum(expected**2)
+        np.testing.assert_allclose(products, [square, 2 * square])
+        np.testing.assert_allclose(linalg.norm(x, **options), np.sqrt(square))
 
 
 # Sums.
