@@ -55,7 +55,7 @@ class _State(NamedTuple):
     rho: Array
     sigma: Array
     square: Array
-    count: Array
+    iterations: Array
 
 
 def _cycle(
@@ -64,19 +64,19 @@ def _cycle(
     product = scalar_product(residual)
     shadow, of_shadow = residual, target.square
 
-    def with_product(x: PyTree, r: PyTree, p: PyTree, count: Array) -> _State:
+    def with_product(x: PyTree, r: PyTree, p: PyTree, iterations: Array) -> _State:
         preconditioned = system.preconditioner(p)
         v = system.operator(preconditioned)
         sigma, rho, square = system.vectors.products(
             [(shadow, v), (shadow, r), (r, r)], product=product
         )
-        return _State(x, r, p, preconditioned, v, rho, sigma, square.real, count)
+        return _State(x, r, p, preconditioned, v, rho, sigma, square.real, iterations)
 
     def is_unfinished(state: _State) -> Array:
         # No absolute value, which programs may round differently.
         rho = jnp.maximum(jnp.abs(state.rho.real), jnp.abs(state.rho.imag))
         is_usable = rho * rho > epsilon**2 * (of_shadow * state.square)
-        return (state.square > target.bound) & (state.count < target.limit) & is_usable
+        return (state.square > target.bound) & (state.iterations < target.limit) & is_usable
 
     def iterate(state: _State) -> _State:
         alpha = state.rho / state.sigma
@@ -91,9 +91,9 @@ def _cycle(
         r = add(s, (-omega, t))
         beta = (of_s - omega * of_t) / state.rho * (alpha / omega)
         p = add(r, (beta, add(state.p, (-omega, state.v))))
-        return with_product(x, r, p, state.count + 1)
+        return with_product(x, r, p, state.iterations + 1)
 
     epsilon = jnp.finfo(target.square.dtype).eps
     start = with_product(x, residual, residual, jnp.zeros((), jnp.int32))
     end = jax.lax.while_loop(is_unfinished, iterate, start)
-    return end.x, end.count
+    return end.x, end.iterations

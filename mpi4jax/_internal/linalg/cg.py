@@ -83,7 +83,7 @@ class _State(NamedTuple):
     gamma: Array
     alpha: Array
     square: Array
-    count: Array
+    iterations: Array
 
 
 def _cycle(
@@ -97,7 +97,7 @@ def _cycle(
         return u, w, square, delta, gamma[0] if gamma else square
 
     def is_unfinished(state: _State) -> Array:
-        return (state.square > target.bound) & (state.count < target.limit)
+        return (state.square > target.bound) & (state.iterations < target.limit)
 
     def iterate(state: _State) -> _State:
         x = add(state.x, (state.alpha, state.p))
@@ -106,13 +106,13 @@ def _cycle(
         beta = gamma / state.gamma
         alpha = gamma / (delta - beta * gamma / state.alpha)
         p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
-        return _State(x, r, u, w, p, s, gamma, alpha, square, state.count + 1)
+        return _State(x, r, u, w, p, s, gamma, alpha, square, state.iterations + 1)
 
     u, w, square, delta, gamma = precondition(residual)
     zero = jnp.zeros((), jnp.int32)
     start = _State(x, residual, u, w, u, w, gamma, gamma / delta, square, zero)
     end = jax.lax.while_loop(is_unfinished, iterate, start)
-    return end.x, end.count
+    return end.x, end.iterations
 
 
 class _PipelinedState(NamedTuple):
@@ -129,14 +129,14 @@ class _PipelinedState(NamedTuple):
     gamma: Array
     alpha: Array
     square: Array
-    count: Array
+    iterations: Array
 
 
 def _pipelined_cycle(
     system: System, x: PyTree, residual: PyTree, target: Target
 ) -> tuple[PyTree, Array]:
     def is_unfinished(state: _PipelinedState) -> Array:
-        return (state.square > target.bound) & (state.count < target.limit)
+        return (state.square > target.bound) & (state.iterations < target.limit)
 
     def iterate(state: _PipelinedState) -> _PipelinedState:
         r, u, w = state.r, state.u, state.w
@@ -150,7 +150,7 @@ def _pipelined_cycle(
             lambda: system.vectors.products(pairs), during=apply
         )
         gamma = products[0] if products else square
-        is_first = state.count == 0
+        is_first = state.iterations == 0
         beta = jnp.where(is_first, 0, gamma / state.gamma)
         alpha = gamma / (delta - beta * gamma / state.alpha)
         # It has converged before this iteration, which now changes nothing.
@@ -158,15 +158,15 @@ def _pipelined_cycle(
         alpha = jnp.where(goes_on, alpha, 0)
         p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
         q, z = add(m, (beta, state.q)), add(n, (beta, state.z))
-        count = state.count + goes_on
+        iterations = state.iterations + goes_on
         updated = _PipelinedState(
             add(state.x, (alpha, p)),
             add(r, (-alpha, s)),
             add(u, (-alpha, q)),
             add(w, (-alpha, z)),
-            *(p, s, q, z, gamma, alpha, square, count),
+            *(p, s, q, z, gamma, alpha, square, iterations),
         )
-        return jax.lax.cond(count % REPLACED_AFTER == 0, replace, lambda x: x, updated)
+        return jax.lax.cond(iterations % REPLACED_AFTER == 0, replace, lambda x: x, updated)
 
     def replace(state: _PipelinedState) -> _PipelinedState:
         """What is updated drifts from what it stands for, so compute that anew."""
@@ -182,9 +182,22 @@ def _pipelined_cycle(
     w = system.operator(u)
     zeros = jax.tree.map(jnp.zeros_like, w)
     one = jnp.ones_like(target.square)
-    count = jnp.zeros((), jnp.int32)
+    iterations = jnp.zeros((), jnp.int32)
     start = _PipelinedState(
-        *(x, residual, u, w, zeros, zeros, zeros, zeros, one, one, target.square, count)
+        *(
+            x,
+            residual,
+            u,
+            w,
+            zeros,
+            zeros,
+            zeros,
+            zeros,
+            one,
+            one,
+            target.square,
+            iterations,
+        )
     )
     end = jax.lax.while_loop(is_unfinished, iterate, start)
-    return end.x, end.count
+    return end.x, end.iterations

@@ -73,7 +73,7 @@ class _State(NamedTuple):
     triangle: Array
     #: The square of the residual's norm before the last iteration, equal on all processes.
     square: Array
-    count: Array
+    iterations: Array
 
 
 def _cycle(
@@ -91,7 +91,7 @@ def _cycle(
     processes = vectors.communicator.size
 
     def is_unfinished(state: _State) -> Array:
-        goes_on = state.count < jnp.minimum(target.limit, restart)
+        goes_on = state.iterations < jnp.minimum(target.limit, restart)
         return goes_on & (state.square > target.bound)
 
     def combined(basis: PyTree, factors: Array) -> PyTree:
@@ -101,7 +101,7 @@ def _cycle(
         )
 
     def iterate(state: _State) -> _State:
-        step, basis, rotation = state.count, state.basis, state.rotation
+        step, basis, rotation = state.iterations, state.basis, state.rotation
         v = jax.tree.map(lambda x: x[step], basis)
         w = system.operator(system.preconditioner(v))
         # Each process computes the last residual, and all take the mean.
@@ -143,8 +143,8 @@ def _cycle(
     start = _State(basis, rotation, triangle, square, jnp.zeros((), jnp.int32))
     end = jax.lax.while_loop(is_unfinished, iterate, start)
     right = jnp.sqrt(square) * end.rotation[:-1, 0]
-    right = jnp.where(jnp.arange(restart) < end.count, right, 0)
+    right = jnp.where(jnp.arange(restart) < end.iterations, right, 0)
     factors = jax.scipy.linalg.solve_triangular(end.triangle, right)
     in_basis = jax.tree.map(lambda v: v[:-1], end.basis)
     step_of_all = system.preconditioner(combined(in_basis, factors))
-    return add(x, (jnp.ones((), dtype), step_of_all)), end.count
+    return add(x, (jnp.ones((), dtype), step_of_all)), end.iterations

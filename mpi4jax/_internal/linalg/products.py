@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import PyTreeDef
 
 from ..arguments.checks import reject
 from ..arguments.dtypes import SUM
@@ -48,7 +49,7 @@ def sum(
     x = vectors.own(vectors.arrays("x", x))
     leaves, structure = jax.tree_util.tree_flatten(x)
     totals = _totals(vectors, [[(leaf,)] for leaf in leaves], reproducible)
-    return cast(T, structure.unflatten(totals))
+    return cast(T, jax.tree_util.tree_unflatten(structure, totals))
 
 
 def vdot(
@@ -129,8 +130,9 @@ def _vdots(
 
 def _factors(function: str, x: PyTree, y: PyTree) -> list[Factors]:
     """The arrays of two vectors, in pairs."""
-    leaves, structure = jax.tree_util.tree_flatten(x)
-    others, structure_of_y = jax.tree_util.tree_flatten(y)
+    leaves, others = jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y)
+    structure: PyTreeDef = jax.tree_util.tree_structure(x)
+    structure_of_y: PyTreeDef = jax.tree_util.tree_structure(y)
     if structure != structure_of_y or not leaves:
         raise ValueError(
             f"{function} got trees {structure} and {structure_of_y}, expected equal ones, "

@@ -17,16 +17,18 @@ element of all, and carry only then.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array, DType
+from ..arguments.types import Array, DType, PyTree
 from ..mpi.handles import Communicator
 from ..operations.allreduce import AllReduce
 
@@ -89,17 +91,17 @@ def reproducible_sums(
 
     def local(sums: Sequence[Sequence[Term]]) -> list[Array]:
         return [
-            sum(jnp.sum(math.prod(term[1:], start=term[0])) for term in terms)
+            functools.reduce(operator.add, [jnp.sum(_product(term)) for term in terms])
             for terms in sums
         ]
 
     @totals.defjvp
-    def _(primals: tuple, tangents: tuple) -> tuple[list[Array], list[Array]]:
+    def _(primals: PyTree, tangents: PyTree) -> tuple[list[Array], list[Array]]:
         _, of_process = jax.jvp(local, primals, tangents)
         total = AllReduce(communicator, SUM).call_in_program(of_process)
         return totals(*primals), total
 
-    return cast(list[Array], totals(sums))
+    return totals(sums)
 
 
 def _message(terms: Sequence[Term]) -> Array:
@@ -109,17 +111,15 @@ def _message(terms: Sequence[Term]) -> Array:
     zero = jnp.zeros((), terms[0][0].dtype)
     largest, smallest = zero, zero
     for term in flat:
-        elements = math.prod(term[1:], start=term[0])
+        elements = _product(term)
         largest = jnp.maximum(largest, jnp.max(elements, initial=0))
         smallest = jnp.minimum(smallest, jnp.min(elements, initial=0))
     magnitude = jnp.maximum(largest, -smallest)
     bits = jax.lax.bitcast_convert_type(magnitude, form.integer) >> form.mantissa
     exponent = jnp.clip(bits, 1, 2 * form.bias) - form.bias
     highest = (exponent - form.lowest) // form.width
-    low, high = 0, 0
-    for term in flat:
-        of_term = _bins(form, term, highest)
-        low, high = low + of_term[0], high + of_term[1]
+    bins = [_bins(form, term, highest) for term in flat]
+    low, high = (functools.reduce(operator.add, parts) for parts in zip(*bins, strict=True))
     places = jnp.zeros(form.kept - 1 + form.bins, form.integer)
     highest = highest.astype(jnp.int32)
     special = [largest == jnp.inf, smallest == -jnp.inf, jnp.isnan(magnitude)]
@@ -133,6 +133,10 @@ def _message(terms: Sequence[Term]) -> Array:
     )
 
 
+def _product(term: Sequence[Array]) -> Array:
+    return functools.reduce(operator.mul, term)
+
+
 def _bins(form: _Format, term: Sequence[Array], highest: Array) -> tuple[Array, Array]:
     """The sums in the highest bins, the highest first: a bin's own bits, and those above.
 
@@ -144,7 +148,7 @@ def _bins(form: _Format, term: Sequence[Array], highest: Array) -> tuple[Array, 
     scales = _power_of_two(form, half), _power_of_two(form, exponent - half)
 
     def of_block(block: Sequence[Array]) -> tuple[Array, Array]:
-        rest = math.prod(block[1:], start=block[0]) * scales[0] * scales[1]
+        rest = _product(block) * scales[0] * scales[1]
         sums = []
         for _ in range(form.kept):
             rest = rest * 2.0**form.width

@@ -7,10 +7,13 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import PyTreeDef
+from mpi4py import MPI
 
 from ..arguments.checks import check_callable, integer, reject
 from ..arguments.types import Array, Comm, Integer, PyTree, Scalar, Unchecked
 from ..operations._eager import on_own_devices
+from ..operations.allreduce import allreduce
 from ..xla.call_sites import mark_eager
 from ..xla.dependence import depend
 from .vectors import Plan, Vectors, norm_dtype
@@ -148,7 +151,7 @@ def solve(
             # The transpose of a Hermitian operator is its conjugate.
             is_symmetric=method.is_symmetric and not is_complex,
         )
-        return vectors.with_ghosts(x), info
+        return vectors.with_ghosts(x), _of_all_processes(vectors, info)
 
     mark_eager(program)
     program.__name__ = method.function.rpartition(".")[2]
@@ -211,7 +214,8 @@ def _tied(tree: T) -> T:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if len(leaves) == 1:
         return tree
-    return cast(T, structure.unflatten([depend(leaf, *leaves) for leaf in leaves]))
+    tied = [depend(leaf, *leaves) for leaf in leaves]
+    return cast(T, jax.tree_util.tree_unflatten(structure, tied))
 
 
 class _State(NamedTuple):
@@ -243,10 +247,8 @@ def _iterate(
         jnp.square(jnp.asarray(stop.tol, of_b.dtype)) * of_b,
         jnp.square(jnp.asarray(stop.atol, of_b.dtype)),
     )
-    limit = stop.maxiter
-    if limit is None:
-        limit = jnp.minimum(10 * total, MOST_ITERATIONS).astype(jnp.int32)
-    limit = jnp.asarray(limit, jnp.int32)
+    most = jnp.minimum(10 * total, MOST_ITERATIONS)
+    limit = (most if stop.maxiter is None else jnp.asarray(stop.maxiter)).astype(jnp.int32)
 
     def is_unfinished(state: _State) -> Array:
         is_above = state.square > bound
@@ -275,7 +277,19 @@ def _iterate(
     start = _State(x, residual, square, jnp.zeros((), jnp.int32), true)
     state = jax.lax.while_loop(is_unfinished, cycle, start)
     info = Info(state.iterations, jnp.sqrt(state.square), state.square <= bound)
-    return state.x, info
+    # As JAX wants in a shard_map, they vary over the mesh as the solution does.
+    leaves = jax.tree_util.tree_leaves(state.x)
+    return state.x, Info(*(depend(value, *leaves) for value in info))
+
+
+def _of_all_processes(vectors: Vectors, info: Info) -> Info:
+    """The same, in a shard_map known not to vary over the mesh."""
+    if not vectors.communicator.is_on_mesh:
+        return info
+    iterations, residual, converged = jax.lax.stop_gradient(info)
+    counts = jnp.stack([iterations, converged.astype(jnp.int32)])
+    counts, residual = allreduce([counts, residual], op=MPI.MAX, comm=vectors.comm)
+    return Info(counts[0], residual, counts[1] == 1)
 
 
 def scale(factor: Array, x: PyTree) -> PyTree:
@@ -317,8 +331,8 @@ def _check_types(function: str, b: PyTree) -> None:
 
 def _like(function: str, what: str, tree: PyTree, like: PyTree) -> PyTree:
     """A tree that has to have the structure, shapes and types of another one."""
-    structure = jax.tree_util.tree_structure(tree)
-    expected = jax.tree_util.tree_structure(like)
+    structure: PyTreeDef = jax.tree_util.tree_structure(tree)
+    expected: PyTreeDef = jax.tree_util.tree_structure(like)
     if structure != expected:
         raise ValueError(
             f"{function} got a tree {structure} for {what}, expected that of `b`, "
