@@ -170,8 +170,8 @@ def _pipelined_cycle(
 
     def replace(state: _PipelinedState) -> _PipelinedState:
         """What is updated drifts from what it stands for, so compute that anew."""
-        moved = system.operator(add(state.x, (-one, x)))
-        r = add(residual, (-one, moved))
+        moved = system.operator(add(state.x, (-unit, x)))
+        r = add(residual, (-unit, moved))
         u = system.preconditioner(r)
         s = system.operator(state.p)
         q = system.preconditioner(s)
@@ -181,7 +181,7 @@ def _pipelined_cycle(
     u = system.preconditioner(residual)
     w = system.operator(u)
     zeros = jax.tree.map(jnp.zeros_like, w)
-    one = jnp.ones_like(target.square)
+    unit = jnp.ones_like(target.square)
     iterations = jnp.zeros((), jnp.int32)
     start = _PipelinedState(
         *(
@@ -193,8 +193,8 @@ def _pipelined_cycle(
             zeros,
             zeros,
             zeros,
-            one,
-            one,
+            unit,
+            unit,
             target.square,
             iterations,
         )

@@ -206,7 +206,7 @@ def _value(total: Array, dtype: DType) -> Array:
 
 
 def _carried(form: _Format, digits: list[Array]) -> list[Array]:
-    """The same number with digits of `width` bits, the lowest first, except the highest."""
+    """A number with digits of `width` bits, the lowest first, except the highest."""
     carry = jnp.zeros((), form.integer)
     carried = []
     for digit in digits[:-1]:

@@ -183,7 +183,7 @@ def _differentiable(
         )
         return _tied(x), info
     x0 = jax.lax.stop_gradient(x0)
-    one = jnp.ones((), norm_dtype(b))
+    is_first = jnp.ones((), norm_dtype(b))
 
     def with_start(solver: Solver) -> Callable[[Operator, PyTree], tuple[PyTree, Info]]:
         def run(operator: Operator, pair: PyTree) -> tuple[PyTree, Info]:
@@ -196,7 +196,7 @@ def _differentiable(
 
     pair, info = jax.lax.custom_linear_solve(
         lambda pair: _tied((operator(pair[0]), pair[1])),
-        _tied((b, one)),
+        _tied((b, is_first)),
         with_start(solver),
         None if is_symmetric else with_start(transposed),
         symmetric=is_symmetric,
@@ -283,7 +283,7 @@ def _iterate(
 
 
 def _of_all_processes(vectors: Vectors, info: Info) -> Info:
-    """The same, in a shard_map known not to vary over the mesh."""
+    """Known not to vary over the mesh, in a shard_map."""
     if not vectors.communicator.is_on_mesh:
         return info
     iterations, residual, converged = jax.lax.stop_gradient(info)
@@ -329,13 +329,13 @@ def _check_types(function: str, b: PyTree) -> None:
             )
 
 
-def _like(function: str, what: str, tree: PyTree, like: PyTree) -> PyTree:
+def _like(function: str, source: str, tree: PyTree, like: PyTree) -> PyTree:
     """A tree that has to have the structure, shapes and types of another one."""
     structure: PyTreeDef = jax.tree_util.tree_structure(tree)
     expected: PyTreeDef = jax.tree_util.tree_structure(like)
     if structure != expected:
         raise ValueError(
-            f"{function} got a tree {structure} for {what}, expected that of `b`, "
+            f"{function} got a tree {structure} for {source}, expected that of `b`, "
             f"{expected}"
         )
 
@@ -344,7 +344,7 @@ def _like(function: str, what: str, tree: PyTree, like: PyTree) -> PyTree:
         fits = jnp.promote_types(dtype, of_b.dtype) == of_b.dtype
         if shape != of_b.shape or not fits:
             raise ValueError(
-                f"{function} got an array of type {dtype} and shape {shape} for {what}"
+                f"{function} got an array of type {dtype} and shape {shape} for {source}"
                 f"{jax.tree_util.keystr(path)}, expected {of_b.dtype} and {of_b.shape} as "
                 "in `b`"
             )

@@ -107,7 +107,7 @@ class MeshPlan(RowPlan):
         return jax.tree_util.tree_map(own_rows, fields)
 
     def add_ghosts(self, fields: T) -> T:
-        """The same as :meth:`update`."""
+        """Fill the rows that :meth:`strip_ghosts` sets to zero, by an :meth:`update`."""
         return self.update(fields)
 
     def _communicator_of(self, function: str) -> Communicator:
