@@ -597,6 +597,21 @@ def test_reproducible_sums_of_special_values(dtype):
             np.testing.assert_array_equal(result, dtype(expected), err_msg=str(elements))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_reproducible_sums_of_small_numbers(dtype):
+    """Some are subnormal, as are some products and the sums of others."""
+    tiny = np.finfo(dtype).tiny
+    generator = np.random.default_rng(0)
+    x = (generator.normal(size=99) * tiny).astype(dtype)
+    y = generator.normal(size=99).astype(dtype)
+    alone = {"reproducible": True, "comm": MPI.COMM_SELF}
+    total = linalg.sum(x[RANK::SIZE], reproducible=True)
+    assert bits(total) == bits(linalg.sum(x[::-1], **alone))
+    product = linalg.vdot(x[RANK::SIZE], y[RANK::SIZE], reproducible=True)
+    assert bits(product) == bits(linalg.vdot(x, y, **alone))
+    np.testing.assert_allclose(total, math.fsum(x.tolist()), atol=99 * tiny)
+
+
 def test_reproducible_sums_are_one_message(calls_of):
     total = jax.jit(functools.partial(linalg.vdot, reproducible=True))
     _, calls = calls_of(total, jnp.arange(3.0), jnp.arange(3.0))
