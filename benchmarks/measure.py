@@ -28,6 +28,7 @@ from mpi4py import MPI
 sys.path.append(str(Path(__file__).resolve().parents[1] / "mpi4jax" / "_commands"))
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+from migration import migration
 from overlap import overlap
 from sharded import psum, ring, sparse, stencil
 from shared_cores import bound, unbound
@@ -423,7 +424,7 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound, unstructured, solvers),
+        *(overlap, bound, unbound, unstructured, migration, solvers),
     )
 }
 

@@ -123,6 +123,30 @@ def permutations(r: Results) -> list[Row]:
     return rows
 
 
+def migration(r: Results) -> list[Row]:
+    """Rows to every process by run-time counts, and in padded blocks."""
+    rows: list[Row] = []
+    for name, ranks in by_ranks(r, "migration"):
+        for block, percent in itertools.product((16, 256, 4096), (1, 10, 50, 100)):
+            ragged, padded = f"ragged, {block}, {percent}", f"padded, {block}"
+            all_to_all = r(name, GLOO, f"all_to_all, {block}")
+            rows.append(
+                {
+                    "ranks": ranks,
+                    "rows in a block": block,
+                    "filled, %": percent,
+                    "alltoallv": r(name, OURS, ragged),
+                    "alltoall": r(name, OURS, padded),
+                    "all_to_all, MPI": r(name, OURS, f"all_to_all, {block}"),
+                    "all_to_all, gloo": all_to_all,
+                    "alltoallv / alltoall": r.ratio(name, OURS, ragged, padded),
+                    "alltoallv / gloo": over(r(name, OURS, ragged), all_to_all),
+                    "migrate": r(name, OURS, f"migrate, {block}, {percent}"),
+                }
+            )
+    return rows
+
+
 def beside_c(r: Results) -> list[Row]:
     """Operations in a loop, and in one in C."""
     rows: list[Row] = []
@@ -553,6 +577,10 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
     "Messages in a `shard_map`": (
         "Time of a step of a loop, with messages of mpi4jax and JAX's `ppermute`",
         permutations,
+    ),
+    "Particles": (
+        "Time of a step of a loop, in which each process sends rows of 32 bytes to each",
+        migration,
     ),
     "Operations in a function": ("Time of one operation on one rank", programs),
     "Checked operations": ("Time of one operation of a loop", checks),

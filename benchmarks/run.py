@@ -59,6 +59,7 @@ PLAN = [
     ("ring", (OURS, GLOO), (2, 4), 2),
     ("sparse", (OURS, GLOO), (2, 4), 2),
     ("stencil", (OURS, GLOO), (2, 4), 2),
+    ("migration", (OURS, GLOO), (2, 4), 2),
     ("programs", BOTH, (1,), 1),
     ("growth", BOTH, (1, 2, 4, 8), 1),
     ("loops", BOTH, (2,), 1),

@@ -102,6 +102,12 @@ def heat_mesh() -> None:
     smaller(path)
 
 
+def particles() -> None:
+    path = FOLDER / "particles.png"
+    run("examples/particles.py", "--output", str(path), ranks=4)
+    smaller(path)
+
+
 def poisson_fem() -> None:
     path = FOLDER / "poisson_fem.png"
     run("examples/poisson_fem.py", "--output", str(path), ranks=4)
@@ -253,6 +259,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         heat_3d,
         heat_mesh,
         poisson_fem,
+        particles,
         training,
         sharded,
         pipeline,

@@ -43,6 +43,13 @@ class Group(NamedTuple):
     def rank(self):
         return lax.axis_index(self.axes)
 
+    def in_order_of_mesh(self):
+        """The axes in the order of the mesh's, and with that the rank of each member."""
+        order = np.argsort([self.mesh.axis_names.index(axis) for axis in self.axes])
+        shape = [self.mesh.shape[axis] for axis in self.axes]
+        members = np.arange(self.size).reshape(shape).transpose(order).ravel()
+        return tuple(self.axes[n] for n in order), np.argsort(members).tolist()
+
 
 @functools.cache
 def meshes():
@@ -446,9 +453,12 @@ def barrier(c):
 @operation(DIFFERENT)
 def ppermute(c):
     sources, _ = random_tables(c)
-    pairs = [(int(s), k) for k, s in enumerate(sources[0]) if s != NULL]
+    # JAX before 0.12 counts ranks in the order of the mesh's axes, whatever that of the
+    # names, and refuses another order since then.
+    axes, ranks = c.group.in_order_of_mesh()
+    pairs = [(ranks[s], ranks[k]) for k, s in enumerate(sources[0]) if s != NULL]
     return (
-        lambda turn, x, y: lax.ppermute(x, c.group.axes, pairs),
+        lambda turn, x, y: lax.ppermute(x, axes, pairs),
         lambda turn, x, y: permuted(x, sources, 0, np.zeros_like(x)),
     )
 

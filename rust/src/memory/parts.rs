@@ -53,8 +53,9 @@ pub struct RowList<'a> {
 }
 
 impl RowList<'_> {
-    fn get(&self, index: usize) -> Option<i64> {
-        let row = i64::from(self.rows[index]);
+    #[inline(always)]
+    fn get(&self, index: i64) -> Option<i64> {
+        let row = i64::from(self.rows[index as usize]);
         (0..self.limit).contains(&row).then_some(row)
     }
 }
@@ -69,11 +70,16 @@ pub struct RowLoop<'a> {
 }
 
 impl RowLoop<'_> {
-    /// Where the rows of an index are in source and result, if they are there.
+    /// Calls a function with the rows of each index in source and result, if they are there.
     #[inline(always)]
-    fn rows(&self, index: usize) -> [Option<i64>; 2] {
-        let row = |list: &Option<RowList>| list.map_or(Some(index as i64), |list| list.get(index));
-        [row(&self.source), row(&self.result)]
+    fn for_each(&self, size: i64, mut make: impl FnMut([Option<i64>; 2])) {
+        // Compilers would ask in each round which lists there are.
+        match (self.source, self.result) {
+            (None, None) => (0..size).for_each(|row| make([Some(row); 2])),
+            (Some(from), None) => (0..size).for_each(|row| make([from.get(row), Some(row)])),
+            (None, Some(to)) => (0..size).for_each(|row| make([Some(row), to.get(row)])),
+            (Some(from), Some(to)) => (0..size).for_each(|n| make([from.get(n), to.get(n)])),
+        }
     }
 }
 
@@ -416,13 +422,12 @@ fn copy_each_listed<T>(
     row_loop: &RowLoop,
     make: impl Fn((Option<*const T>, *mut T)),
 ) {
-    for index in 0..size as usize {
-        let [from, to] = row_loop.rows(index);
+    row_loop.for_each(size, move |[from, to]| {
         let from = from.map(|row| at(row, [source, 0])(copy).0);
         if let Some(row) = to {
             make((from, at(row, [0, result])(copy).1));
         }
-    }
+    });
 }
 
 /// Adds elements to others and leaves zeros, by loops of which one may go over listed rows.
@@ -457,27 +462,28 @@ unsafe fn give_back_listed_rows<T>(
     };
     let at_row =
         |address: *mut T, row: i64, step: i64| address.wrapping_offset((row * step) as isize);
-    for index in 0..size {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if outer > 0 {
-                let next = (at_row(from, index, source), at_row(to, index, result));
-                give_back_listed_rows(next, inner, outer - 1, row_loop);
-                continue;
+    if outer > 0 {
+        for index in 0..size {
+            let next = (at_row(from, index, source), at_row(to, index, result));
+            // SAFETY: the caller's promise.
+            unsafe { give_back_listed_rows(next, inner, outer - 1, row_loop) };
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
+    row_loop.for_each(size, move |rows| unsafe {
+        match rows {
+            [_, None] => (),
+            [Some(row), Some(other)] => {
+                give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
             }
-            match row_loop.rows(index as usize) {
-                [_, None] => (),
-                [Some(row), Some(other)] => {
-                    give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
-                }
-                [None, Some(other)] => {
-                    let zeros = ptr::from_ref(&T::default());
-                    let copy = (zeros, at_row(to, other, result));
-                    copy_elements([copy], &from_one_place(inner));
-                }
+            [None, Some(other)] => {
+                let zeros = ptr::from_ref(&T::default());
+                let copy = (zeros, at_row(to, other, result));
+                copy_elements([copy], &from_one_place(inner));
             }
         }
-    }
+    });
 }
 
 /// Adds elements to others and leaves zeros, by loops one in the other.
