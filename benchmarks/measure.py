@@ -32,6 +32,7 @@ from migration import migration
 from overlap import overlap
 from sharded import psum, ring, sparse, stencil
 from shared_cores import bound, unbound
+from solvers import solvers
 from unstructured import donated_loop, unstructured
 from workloads import (
     LEFT,
@@ -423,7 +424,7 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound, unstructured, migration),
+        *(overlap, bound, unbound, unstructured, migration, solvers),
     )
 }
 

@@ -311,6 +311,56 @@ def unstructured(r: Results) -> list[Row]:
     return rows
 
 
+def inner_products(r: Results) -> list[Row]:
+    """Inner products of two vectors over all ranks, in a loop."""
+    rows: list[Row] = []
+    for name, ranks in by_ranks(r, "solvers"):
+        for mpi, ours, _ in MPIS:
+            of_mpi = r.samples[name].get(ours, {})
+            for case in (case for case in of_mpi if case.endswith(", plain")):
+                label = case.removesuffix(", plain")
+                reproducible = f"{label}, reproducible"
+                _, dtype, count = label.split(", ")
+                rows.append(
+                    {
+                        "MPI": mpi,
+                        "ranks": ranks,
+                        "type": dtype,
+                        "elements": count,
+                        "plain": r(name, ours, case),
+                        "reproducible": r(name, ours, reproducible),
+                        "local": r(name, ours, f"{label}, local"),
+                        "reproducible / plain": r.ratio(name, ours, reproducible, case),
+                    }
+                )
+    return rows
+
+
+def conjugate_gradients(r: Results) -> list[Row]:
+    """Iterations for a stencil of five points."""
+    rows: list[Row] = []
+    for name, ranks in by_ranks(r, "solvers"):
+        for mpi, ours, _ in MPIS:
+            of_mpi = r.samples[name].get(ours, {})
+            for by_hand in (case for case in of_mpi if case.endswith(", by hand")):
+                label = by_hand.removesuffix(", by hand")
+                cg, pipelined = f"{label}, cg", f"{label}, pipelined"
+                cells = label.split(", ")[1]
+                rows.append(
+                    {
+                        "MPI": mpi,
+                        "ranks": ranks,
+                        "cells": f"{cells} x {cells}",
+                        "`cg`": r(name, ours, cg),
+                        "pipelined": r(name, ours, pipelined),
+                        "two allreduces": r(name, ours, by_hand),
+                        "`cg` / two": r.ratio(name, ours, cg, by_hand),
+                        "pipelined / `cg`": r.ratio(name, ours, pipelined, cg),
+                    }
+                )
+    return rows
+
+
 def axes(r: Results) -> list[Row]:
     """The ghost cells of five fields along one axis, in a loop."""
     rows: list[Row] = []
@@ -545,6 +595,15 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "Time of a step of a loop: float64 fields of so many points for each rank, with "
         "ghosts for each neighbor, filled, or added to their owners",
         unstructured,
+    ),
+    "Inner products": (
+        "Time of `linalg.vdot` of a loop, for so many elements of each rank",
+        inner_products,
+    ),
+    "Conjugate gradients": (
+        "Time of an iteration of `linalg.cg`, and of the method with two allreduces by "
+        "hand, for so many cells of each rank",
+        conjugate_gradients,
     ),
     "Huge pages": ("Time of one operation on 16 MiB in a `fori_loop`", huge_pages),
     "Memory": (

@@ -70,6 +70,7 @@ PLAN = [
     ("halos", BOTH_ON_EACH_MPI, (2, 4), 2),
     ("axes", BOTH, (2,), 2),
     ("unstructured", BOTH, (2, 4, 8, 13), 2),
+    ("solvers", (OURS, OPENMPI), (2, 4), 2),
     ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
     ("resident", (OURS, SMALL_PAGES, HUGE_PAGES), (8,), 1),
     ("overlap", (OURS, OPENMPI), (2,), 1),

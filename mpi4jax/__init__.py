@@ -14,6 +14,7 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
     from . import experimental as experimental
     from . import halo as halo
+    from . import linalg as linalg
     from . import notoken as notoken
     from . import tree as tree
     from ._default_api import *

@@ -108,6 +108,12 @@ def particles() -> None:
     smaller(path)
 
 
+def poisson_fem() -> None:
+    path = FOLDER / "poisson_fem.png"
+    run("examples/poisson_fem.py", "--output", str(path), ranks=4)
+    smaller(path)
+
+
 def training() -> None:
     draw("training", events_of("examples/training.py"), 10)
 
@@ -252,6 +258,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         shallow_water,
         heat_3d,
         heat_mesh,
+        poisson_fem,
         particles,
         training,
         sharded,

@@ -14,6 +14,7 @@ ASSERTIONS = {
     "autodiff.md": 3,
     "extend.md": 2,
     "halo.md": 20,
+    "linalg.md": 15,
     "overlap.md": 3,
     "trees.md": 3,
     "tutorial.md": 7,

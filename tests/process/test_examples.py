@@ -18,11 +18,12 @@ RUNS = {
     "heat_mesh": (("--cells=24",), "24 x 24 cells, 2 x 1 processes, residual"),
     "particles": (("--per-side=12", "--steps=40"), "all particles are there: True"),
     "pipeline": ((), "4 of 8 layers"),
+    "poisson_fem": (("--nodes=200",), "(gradient)"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
-DRAWING = ("heat_3d", "heat_mesh", "particles", "shallow_water")
+DRAWING = ("heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water")
 #: How many bars show the progress of those that take long.
 BARS = {"heat_3d": 2, "shallow_water": 1}
 

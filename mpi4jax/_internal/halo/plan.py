@@ -318,6 +318,11 @@ class Plan:
         self._check_shape("shape")
         return tuple(len(axis.own_part()) for axis in self.axes)
 
+    def shares_points(self, field: Array) -> bool:
+        """Whether a field is staggered: neighbors have points in common."""
+        extents = self._extents("strip_ghosts", "fields", field)
+        return any(extent.shared for extent in extents)
+
     def _check_shape(self, name: str) -> None:
         if any(axis.cells is None for axis in self.axes):
             raise ValueError(

@@ -21,7 +21,7 @@ class Plan:
         layout (mpi4jax.pencil.Layout): How the arrays are divided before the transform.
             They have to have one axis at least that is not divided.
         axes (Sequence[int]): The axes to transform (defaults to all).
-        modes (Sequence[int]): For each of these, the number of modes that are mode_counts, those
+        modes (Sequence[int]): For each of these, the number of modes that are kept, those
             of the lowest wavenumbers (defaults to as many as points). The others are zero
             for the inverse.
         real (bool): Whether the arrays are real. If so, the modes of negative wavenumbers
@@ -47,8 +47,8 @@ class Plan:
         pairs = list(zip(mode_counts, points, strict=False))
         if len(mode_counts) != len(points) or not all(0 < m <= n for m, n in pairs):
             raise ValueError(
-                f"{name} got {list(mode_counts)} for argument `modes`, expected for each of the "
-                f"axes a number from 1 to that of its points, {points}"
+                f"{name} got {list(mode_counts)} for argument `modes`, expected for each of "
+                f"the axes a number from 1 to that of its points, {points}"
             )
         check_norm(name, norm)
         #: How arrays are divided before the transform.

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from mpi4py import MPI
@@ -86,11 +87,33 @@ class MeshPlan(RowPlan):
         rows[: len(x)] = x
         return self._static.spread(rows)
 
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator of the processes."""
+        return axis_comm(self._static.mesh, self._static.names)
+
+    def strip_ghosts(self, fields: T) -> T:
+        """Set the rows to zero that a process does not own. Fields keep their size.
+
+        Arguments:
+            fields: An array with the rows along its first axis, or a tree of arrays.
+
+        """
+
+        def own_rows(x: Array) -> Array:
+            owned = self.owned.reshape(-1, *[1] * (x.ndim - 1))
+            return jnp.where(owned, x, jnp.zeros((), x.dtype))
+
+        return jax.tree_util.tree_map(own_rows, fields)
+
+    def add_ghosts(self, fields: T) -> T:
+        """Fill the rows that :meth:`strip_ghosts` sets to zero, by an :meth:`update`."""
+        return self.update(fields)
+
     def _communicator_of(self, function: str) -> Communicator:
-        names = self._static.names
-        comm = axis_comm(self._static.mesh, names)
+        comm = self.comm
         if comm.Get_size() > 1:
-            check_program(function, names)
+            check_program(function, self._static.names)
         return handles.communicator(function, comm)
 
 

@@ -211,7 +211,8 @@ class Plan(RowPlan):
             # Without own rows, too, the result has to depend on x, for the transpose.
             start = self._own.start
             return jax.lax.dynamic_update_slice_in_dim(result, x, start, position)
-        return result.at[_index(x, self._own, axis)].set(x)
+        # JAX transposes a scatter to rows that it knows to differ.
+        return result.at[_index(x, self._own, axis)].set(x, unique_indices=True)
 
     @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:

@@ -1,0 +1,1 @@
+"""Sums and linear solvers on vectors that are divided among the processes."""

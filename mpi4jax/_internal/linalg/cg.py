@@ -1,0 +1,203 @@
+"""The method of conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..arguments.types import Array, Comm, Integer, PyTree, Scalar
+from ..nonblocking.overlap import overlap
+from .solve import Info, Method, Stop, System, Target, add, solve
+from .vectors import Plan
+
+T = TypeVar("T")
+
+#: So many pipelined iterations keep about eight digits of an ill-conditioned system.
+REPLACED_AFTER = 50
+
+
+def cg(
+    A: Callable[[T], T],
+    b: T,
+    x0: T | None = None,
+    *,
+    tol: Scalar | Array = 1e-5,
+    atol: Scalar | Array = 0.0,
+    maxiter: Integer | None = None,
+    M: Callable[[T], T] | None = None,
+    plan: Plan | None = None,
+    comm: Comm = None,
+    pipelined: bool = False,
+) -> tuple[T, Info]:
+    """Solve ``A(x) = b`` by conjugate gradients, for a Hermitian positive definite ``A``.
+
+    An iteration applies ``A`` and ``M`` once and has one allreduce, after Chronopoulos and
+    Gear (1989). Rounding errors limit the accuracy a little earlier than those of the
+    classical method, with two: in ``float64``, at a relative residual of about the
+    condition number times 1e-16. The iterations are then repeated with the residual of the
+    solution, as long as this helps.
+
+    Arguments:
+        A: A linear function of a vector, which has to be its own adjoint.
+        b: The right-hand side: an array or a tree of arrays, of floating-point or complex
+            types.
+        x0: A vector to start from (defaults to zeros). Derivatives do not depend on it.
+        tol: The residual may have this norm, relative to that of ``b``,
+        atol: or this norm: ``norm(b - A(x)) <= max(tol * norm(b), atol)``.
+        maxiter: The largest number of iterations (defaults to ten times the number of
+            unknowns).
+        M: A linear function that approximates the inverse of ``A``, also Hermitian and
+            positive definite.
+        plan: A plan such as :class:`mpi4jax.halo.Plan`. Vectors are then fields with ghost
+            points, which are filled where ``A`` and ``M`` get them and in the result,
+            and ignored elsewhere.
+        comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
+            the vectors are divided among (defaults to a clone of :obj:`COMM_WORLD`).
+        pipelined: Whether the allreduce is in flight while ``A`` and ``M`` are applied,
+            after Ghysels and Vanroose (2014). This takes more memory and computes more, and
+            rounding errors limit the accuracy earlier.
+
+    Returns:
+        The solution, and an :class:`Info`.
+
+    """
+    cycle = _pipelined_cycle if pipelined else _cycle
+    # An indefinite operator is a breakdown, and not worth to go on.
+    method = Method("linalg.cg", cycle, 0.25, is_symmetric=True)
+    stop = Stop(tol, atol, maxiter)
+    return solve(method, A, b, x0, stop, M, plan, comm)
+
+
+class _State(NamedTuple):
+    """Names as in the paper: `u = M r`, `w = A u`, and `s = A p`."""
+
+    x: PyTree
+    r: PyTree
+    u: PyTree
+    w: PyTree
+    p: PyTree
+    s: PyTree
+    gamma: Array
+    alpha: Array
+    square: Array
+    iterations: Array
+
+
+def _cycle(
+    system: System, x: PyTree, residual: PyTree, target: Target
+) -> tuple[PyTree, Array]:
+    def precondition(r: PyTree) -> tuple[PyTree, PyTree, Array, Array, Array]:
+        u = system.preconditioner(r)
+        w = system.operator(u)
+        pairs = [(r, r), (w, u)] + [(r, u)] * system.is_preconditioned
+        square, delta, *gamma = system.vectors.products(pairs)
+        return u, w, square, delta, gamma[0] if gamma else square
+
+    def is_unfinished(state: _State) -> Array:
+        return (state.square > target.bound) & (state.iterations < target.limit)
+
+    def iterate(state: _State) -> _State:
+        x = add(state.x, (state.alpha, state.p))
+        r = add(state.r, (-state.alpha, state.s))
+        u, w, square, delta, gamma = precondition(r)
+        beta = gamma / state.gamma
+        alpha = gamma / (delta - beta * gamma / state.alpha)
+        p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
+        return _State(x, r, u, w, p, s, gamma, alpha, square, state.iterations + 1)
+
+    u, w, square, delta, gamma = precondition(residual)
+    zero = jnp.zeros((), jnp.int32)
+    start = _State(x, residual, u, w, u, w, gamma, gamma / delta, square, zero)
+    end = jax.lax.while_loop(is_unfinished, iterate, start)
+    return end.x, end.iterations
+
+
+class _PipelinedState(NamedTuple):
+    """Names as in the paper: `q = M s`, and `z = A q`."""
+
+    x: PyTree
+    r: PyTree
+    u: PyTree
+    w: PyTree
+    p: PyTree
+    s: PyTree
+    q: PyTree
+    z: PyTree
+    gamma: Array
+    alpha: Array
+    square: Array
+    iterations: Array
+
+
+def _pipelined_cycle(
+    system: System, x: PyTree, residual: PyTree, target: Target
+) -> tuple[PyTree, Array]:
+    def is_unfinished(state: _PipelinedState) -> Array:
+        return (state.square > target.bound) & (state.iterations < target.limit)
+
+    def iterate(state: _PipelinedState) -> _PipelinedState:
+        r, u, w = state.r, state.u, state.w
+
+        def apply() -> tuple[PyTree, PyTree]:
+            m = system.preconditioner(w)
+            return m, system.operator(m)
+
+        pairs = [(r, r), (w, u)] + [(r, u)] * system.is_preconditioned
+        (square, delta, *products), (m, n) = overlap(
+            lambda: system.vectors.products(pairs), during=apply
+        )
+        gamma = products[0] if products else square
+        is_first = state.iterations == 0
+        beta = jnp.where(is_first, 0, gamma / state.gamma)
+        alpha = gamma / (delta - beta * gamma / state.alpha)
+        # It has converged before this iteration, which now changes nothing.
+        goes_on = square > target.bound
+        alpha = jnp.where(goes_on, alpha, 0)
+        p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
+        q, z = add(m, (beta, state.q)), add(n, (beta, state.z))
+        iterations = state.iterations + goes_on
+        updated = _PipelinedState(
+            add(state.x, (alpha, p)),
+            add(r, (-alpha, s)),
+            add(u, (-alpha, q)),
+            add(w, (-alpha, z)),
+            *(p, s, q, z, gamma, alpha, square, iterations),
+        )
+        return jax.lax.cond(iterations % REPLACED_AFTER == 0, replace, lambda x: x, updated)
+
+    def replace(state: _PipelinedState) -> _PipelinedState:
+        """What is updated drifts from what it stands for, so compute that anew."""
+        moved = system.operator(add(state.x, (-unit, x)))
+        r = add(residual, (-unit, moved))
+        u = system.preconditioner(r)
+        s = system.operator(state.p)
+        q = system.preconditioner(s)
+        w, z = system.operator(u), system.operator(q)
+        return state._replace(r=r, u=u, w=w, s=s, q=q, z=z)
+
+    u = system.preconditioner(residual)
+    w = system.operator(u)
+    zeros = jax.tree.map(jnp.zeros_like, w)
+    unit = jnp.ones_like(target.square)
+    iterations = jnp.zeros((), jnp.int32)
+    start = _PipelinedState(
+        *(
+            x,
+            residual,
+            u,
+            w,
+            zeros,
+            zeros,
+            zeros,
+            zeros,
+            unit,
+            unit,
+            target.square,
+            iterations,
+        )
+    )
+    end = jax.lax.while_loop(is_unfinished, iterate, start)
+    return end.x, end.iterations

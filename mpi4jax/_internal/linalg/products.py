@@ -1,0 +1,220 @@
+"""Sums and inner products over all processes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import PyTreeDef
+
+from ..arguments.checks import reject
+from ..arguments.dtypes import SUM
+from ..arguments.types import Array, Comm, PyTree
+from ..mpi.handles import Communicator
+from ..operations._eager import on_own_devices, run_eagerly
+from ..operations.allreduce import AllReduce
+from ..xla.jax_compat import trace_state_clean
+from .reproducible import Term, reproducible_sums
+from .vectors import Plan, Vectors, accumulated, local_vdot
+
+T = TypeVar("T")
+
+#: An array to add the elements of, or two for their inner product.
+Factors: TypeAlias = tuple[Array, ...]
+
+
+@on_own_devices
+def sum(
+    x: T, *, plan: Plan | None = None, comm: Comm = None, reproducible: bool = False
+) -> T:
+    """The sum of all elements of a divided array.
+
+    Arguments:
+        x: An array, or a tree of them.
+        plan: A plan such as :class:`mpi4jax.halo.Plan`, whose ghost points do not count.
+        comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
+            have parts of the array (defaults to a clone of :obj:`COMM_WORLD`).
+        reproducible: Whether the sum of floating-point or complex numbers is :ref:`equal to
+            the last bit <reproducible-sums>` however they are divided and ordered.
+
+    Returns:
+        A number for each array of the tree, with one message for those of a type.
+
+    """
+    vectors = Vectors("linalg.sum", plan, comm)
+    x = vectors.own(vectors.arrays("x", x))
+    leaves, structure = jax.tree_util.tree_flatten(x)
+    totals = _totals(vectors, [[(leaf,)] for leaf in leaves], reproducible)
+    return cast(T, jax.tree_util.tree_unflatten(structure, totals))
+
+
+def vdot(
+    x: PyTree,
+    y: PyTree,
+    *,
+    plan: Plan | None = None,
+    comm: Comm = None,
+    reproducible: bool = False,
+) -> Array:
+    """The inner product of two divided vectors, of which the first is conjugated.
+
+    Arguments:
+        x: An array, or a tree of arrays.
+        y: The same, of the same shapes.
+        plan: A plan such as :class:`mpi4jax.halo.Plan`, whose ghost points do not count.
+        comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
+            have parts of the vectors (defaults to a clone of :obj:`COMM_WORLD`).
+        reproducible: Whether the result is :ref:`equal to the last bit <reproducible-sums>`
+            however the vectors are divided and ordered.
+
+    """
+    return _vdots("linalg.vdot", [(x, y)], plan, comm, reproducible)[0]
+
+
+def vdots(
+    pairs: Sequence[tuple[PyTree, PyTree]],
+    *,
+    plan: Plan | None = None,
+    comm: Comm = None,
+    reproducible: bool = False,
+) -> Array:
+    """Several inner products, with one message.
+
+    Arguments:
+        pairs: The arguments of each :func:`vdot`. See there for the others.
+
+    Returns:
+        An array with the inner products.
+
+    """
+    function = "linalg.vdots"
+    if not isinstance(pairs, (list, tuple)) or not pairs:
+        reject(function, "pairs", "a sequence of pairs of vectors", pairs)
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            reject(function, "pairs", "a sequence of pairs of vectors", pairs)
+    return _vdots(function, pairs, plan, comm, reproducible)
+
+
+def norm(
+    x: PyTree, *, plan: Plan | None = None, comm: Comm = None, reproducible: bool = False
+) -> Array:
+    """The Euclidean norm of a divided vector: the root of the sum of all squares.
+
+    See :func:`vdot` for the arguments.
+    """
+    square = _vdots("linalg.norm", [(x, x)], plan, comm, reproducible)[0]
+    return jnp.sqrt(square.real)
+
+
+@on_own_devices
+def _vdots(
+    function: str,
+    pairs: Sequence[tuple[PyTree, PyTree]],
+    plan: Plan | None,
+    comm: Comm,
+    reproducible: bool,
+) -> Array:
+    vectors = Vectors(function, plan, comm)
+    factors = []
+    for x, y in pairs:
+        x = vectors.own(vectors.arrays("x", x))
+        y = x if y is x else vectors.own(vectors.arrays("y", y))
+        factors.append(_factors(function, x, y))
+    return jnp.stack(_totals(vectors, factors, reproducible))
+
+
+def _factors(function: str, x: PyTree, y: PyTree) -> list[Factors]:
+    """The arrays of two vectors, in pairs."""
+    leaves, others = jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y)
+    structure: PyTreeDef = jax.tree_util.tree_structure(x)
+    structure_of_y: PyTreeDef = jax.tree_util.tree_structure(y)
+    if structure != structure_of_y or not leaves:
+        raise ValueError(
+            f"{function} got trees {structure} and {structure_of_y}, expected equal ones, "
+            "with arrays"
+        )
+    for a, b in zip(leaves, others, strict=True):
+        if a.shape != b.shape:
+            raise ValueError(
+                f"{function} got arrays of shapes {a.shape} and {b.shape}, expected equal "
+                "shapes"
+            )
+    return list(zip(leaves, others, strict=True))
+
+
+def _totals(vectors: Vectors, sums: list[list[Factors]], reproducible: bool) -> list[Array]:
+    if not sums:
+        return []
+    call = _Sums(vectors.communicator, reproducible)
+    if trace_state_clean():
+        return cast(list[Array], run_eagerly(call, [sums]))
+    return call.call_in_program(sums)
+
+
+class _Sums(NamedTuple):
+    """A call of one of these functions: an eager one is a program of its own."""
+
+    communicator: Communicator
+    reproducible: bool
+
+    @property
+    def name(self) -> str:
+        return "linalg_sums"
+
+    def forwarded_operand(self) -> None:
+        return None
+
+    def call_in_program(self, sums: list[list[Factors]]) -> list[Array]:
+        total = AllReduce(self.communicator, SUM).call_in_program
+        if not self.reproducible:
+            return cast(list[Array], total(list(map(_local, sums))))
+        terms = [_real_terms(factors) for factors in sums]
+        integers = [f for f, parts in zip(sums, terms, strict=True) if not parts]
+        of_integers = iter(total(list(map(_local, integers))) if integers else ())
+        flat = [part for parts in terms for part in parts]
+        of_parts = iter(reproducible_sums(self.communicator, flat))
+        totals = []
+        for parts in terms:
+            if len(parts) == 2:
+                totals.append(jax.lax.complex(next(of_parts), next(of_parts)))
+            else:
+                totals.append(next(of_parts if parts else of_integers))
+        return totals
+
+
+def _local(factors: list[Factors]) -> Array:
+    """The sum of what this process has."""
+    parts = [
+        jnp.sum(accumulated(each[0])) if len(each) == 1 else local_vdot(*each)
+        for each in factors
+    ]
+    return functools.reduce(operator.add, parts)
+
+
+def _real_terms(factors: list[Factors]) -> list[list[Term]]:
+    """The terms of the real part of a sum, and of the imaginary part if it has one.
+
+    There are none for a sum of integers.
+    """
+    dtype = jax.eval_shape(_local, factors).dtype
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return []
+    factors = [tuple(x.astype(dtype) for x in each) for each in factors]
+    if not jnp.issubdtype(dtype, jnp.complexfloating):
+        return [factors]
+    real: list[Term] = []
+    imaginary: list[Term] = []
+    for x, *others in factors:
+        if others:
+            (y,) = others
+            real += [(x.real, y.real), (x.imag, y.imag)]
+            imaginary += [(x.real, y.imag), (-x.imag, y.real)]
+        else:
+            real.append((x.real,))
+            imaginary.append((x.imag,))
+    return [real, imaginary]

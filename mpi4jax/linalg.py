@@ -1,0 +1,9 @@
+"""Sums and linear solvers on vectors that are divided among the processes."""
+
+from ._internal.linalg.bicgstab import bicgstab
+from ._internal.linalg.cg import cg
+from ._internal.linalg.gmres import gmres
+from ._internal.linalg.products import norm, sum, vdot, vdots
+from ._internal.linalg.solve import Info
+
+__all__ = ["Info", "bicgstab", "cg", "gmres", "norm", "sum", "vdot", "vdots"]
