@@ -47,8 +47,8 @@ class Plan:
         pairs = list(zip(mode_counts, points, strict=False))
         if len(mode_counts) != len(points) or not all(0 < m <= n for m, n in pairs):
             raise ValueError(
-                f"{name} got {list(mode_counts)} for argument `modes`, expected for each of "
-                f"the axes a number from 1 to that of its points, {points}"
+                f"{name} got {list(mode_counts)} for argument `modes`, expected for each "
+                f"of the axes a number from 1 to that of its points, {points}"
             )
         check_norm(name, norm)
         #: How arrays are divided before the transform.
