@@ -623,7 +623,9 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
 }
 
 
-def excerpt(rows: Sequence[Row], columns: str = "", **wanted: Sequence[str]) -> list[Row]:
+def excerpt(
+    rows: Sequence[Row], columns: str = "", **wanted: Sequence[object]
+) -> list[Row]:
     """Some columns of those rows that have one of the wanted values in each column."""
     names = columns.split("; ") if columns else list(rows[0])
     return [
@@ -678,6 +680,31 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         ranks=("2",),
     ),
     "axes": lambda r: excerpt(axes(r), "axis; fields; plan; 0.9.1, sendrecv; plan / 0.9.1"),
+    "unstructured": lambda r: excerpt(
+        unstructured(r),
+        "points; fields; plan; sendrecv; 0.9.1, sendrecv; mpi4py; PETSc; "
+        "plan / 0.9.1; plan / PETSc",
+        ranks=("2",),
+    ),
+    "particles": lambda r: excerpt(
+        migration(r),
+        "rows in a block; filled, %; alltoallv; alltoall; all_to_all, gloo; "
+        "alltoallv / alltoall; migrate",
+        ranks=("2",),
+        **{"filled, %": (1, 100)},
+    ),
+    "products": lambda r: excerpt(
+        inner_products(r),
+        "type; elements; plain; reproducible; reproducible / plain",
+        MPI=("MPICH",),
+        ranks=("2",),
+    ),
+    "iterations": lambda r: excerpt(
+        conjugate_gradients(r),
+        "cells; `cg`; pipelined; two allreduces; `cg` / two; pipelined / `cg`",
+        MPI=("MPICH",),
+        ranks=("2",),
+    ),
     "pages": lambda r: excerpt(
         huge_pages(r),
         "operation; iterations; small pages / mpi4py; ours / mpi4py; "
