@@ -114,6 +114,18 @@ def poisson_fem() -> None:
     smaller(path)
 
 
+def source_recovery() -> None:
+    path = FOLDER / "source_recovery.png"
+    run("examples/source_recovery.py", "--output", str(path), ranks=4)
+    smaller(path)
+
+
+def taylor_green() -> None:
+    path = FOLDER / "taylor_green.png"
+    run("examples/taylor_green.py", "--output", str(path), ranks=4)
+    smaller(path)
+
+
 def training() -> None:
     draw("training", events_of("examples/training.py"), 10)
 
@@ -260,6 +272,8 @@ PICTURES: dict[str, Callable[[], None]] = {
         heat_mesh,
         poisson_fem,
         particles,
+        source_recovery,
+        taylor_green,
         training,
         sharded,
         pipeline,
