@@ -89,14 +89,14 @@ class Box:
         def solve() -> tuple[jax.Array, linalg.Info]:
             return linalg.cg(curvature, -gradient(nothing), tol=TOLERANCE, comm=self.comm)
 
-        found, info = solve()
+        recovered, info = solve()
         direction = jnp.sin(actual)
         slope = self.comm.allreduce(float(jnp.sum(gradient(nothing) * direction)))
         both = (float(jax.jit(misfit)(end * direction)) for end in (1e-3, -1e-3))
         difference = self.comm.allreduce(np.subtract(*both)) / 2e-3
         return Result(
-            self.layout.gather(found),
-            self.layout.gather(jax.jit(self.field)(found)),
+            self.layout.gather(recovered),
+            self.layout.gather(jax.jit(self.field)(recovered)),
             int(info.iterations),
             (slope, float(difference)),
         )
