@@ -1,4 +1,4 @@
-"""Finite elements: heat in a plate, and where it should conduct better.
+"""Finite elements: where a plate should conduct heat better.
 
     mpiexec -n 4 python examples/poisson_fem.py
 

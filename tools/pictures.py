@@ -114,9 +114,9 @@ def poisson_fem() -> None:
     smaller(path)
 
 
-def source_recovery() -> None:
-    path = FOLDER / "source_recovery.png"
-    run("examples/source_recovery.py", "--output", str(path), ranks=4)
+def sources() -> None:
+    path = FOLDER / "sources.png"
+    run("examples/sources.py", "--output", str(path), ranks=4)
     smaller(path)
 
 
@@ -272,7 +272,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         heat_mesh,
         poisson_fem,
         particles,
-        source_recovery,
+        sources,
         taylor_green,
         training,
         sharded,

@@ -21,13 +21,13 @@ RUNS = {
     "poisson_fem": (("--nodes=200",), "(gradient)"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
-    "source_recovery": (("--points", "40", "36"), "(sources)"),
+    "sources": (("--points", "40", "36"), "(sources)"),
     "taylor_green": (("--modes=12", "--time=2"), "(enstrophy)"),
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
 DRAWING = (
     *("heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water"),
-    *("source_recovery", "taylor_green"),
+    *("sources", "taylor_green"),
 )
 #: How many bars show the progress of those that take long.
 BARS = {"heat_3d": 2, "shallow_water": 1}

@@ -1,6 +1,6 @@
-"""Sources of a field, found from measurements of the field at some points.
+"""Sources of a field, found from measurements at some points.
 
-    mpiexec -n 4 python examples/source_recovery.py
+    mpiexec -n 4 python examples/sources.py
 
 The field u of sources f in a periodic box follows -laplace(u) = f. It is measured at random
 points. Wanted are the smoothest sources that explain the measurements:
@@ -141,7 +141,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--points", type=int, nargs=2, default=(90, 75), help="points along each axis"
     )
-    parser.add_argument("--output", default="source_recovery.png", help="the picture")
+    parser.add_argument("--output", default="sources.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
     args = parser.parse_args()
     if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
