@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ..arguments.checks import reject
 from ..arguments.types import Array, Unchecked
-from ..mpi.meshes import axis_comm, names_of
+from ..mpi.meshes import axis_comm, check_program, names_of
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST, operand_of
 
@@ -69,6 +69,11 @@ class Grid(NamedTuple):
                 f"for each of the axes {list(names)}"
             )
         return cls(comm, dims, tuple(map(bool, periods)), coordinates=None, names=names)
+
+    def check_program(self, function: str) -> None:
+        """Refuse a call outside of a program on the mesh, if it has several processes."""
+        if self.names is not None and math.prod(self.dims) > 1:
+            check_program(function, self.names)
 
     def parameters(self, shifts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """For each shift, the ranks that this process receives from and sends to.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, overload
@@ -18,7 +17,6 @@ from ..arguments.checks import array, check_callable, integer, integers, reject
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..mpi.meshes import check_program
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices, run_eagerly
@@ -341,11 +339,7 @@ class Plan:
                 )
 
     def _check_program(self, function: str) -> None:
-        """Refuse a plan on a mesh outside of the mesh's programs."""
-        names = self._grid.names
-        if names is None or math.prod(self._grid.dims) == 1:
-            return
-        check_program(f"halo.Plan.{function}", names)
+        self._grid.check_program(f"halo.Plan.{function}")
 
     def _known_root(self, function: str, root: Integer | None) -> int | None:
         if root is None:

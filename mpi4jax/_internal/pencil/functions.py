@@ -2,168 +2,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Hashable, Sequence
+
+import jax
+from jax.sharding import NamedSharding
 
 from ..arguments.checks import integers
+from ..arguments.types import Array, PyTree, Unchecked
 from .layout import Layout
-from .transforms import axes_of, chain_of, check_norm, check_real
-
-T = TypeVar("T")
+from .on_mesh import MeshLayout
+from .transforms import Chain, axes_of, chain_of, check_norm, check_real
 
 
 def fftn(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> tuple[T, Layout]:
-    """The transform of an array or a tree of arrays, as :func:`numpy.fft.fftn` has it.
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
+    """The transform of a divided array, as :func:`numpy.fft.fftn` has it.
 
     Arguments:
-        x: The part of this process.
-        layout (mpi4jax.pencil.Layout): How the array is divided.
+        x: The part of this process, of an array or of a tree of them. Or, without a layout,
+            an array that is sharded over a mesh of processes.
         s, axes, norm: As for NumPy.
+        layout (mpi4jax.pencil.Layout): How the array is divided.
 
     Returns:
-        The part of this process of the transform, and how that is divided.
+        The part of this process of the transform, and the layout of that. Without a layout,
+        the transform, sharded as the operand.
 
     """
     return _transform("fftn", x, layout, s, axes, norm)
 
 
 def ifftn(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """The inverse of :func:`fftn`."""
     return _transform("ifftn", x, layout, s, axes, norm)
 
 
 def rfftn(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """The transform of real numbers, which has half of the modes along the last axis."""
     return _transform("rfftn", x, layout, s, axes, norm)
 
 
 def irfftn(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """The inverse of :func:`rfftn`. Without ``s``, the last axis gets an even number."""
     return _transform("irfftn", x, layout, s, axes, norm)
 
 
 def fft(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`fftn` along one axis."""
     return _transform("fft", x, layout, None if n is None else [n], [axis], norm)
 
 
 def ifft(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`ifftn` along one axis."""
     return _transform("ifft", x, layout, None if n is None else [n], [axis], norm)
 
 
 def rfft(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`rfftn` along one axis."""
     return _transform("rfft", x, layout, None if n is None else [n], [axis], norm)
 
 
 def irfft(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`irfftn` along one axis."""
     return _transform("irfft", x, layout, None if n is None else [n], [axis], norm)
 
 
 def fft2(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`fftn` along two axes."""
     return _transform("fft2", x, layout, s, axes, norm)
 
 
 def ifft2(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`ifftn` along two axes."""
     return _transform("ifft2", x, layout, s, axes, norm)
 
 
 def rfft2(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`rfftn` along two axes."""
     return _transform("rfft2", x, layout, s, axes, norm)
 
 
 def irfft2(
-    x: T,
-    layout: Layout,
+    x: PyTree,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-) -> tuple[T, Layout]:
+    *,
+    layout: Layout | None = None,
+) -> PyTree:
     """:func:`irfftn` along two axes."""
     return _transform("irfft2", x, layout, s, axes, norm)
 
 
 def _transform(
     function: str,
-    fields: T,
-    layout: Layout,
+    x: PyTree,
+    layout: Layout | None,
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
-) -> tuple[T, Layout]:
-    """What a function named as NumPy's does."""
+) -> PyTree:
     name = f"fft.{function}"
+    of_mesh = _layout_of(name, x) if layout is None else None
+    chain = _chain(name, function, of_mesh or layout, s, axes, norm)
+    if "rfft" in function and not function.startswith("i"):
+        check_real(name, x)
+    if of_mesh is not None:
+        return _program(name, chain, of_mesh)(x)
+    assert layout is not None
+    layout.check_parts(name, x)
+    return chain.forward(x), chain.result
+
+
+def _chain(
+    name: str,
+    function: str,
+    layout: Unchecked,
+    s: Sequence[int] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+) -> Chain:
     is_real, is_inverse = "rfft" in function, function.startswith("i")
     if axes is None and s is not None:
         axes = range(-len(s), 0)
@@ -181,10 +216,7 @@ def _transform(
         )
     norm = "backward" if norm is None else norm
     check_norm(name, norm)
-    layout.check_parts(name, fields)
-    if is_real and not is_inverse:
-        check_real(name, fields)
-    chain = chain_of(
+    return chain_of(
         layout,
         positions,
         tuple(points),
@@ -193,4 +225,62 @@ def _transform(
         is_inverse=is_inverse,
         norm=norm,
     )
-    return chain.forward(fields), chain.result
+
+
+# Sharded arrays.
+
+
+def _layout_of(name: str, x: Unchecked) -> MeshLayout:
+    """The layout that a sharded array has."""
+    sharding = None if isinstance(x, jax.core.Tracer) else getattr(x, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(
+            f"{name} got no `layout`, and {type(x).__name__} without a NamedSharding, "
+            "expected an array that is sharded over a mesh of processes, or a layout"
+        )
+    axes: list[int] = []
+    names: list[Hashable] = []
+    for axis, entry in enumerate(sharding.spec):
+        if entry in (None, ()):
+            continue
+        each = entry if isinstance(entry, tuple) else (entry,)
+        if len(each) > 1:
+            raise ValueError(
+                f"{name} got an array that is sharded as {sharding.spec}, expected at most "
+                "one axis of the mesh for each axis of the array"
+            )
+        axes.append(axis)
+        names += each
+    return _mesh_layout(sharding.mesh, x.shape, tuple(axes), tuple(names))
+
+
+@functools.lru_cache(maxsize=256)
+def _mesh_layout(
+    mesh: jax.sharding.Mesh,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    names: tuple[Hashable, ...],
+) -> MeshLayout:
+    return MeshLayout(mesh, shape, axes, names=names)
+
+
+@functools.lru_cache(maxsize=256)
+def _program(name: str, chain: Chain, layout: MeshLayout) -> Callable[[Array], Array]:
+    """The transform of a sharded array, sharded in the same way."""
+    result = chain.result.with_axes(layout.axes)
+    assert isinstance(result, MeshLayout)
+    if result.padded_shape != result.shape:
+        raise ValueError(
+            f"{name} has a result of shape {result.shape}, which JAX can't shard as "
+            f"{layout.spec} over {dict(layout.mesh.shape)}: expected a multiple of the "
+            "processes along each divided axis"
+        )
+
+    def transform(x: Array) -> Array:
+        moved: Array = chain.result.redistribute(chain.forward(x), to=result)
+        return moved
+
+    program = jax.shard_map(
+        transform, mesh=layout.mesh, in_specs=layout.spec, out_specs=result.spec
+    )
+    return jax.jit(program)

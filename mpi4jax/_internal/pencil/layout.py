@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
@@ -22,6 +24,9 @@ from ..operations.bcast import bcast
 from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
 from .redistribution import Division, Redistribution
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -50,10 +55,14 @@ class Layout:
     ) -> None:
         if not isinstance(comm, MPI.Comm):
             reject(NAME, "comm", "a communicator of comm.Create_cart(...)", comm)
-        self._communicator = handles.communicator(NAME, comm)
-        grid = Grid.of_communicator(NAME, comm)
+        handles.communicator(NAME, comm)  # raises if one can't communicate on it
+        self._divide(Grid.of_communicator(NAME, comm), shape, axes)
+
+    def _divide(self, grid: Grid, shape: Sequence[int], axes: Sequence[int]) -> None:
+        self._communicator = handles.communicator(NAME, grid.comm)
+        self._grid = grid
         #: The communicator of the grid of processes.
-        self.comm = comm
+        self.comm = grid.comm
         #: The shape of the whole arrays.
         self.shape = integers(NAME, "shape", shape)
         if min(self.shape, default=0) < 0:
@@ -71,21 +80,26 @@ class Layout:
                 "of the communicator"
             )
         self._division = Division(self.shape, grid.dims, self.axes)
-        self._members = members_of(comm)
+        self._members = members_of(grid.comm)
 
     def __repr__(self) -> str:
         return (
-            f"<pencil.Layout: {self.shape}, axes {self.axes} over {self._division.dims} "
-            "processes>"
+            f"<pencil.{type(self).__name__}: {self.shape}, axes {self.axes} over "
+            f"{self._division.dims} processes>"
         )
 
-    def with_shape(self, shape: Sequence[int]) -> Layout:
+    def with_shape(self, shape: Sequence[int]) -> Self:
         """The layout of arrays of another shape, divided along the same axes."""
-        return Layout(self.comm, shape, self.axes)
+        return self._divided(shape, self.axes)
 
-    def with_axes(self, axes: Sequence[int]) -> Layout:
+    def with_axes(self, axes: Sequence[int]) -> Self:
         """The layout of the same arrays, divided along other axes."""
-        return Layout(self.comm, self.shape, axes)
+        return self._divided(self.shape, axes)
+
+    def _divided(self, shape: Sequence[int], axes: Sequence[int]) -> Self:
+        other = copy.copy(self)
+        other._divide(self._grid, shape, axes)
+        return other
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -97,6 +111,10 @@ class Layout:
     def local_shape(self) -> tuple[int, ...]:
         """The shape of the part of this process."""
         return self._division.local_shape(self._communicator.rank)
+
+    def part_along(self, axis: int, values: np.ndarray) -> np.ndarray | Array:
+        """What this process has of values along an axis, such as coordinates."""
+        return values[self.slices[axis]]
 
     @on_own_devices
     def redistribute(self, fields: T, to: Layout) -> T:
@@ -113,8 +131,8 @@ class Layout:
             The parts of this process in the other layout.
 
         """
-        if not isinstance(to, Layout):
-            reject(f"{NAME}.redistribute", "to", "a layout", to)
+        if type(to) is not type(self):
+            reject(f"{NAME}.redistribute", "to", f"a pencil.{type(self).__name__}", to)
         if to.shape != self.shape:
             raise ValueError(
                 f"{NAME}.redistribute got a layout of shape {to.shape} for argument `to`, "
@@ -127,7 +145,10 @@ class Layout:
             )
         function = f"{NAME}.redistribute"
         leaves, structure = self._leaves(function, fields, self.local_shape)
-        return self._move(leaves, structure, self._division, to._division)
+        return structure.unflatten(self._moved_to(to, leaves))
+
+    def _moved_to(self, to: Layout, leaves: list[Array]) -> list[Array]:
+        return self._moved(leaves, self._division, to._division)
 
     @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None) -> T:
@@ -151,7 +172,8 @@ class Layout:
         else:
             tree = Tree("fields", fields)
             leaves, structure = list(map(self._nothing_of, tree.leaves)), tree.structure
-        return self._move(leaves, structure, self._whole_on(root), self._division)
+        moved = self._moved(leaves, self._whole_on(root), self._division)
+        return structure.unflatten(moved)
 
     def _nothing_of(self, x: Unchecked) -> Array:
         """What this process has of a field that another one has."""
@@ -175,13 +197,14 @@ class Layout:
         function, rank = f"{NAME}.gather", self._communicator.rank
         target = 0 if root is None else known_root(function, root, self._communicator)
         leaves, structure = self._leaves(function, fields, self.local_shape)
-        whole = self._move(leaves, structure, self._division, self._whole_on(target))
+        whole = self._moved(leaves, self._division, self._whole_on(target))
         if root is None:
             if rank != target:
-                whole = jax.tree_util.tree_map(self._buffer, whole)
-            joined: PyTree = bcast(whole, target, comm=self.comm)
-            return joined
-        return whole if rank == target else None
+                whole = list(map(self._buffer, whole))
+            whole = bcast(whole, target, comm=self.comm)
+        elif rank != target:
+            return None
+        return structure.unflatten(whole)
 
     def _buffer(self, nothing: Array) -> Array:
         """Room for a whole field, after what this process has of it."""
@@ -191,13 +214,13 @@ class Layout:
     def _whole_on(self, root: int) -> Division:
         return self._division._replace(root=root)
 
-    def _move(
-        self, leaves: list[Array], structure: PyTreeDef, source: Division, result: Division
-    ) -> PyTree:
+    def _moved(
+        self, leaves: list[Array], source: Division, result: Division
+    ) -> list[Array]:
         if not leaves:
-            return structure.unflatten(leaves)
+            return leaves
         operation = Redistribution(self._communicator, source, result)
-        return structure.unflatten(operation.apply_to_leaves(leaves))
+        return operation.apply_to_leaves(leaves)
 
     def check_parts(self, function: str, fields: PyTree) -> None:
         """Raise ValueError if fields are not parts of this process."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..arguments.checks import integers
+from ..arguments.types import Array
 from .layout import Layout
 from .transforms import axes_of, chain_of, check_norm, check_real, mode_count
 
@@ -91,7 +92,7 @@ class Plan:
         self.spectral.check_parts("fft.Plan.backward", fields)
         return self._chain.backward(fields)
 
-    def wavenumbers(self) -> tuple[np.ndarray, ...]:
+    def wavenumbers(self) -> tuple[np.ndarray | Array, ...]:
         """The wavenumbers of the modes of this process, along each of the axes.
 
         These are numbers of periods. Each array has the shape with which it broadcasts with
@@ -105,6 +106,6 @@ class Plan:
                 numbers = np.where(numbers < (count + 1) // 2, numbers, numbers - count)
             shape = [1] * len(self.spectral.shape)
             shape[axis] = -1
-            part = numbers[self.spectral.slices[axis]]
+            part = self.spectral.part_along(axis, numbers)
             wavenumbers.append(part.reshape(shape))
         return tuple(wavenumbers)

@@ -2,6 +2,10 @@
 
 Each process has a box of the whole array: a range along each axis. What it sends to another
 one is what its box has in common with the box that the other one is to have.
+
+On a mesh, where the program is equal on all processes, one axis with equal parts is divided
+instead of another one. Then all processes send the same parts of their boxes to each rank,
+one of which is their own.
 """
 
 from __future__ import annotations
@@ -92,8 +96,13 @@ class Redistribution(Operation):
         for aval in avals:
             self.check_dtype(function, "fields", aval.dtype)
 
+    @property
+    def _rank(self) -> int:
+        """The own rank, or one that does the same as all others."""
+        return 0 if self.communicator.is_on_mesh else self.communicator.rank
+
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
-        shape = self.result.local_shape(self.communicator.rank)
+        shape = self.result.local_shape(self._rank)
         return [like(x, (*x.shape[: x.ndim - len(shape)], *shape)) for x in avals]
 
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
@@ -143,12 +152,12 @@ class Redistribution(Operation):
         self, types: Sequence[ShapedArray], division: Division, other: Division
     ) -> Side:
         """The messages with those parts of the own box that others have."""
-        own_rank = self.communicator.rank
-        box = division.box(own_rank)
+        box = division.box(self._rank)
         parts = {
             rank: part
             for rank in range(self.communicator.size)
-            if rank != own_rank and (part := _common(box, other.box(rank)))
+            if (rank != self._rank or self.communicator.is_on_mesh)
+            and (part := _common(box, other.box(rank)))
         }
         pairs = list(parts.items())
 
@@ -161,11 +170,9 @@ class Redistribution(Operation):
         self, fields: Sequence[ShapedArray], results: Sequence[ShapedArray], first: int
     ) -> Iterator[Copy]:
         """The copies of what this process keeps, to the results from an index on."""
-        before, after = (
-            division.box(self.communicator.rank) for division in (self.source, self.result)
-        )
+        before, after = self.source.box(self._rank), self.result.box(self._rank)
         staying = _common(before, after)
-        if staying is None:
+        if staying is None or self.communicator.is_on_mesh:
             return
         for n, (field, result) in enumerate(zip(fields, results, strict=True)):
             source = _view(n, field, before, staying)

@@ -238,7 +238,7 @@ WRONG = {
     "to": (
         lambda: LAYOUT.redistribute(PART, to=[1]),
         TypeError,
-        "pencil.Layout.redistribute: `to` must be a layout",
+        "pencil.Layout.redistribute: `to` must be a pencil.Layout",
     ),
     "other_shape": (
         lambda: LAYOUT.redistribute(PART, to=Layout(ROW, (5, 4), [0])),

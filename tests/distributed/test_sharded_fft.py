@@ -1,0 +1,157 @@
+"""Redistribution and Fourier transforms in programs on a mesh, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from mpi4py import MPI
+
+from mpi4jax import fft
+from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
+from mpi4jax.pencil import Layout, MeshLayout
+
+pytestmark = pytest.mark.skipif(
+    not allows_sharded_programs(), reason="JAX < 0.9.1 has no operations in a shard_map"
+)
+SIZE = MPI.COMM_WORLD.Get_size()
+
+
+@pytest.fixture(params=["slabs", "pencils"])
+def any_mesh(request, mesh, grid):
+    return mesh if request.param == "slabs" else grid
+
+
+def random_whole(*shape):
+    return np.random.default_rng(0).normal(size=shape)
+
+
+def padded(x, layout):
+    sizes = zip(layout.padded_shape, layout.shape, strict=True)
+    return np.pad(x, [(0, new - old) for new, old in sizes])
+
+
+@pytest.fixture
+def run(spread):
+    """Runs a function of parts on a whole array, and gives the whole result."""
+
+    def call(function, x, layout, result, is_checked):
+        program = jax.shard_map(
+            function,
+            mesh=layout.mesh,
+            in_specs=layout.spec,
+            out_specs=result.spec,
+            check_vma=is_checked,
+        )
+        array = spread(padded(x, layout), layout.mesh, *layout.spec)
+        moved = jax.jit(program)(array)
+        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(layout.mesh, P()))(moved)
+        return np.asarray(whole)[tuple(map(slice, result.shape))]
+
+    return call
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 12), (5, 7, 3)], ids=["even", "uneven"])
+def test_redistribution(any_mesh, run, shape, is_checked):
+    dims = any_mesh.devices.ndim
+    whole = random_whole(*shape)
+    first = MeshLayout(any_mesh, shape, range(dims))
+    last = first.with_axes(range(1, dims + 1))
+
+    def there_and_back(x):
+        moved = first.redistribute({"x": x, "y": 2 * x}, to=last)
+        assert moved["y"].shape == last.local_shape
+        return last.redistribute(moved, to=first)["y"]
+
+    moved = run(lambda x: first.redistribute(x, to=last), whole, first, last, is_checked)
+    np.testing.assert_array_equal(moved, whole)
+    back = run(there_and_back, whole, first, first, is_checked)
+    np.testing.assert_array_equal(back, 2 * whole)
+
+
+def test_axes_in_another_order(grid, run):
+    """One axis of the mesh after the other, by way of one that is not divided."""
+    whole = random_whole(4, 6, 5)
+    first = MeshLayout(grid, whole.shape, (0, 1))
+    other = first.with_axes((1, 0))
+    moved = run(lambda x: first.redistribute(x, to=other), whole, first, other, True)
+    np.testing.assert_array_equal(moved, whole)
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+@pytest.mark.parametrize("shape", [(8, 4, 12), (5, 7, 3)], ids=["even", "uneven"])
+def test_plan(any_mesh, run, shape, is_real, is_checked):
+    whole = random_whole(*shape)
+    layout = MeshLayout(any_mesh, shape, range(any_mesh.devices.ndim))
+    plan = fft.Plan(layout, real=is_real)
+    expected = (np.fft.rfftn if is_real else np.fft.fftn)(whole)
+    modes = run(plan.forward, whole, layout, plan.spectral, is_checked)
+    np.testing.assert_allclose(modes, expected, atol=1e-12)
+
+    def laplace(x):
+        squares = sum(k**2 for k in plan.wavenumbers())
+        return plan.backward(-squares * plan.forward(x)).real
+
+    k = np.meshgrid(*(np.fft.fftfreq(n) * n for n in shape), indexing="ij")
+    expected = np.fft.ifftn(-sum(n**2 for n in k) * np.fft.fftn(whole)).real
+    result = run(laplace, whole, layout, layout, is_checked)
+    np.testing.assert_allclose(result, expected, atol=1e-11)
+
+
+def test_in_a_loop_with_gradients(any_mesh, run, is_checked):
+    shape = (4, 5, 6)
+    whole = random_whole(*shape)
+    layout = MeshLayout(any_mesh, shape, range(any_mesh.devices.ndim))
+    plan = fft.Plan(layout, real=True)
+
+    def steps(forward, backward, x):
+        return lax.fori_loop(0, 3, lambda _, x: x + 0.1 * backward(forward(x) ** 2), x)
+
+    def gradient(x):
+        def loss(x):
+            return jnp.sum(jnp.sin(steps(plan.forward, plan.backward, x)) * inside)
+
+        inside = layout.part_along(0, np.ones(shape[0]))[:, None, None]
+        for axis in layout.axes[1:]:
+            rows = layout.part_along(axis, np.ones(shape[axis]))
+            inside = inside * rows.reshape([-1 if n == axis else 1 for n in range(3)])
+        return jax.grad(loss)(x)
+
+    def expected_loss(x):
+        return jnp.sum(jnp.sin(steps(jnp.fft.rfftn, lambda y: jnp.fft.irfftn(y, shape), x)))
+
+    result = run(gradient, whole, layout, layout, is_checked)
+    np.testing.assert_allclose(result, jax.grad(expected_loss)(whole), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fftn", "rfftn", "irfftn", "ifft2", "fft"])
+def test_sharded_arrays(any_mesh, spread, assert_is, name):
+    """Sharded in, sharded out, as JAX's own functions."""
+    whole = random_whole(2 * SIZE, 4 * SIZE, 5)
+    spec = any_mesh.axis_names
+    x = spread(whole, any_mesh, *spec)
+    result = getattr(fft, name)(x)
+    assert result.sharding.is_equivalent_to(x.sharding, x.ndim)
+    expected = getattr(np.fft, name)(whole)
+    assert_is(result, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_wrong_arguments(mesh, spread):
+    layout = MeshLayout(mesh, (4, 5), [0])
+    with pytest.raises(TypeError, match="`mesh` must be a jax.sharding.Mesh"):
+        MeshLayout(MPI.COMM_WORLD, (4, 5), [0])
+    of_ranks = Layout(MPI.COMM_WORLD.Create_cart([SIZE]), (4, 5), [0])
+    with pytest.raises(TypeError, match="`to` must be a pencil.MeshLayout"):
+        layout.redistribute(np.zeros(layout.local_shape), to=of_ranks)
+    with pytest.raises(NotImplementedError, match="does not know which part it has"):
+        _ = layout.slices
+    with pytest.raises(TypeError, match="got no `layout`, and ndarray without a Named"):
+        fft.fftn(np.zeros((4, 5)))
+    if SIZE > 1:
+        with pytest.raises(ValueError, match="outside of a program on the plan's mesh"):
+            layout.redistribute(np.zeros(layout.local_shape), to=layout.with_axes([1]))
+        x = spread(random_whole(3, 2 * SIZE), mesh, None, "i")
+        with pytest.raises(ValueError, match="which JAX can't shard as"):
+            fft.rfftn(x)
