@@ -115,7 +115,7 @@ def test_in_a_loop_with_gradients(any_mesh, run, is_checked):
 
         inside = layout.part_along(0, np.ones(shape[0]))[:, None, None]
         for axis in layout.axes[1:]:
-            rows = layout.part_along(axis, np.ones(shape[axis]))
+            rows = layout.part_along(axis - 3, np.ones(shape[axis]))
             inside = inside * rows.reshape([-1 if n == axis else 1 for n in range(3)])
         return jax.grad(loss)(x)
 

@@ -87,6 +87,7 @@ class MeshLayout(Layout):
 
         Behind the end of the array, there are zeros.
         """
+        axis %= len(self.shape)
         if axis not in self.axes:
             return values
         self._grid.check_program(f"{NAME}.part_along")
