@@ -50,6 +50,13 @@ class Layout:
     Fields may have any type, and additional axes, before those of the layout.
     """
 
+    #: The communicator of the grid of processes.
+    comm: MPI.Intracomm
+    #: The shape of the whole arrays.
+    shape: tuple[int, ...]
+    #: The axis that is divided along each axis of the grid.
+    axes: tuple[int, ...]
+
     def __init__(
         self, comm: MPI.Cartcomm, shape: Sequence[int], axes: Sequence[int]
     ) -> None:
@@ -61,16 +68,13 @@ class Layout:
     def _divide(self, grid: Grid, shape: Sequence[int], axes: Sequence[int]) -> None:
         self._communicator = handles.communicator(NAME, grid.comm)
         self._grid = grid
-        #: The communicator of the grid of processes.
         self.comm = grid.comm
-        #: The shape of the whole arrays.
         self.shape = integers(NAME, "shape", shape)
         if min(self.shape, default=0) < 0:
             raise ValueError(
                 f"{NAME} got {self.shape} for argument `shape`, expected no negative sizes"
             )
         ndim, positions = len(self.shape), integers(NAME, "axes", axes)
-        #: The axis that is divided along each axis of the grid.
         self.axes = tuple(axis % ndim for axis in positions if -ndim <= axis < ndim)
         is_complete = len(positions) == len(self.axes) == len(grid.dims)
         if not is_complete or len(set(self.axes)) < len(self.axes):
