@@ -82,48 +82,41 @@ def smaller(path: Path) -> None:
         image.convert("RGB").quantize(128).save(path, optimize=True)
 
 
-def shallow_water() -> None:
-    path = FOLDER / "shallow_water.png"
-    run("examples/shallow_water.py", "--output", str(path))
+def picture_of(example: str, ranks: int = 2) -> None:
+    """The picture that an example draws itself."""
+    path = FOLDER / f"{example}.png"
+    run(f"examples/{example}.py", "--output", str(path), ranks=ranks)
     smaller(path)
+
+
+def shallow_water() -> None:
+    picture_of("shallow_water")
     draw("shallow_water", events_of("examples/shallow_water.py", "--benchmark"), 12)
 
 
 def heat_3d() -> None:
-    path = FOLDER / "heat_3d.png"
-    run("examples/heat_3d.py", "--output", str(path))
-    smaller(path)
+    picture_of("heat_3d")
     draw("heat_3d", events_of("examples/heat_3d.py", "--no-plot"), 14)
 
 
 def heat_mesh() -> None:
-    path = FOLDER / "heat_mesh.png"
-    run("examples/heat_mesh.py", "--output", str(path))
-    smaller(path)
+    picture_of("heat_mesh")
 
 
 def particles() -> None:
-    path = FOLDER / "particles.png"
-    run("examples/particles.py", "--output", str(path), ranks=4)
-    smaller(path)
+    picture_of("particles", ranks=4)
 
 
 def poisson_fem() -> None:
-    path = FOLDER / "poisson_fem.png"
-    run("examples/poisson_fem.py", "--output", str(path), ranks=4)
-    smaller(path)
+    picture_of("poisson_fem", ranks=4)
 
 
 def sources() -> None:
-    path = FOLDER / "sources.png"
-    run("examples/sources.py", "--output", str(path), ranks=4)
-    smaller(path)
+    picture_of("sources", ranks=4)
 
 
 def taylor_green() -> None:
-    path = FOLDER / "taylor_green.png"
-    run("examples/taylor_green.py", "--output", str(path), ranks=4)
-    smaller(path)
+    picture_of("taylor_green", ranks=4)
 
 
 def training() -> None:

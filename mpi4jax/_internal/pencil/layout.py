@@ -17,7 +17,6 @@ from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..halo.grid import Grid
 from ..layout.packing import Tree
 from ..mpi import handles
-from ..mpi.handles import members_of
 from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices
 from ..operations.bcast import bcast
@@ -84,7 +83,6 @@ class Layout:
                 "of the communicator"
             )
         self._division = Division(self.shape, grid.dims, self.axes)
-        self._members = members_of(grid.comm)
 
     def __repr__(self) -> str:
         return (
@@ -101,9 +99,9 @@ class Layout:
         return self._divided(self.shape, axes)
 
     def _divided(self, shape: Sequence[int], axes: Sequence[int]) -> Self:
-        other = copy.copy(self)
-        other._divide(self._grid, shape, axes)
-        return other
+        layout = copy.copy(self)
+        layout._divide(self._grid, shape, axes)
+        return layout
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -142,7 +140,7 @@ class Layout:
                 f"{NAME}.redistribute got a layout of shape {to.shape} for argument `to`, "
                 f"expected one of the shape of this layout, {self.shape}"
             )
-        if to._members != self._members:
+        if to._communicator.members != self._communicator.members:
             raise ValueError(
                 f"{NAME}.redistribute got a layout of other processes for argument `to`, "
                 "expected one of the same processes in the same order"

@@ -64,21 +64,23 @@ class _Transform(NamedTuple):
         transform = jnp.fft.rfftn if self.is_real else jnp.fft.fftn
         x = transform(x, self.points, self.axes, self.norm)
         for change in self._changes():
-            x = change.truncate(x)
+            x = change.with_size(x, change.modes)
         return x
 
     def _to_points(self, x: Array) -> Array:
         for change in self._changes():
-            x = change.pad(x)
+            x = change.with_size(x, change.points)
         transform = jnp.fft.irfftn if self.is_real else jnp.fft.ifftn
         return transform(x, self.points, self.axes, self.norm)
 
-    def _changes(self) -> Iterator[_ModeCount]:
+    def _changes(self) -> Iterator[_FewerModes]:
         for row in zip(self.axes, self.points, self.modes, strict=True):
-            yield _ModeCount(*row, is_half=self.is_real and row[0] == self.axes[-1])
+            axis, points, modes = row
+            if modes < points:
+                yield _FewerModes(*row, is_half=self.is_real and axis == self.axes[-1])
 
 
-class _ModeCount(NamedTuple):
+class _FewerModes(NamedTuple):
     """Fewer modes than points along an axis: those of the lowest wavenumbers.
 
     Of an even number, that at the end is zero: its wave has another one, of the opposite
@@ -91,14 +93,8 @@ class _ModeCount(NamedTuple):
     #: Whether there are no modes of negative wavenumbers, as of real numbers.
     is_half: bool
 
-    def truncate(self, x: Array) -> Array:
-        return self._with_size(x, self.modes) if self.modes < self.points else x
-
-    def pad(self, x: Array) -> Array:
-        return self._with_size(x, self.points) if self.modes < self.points else x
-
-    def _with_size(self, x: Array, points: int) -> Array:
-        """The modes of so many points."""
+    def with_size(self, x: Array, points: int) -> Array:
+        """The modes that are kept, among those of so many points."""
         size, axis = x.shape[self.axis], self.axis % x.ndim
         positive = (self.modes + 1) // 2
         negative = 0 if self.is_half else (self.modes - 1) // 2
@@ -225,8 +221,8 @@ class Chain:
         # Rather one that is not transformed later.
         done = [axis for axis in whole if axis not in remaining]
         shape = self.result.shape
-        other = max(done or whole, key=lambda axis: (shape[axis], axis))
-        moved = [other if axis == freed else axis for axis in divided]
+        target = max(done or whole, key=lambda axis: (shape[axis], axis))
+        moved = [target if axis == freed else axis for axis in divided]
         result = self.result.with_axes(moved)
         self.steps.append(_Move(self.result, result))
         self.result = result
