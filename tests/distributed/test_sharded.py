@@ -447,6 +447,26 @@ def test_axes_of_a_grid(spread, is_checked):
     assert own == expected
 
 
+def test_the_first_axis_comm_in_a_program(spread, is_checked):
+    """Made when a program is traced, it knows its axes in that program and in others."""
+    if SIZE % 2:
+        pytest.skip("needs an even number of processes")
+    devices = np.array(jax.devices()).reshape(2, SIZE // 2)
+    names = f"first {is_checked}", f"second {is_checked}"
+    row, column = divmod(RANK, SIZE // 2)
+    expected = numbered()[row].sum() + numbered()[:, column].sum()
+    for mesh in Mesh(devices, names), Mesh(devices.T, names[::-1]):
+
+        def body(x, mesh=mesh):
+            along = [mpi4jax.axis_comm(mesh, name) for name in names]
+            return sum(mpi.allreduce(x, MPI.SUM, comm=comm) for comm in along)
+
+        specs = {"mesh": mesh, "in_specs": P(*names), "out_specs": P(*names)}
+        mapped = jax.jit(jax.shard_map(body, check_vma=is_checked, **specs))
+        x = spread(numbered(), mesh, *names)
+        assert float(mapped(x).addressable_data(0)[0, 0]) == expected
+
+
 def numbered():
     return np.arange(float(SIZE)).reshape(2, SIZE // 2) + 1
 

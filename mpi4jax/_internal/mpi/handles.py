@@ -305,15 +305,20 @@ def members_of(comm: MPI.Intracomm) -> list[int]:
 
 
 def communicator(function: str, comm: object) -> Communicator:
-    """The communicator that `comm` stands for in a call of `function`."""
+    """What `comm` stands for in a call of `function`: on a mesh, or a communicator."""
+    registered = registered_communicator(function, comm)
+    mesh = axes_of_shard_map()
+    return registered if mesh is None else registered.on_mesh(function, mesh)
+
+
+def registered_communicator(function: str, comm: object) -> Communicator:
+    """The communicator `comm`, whatever program calls `function`."""
     if comm is None:
         comm = _default_comm
     try:
-        registered = _by_handle[_handleof(comm)]
+        return _by_handle[_handleof(comm)]
     except (KeyError, TypeError):
-        registered = _find_communicator(function, comm)
-    mesh = axes_of_shard_map()
-    return registered if mesh is None else registered.on_mesh(function, mesh)
+        return _find_communicator(function, comm)
 
 
 def check_not_freed(function: str, communicator: Communicator) -> None:

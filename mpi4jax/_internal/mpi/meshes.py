@@ -137,7 +137,7 @@ def _comm_along(ranks: tuple[int, ...], axes: tuple[Hashable, ...]) -> MPI.Intra
     )
     comm = _create(ranks, f"in mpi4jax.axis_comm, for {name}")
     comm.Set_name(name)
-    handles.communicator(_NAME, comm).mesh_axes = axes
+    handles.registered_communicator(_NAME, comm).mesh_axes = axes
     return comm
 
 
