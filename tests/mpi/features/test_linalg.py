@@ -555,20 +555,21 @@ def test_reproducible_sums(dtype, seed):
         exact = math.fsum(part(x).tolist())
         bound = 2 * epsilon * abs(exact) + size * epsilon**1.8 * np.max(np.abs(x))
         assert abs(part(expected[0]) - exact) <= bound, seed
+
+    @jax.jit
+    def sums(x, y):
+        # The second product is in a program that XLA could fuse with.
+        products = product(x, y), product(x[::-1] * 2, jnp.flip(y / 2))
+        return *jax.vmap(total)(jnp.stack([x, 0 * x])), *products
+
+    cuts = np.sort(generator.integers(0, size + 1, SIZE - 1))
     for _ in range(3):
-        order = generator.permutation(size)
-        cuts = np.sort(generator.integers(0, size + 1, SIZE - 1))
-        rows = np.split(order, cuts)[RANK]
-        parts = x[rows], y[rows]
-        assert bits(total(parts[0])) == bits(expected[0]), seed
-        assert bits(product(*parts)) == bits(expected[1]), seed
-        assert bits(jax.jit(total)(parts[0])) == bits(expected[0]), seed
-        # In a program that XLA could fuse with.
-        fused = jax.jit(lambda x, y: product(x[::-1] * 2, jnp.flip(y / 2)))
-        assert bits(fused(*parts)) == bits(expected[1]), seed
-        batch = jax.vmap(total)(np.stack([parts[0], 0 * parts[0]]))
-        assert bits(batch[0]) == bits(expected[0]), seed
-        assert batch[1] == 0, seed
+        rows = np.split(generator.permutation(size), cuts)[RANK]
+        assert bits(total(x[rows])) == bits(expected[0]), seed
+        of_batch, of_zeros, *products = sums(x[rows], y[rows])
+        assert bits(of_batch) == bits(expected[0]), seed
+        assert of_zeros == 0, seed
+        assert [bits(each) for each in products] == 2 * [bits(expected[1])], seed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
