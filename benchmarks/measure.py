@@ -30,7 +30,8 @@ sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from migration import migration
 from overlap import overlap
-from sharded import psum, ring, sparse, stencil
+from redistribution import redistribution
+from sharded import psum, ring, sharded_fft, sparse, stencil
 from shared_cores import bound, unbound
 from solvers import solvers
 from unstructured import donated_loop, unstructured
@@ -424,7 +425,8 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound, unstructured, migration, solvers),
+        *(overlap, bound, unbound, unstructured, migration, solvers, redistribution),
+        sharded_fft,
     )
 }
 

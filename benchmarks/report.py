@@ -311,6 +311,94 @@ def unstructured(r: Results) -> list[Row]:
     return rows
 
 
+def redistribution(r: Results) -> list[Row]:
+    """Slabs that are divided along another axis and back, and transforms of them."""
+    rows: list[Row] = []
+    for (mpi, ours, theirs), (name, ranks) in itertools.product(
+        MPIS, by_ranks(r, "redistribution")
+    ):
+        cases = r.samples[name].get(ours, {})
+        for case, own in (("move", "layout"), ("transform", "plan")):
+            plan, by_hand = f"{case}, {own}", f"{case}, by hand"
+            for points in (
+                n for n in (32, 64, 128, 256, 512) if f"{n}, {plan}, loop" in cases
+            ):
+                peer = f"{points}, {case}, mpi4py-fft"
+                for way, label in (("calls", "two calls"), ("loop", "a loop")):
+                    case_of_plan = f"{points}, {plan}, {way}"
+                    case_by_hand = f"{points}, {by_hand}, {way}"
+                    rows.append(
+                        {
+                            "MPI": mpi,
+                            "ranks": ranks,
+                            "there and back": "redistributed"
+                            if case == "move"
+                            else "transformed",
+                            "points": f"{points}^3",
+                            "in": label,
+                            "ours": r(name, ours, case_of_plan),
+                            "by hand": r(name, ours, case_by_hand),
+                            "0.9.1, by hand": r(name, theirs, case_by_hand),
+                            "mpi4py-fft": r(name, ours, peer),
+                            "ours / by hand": r.ratio(
+                                name, ours, case_of_plan, case_by_hand
+                            ),
+                            "ours / mpi4py-fft": r.ratio(name, ours, case_of_plan, peer),
+                        }
+                    )
+    return rows
+
+
+def weak_scaling(r: Results) -> list[Row]:
+    """The redistribution of as many bytes on each rank, and copies of these."""
+    rows: list[Row] = []
+    for (mpi, ours, _), ranks in itertools.product(MPIS, (1, 2, 4, 8)):
+        name = f"redistribution, {ranks}"
+        if ours in r.samples.get(name, {}):
+            moved = 1 - 1 / ranks
+            rows.append(
+                {
+                    "MPI": mpi,
+                    "ranks": str(ranks),
+                    "MiB sent by each": f"{2 * 16 * moved:g}",
+                    "there and back": r(name, ours, "weak, layout"),
+                    "two copies": r(name, ours, "weak, copy"),
+                    "there and back / copies": r.ratio(
+                        name, ours, "weak, layout", "weak, copy"
+                    ),
+                }
+            )
+    return rows
+
+
+def transforms_of_sharded_arrays(r: Results) -> list[Row]:
+    """Transforms of sharded arrays, and the memory that they need meanwhile."""
+    rows: list[Row] = []
+    for (name, ranks), (peer, label) in itertools.product(
+        by_ranks(r, "sharded_fft"), ((OURS, "MPI"), (GLOO, "gloo"))
+    ):
+        for points in (32, 64, 128, 256):
+            ours, of_jax = f"{points}, ours", f"{points}, jnp.fft"
+            if ours not in r.samples[name].get(peer, {}):
+                continue
+            # The memory is in MiB, not in seconds.
+            memory = (r(name, peer, f"memory, {case}") for case in (ours, of_jax))
+            ours_needs, jax_needs = ((mib or 0) / 1e6 for mib in memory)
+            rows.append(
+                {
+                    "ranks": ranks,
+                    "JAX's collectives": label,
+                    "points": f"{points}^3",
+                    "`fft.fftn`": r(name, peer, ours),
+                    "`jnp.fft.fftn`": r(name, peer, of_jax),
+                    "jnp.fft / ours": r.ratio(name, peer, of_jax, ours),
+                    "MiB, `fft.fftn`": ours_needs,
+                    "MiB, `jnp.fft.fftn`": jax_needs,
+                }
+            )
+    return rows
+
+
 def inner_products(r: Results) -> list[Row]:
     """Inner products of two vectors over all ranks, in a loop."""
     rows: list[Row] = []
@@ -596,6 +684,20 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "ghosts for each neighbor, filled, or added to their owners",
         unstructured,
     ),
+    "Redistribution": (
+        "Time of a cube of complex numbers that is divided along another axis, or "
+        "transformed, and back",
+        redistribution,
+    ),
+    "Redistribution of as much on each rank": (
+        "Time of 16 MiB on each rank that are redistributed, and back, in a loop",
+        weak_scaling,
+    ),
+    "Transforms of sharded arrays": (
+        "Time of the transform of a cube of complex64 that is sharded along one axis, and "
+        "how much memory each process needs meanwhile",
+        transforms_of_sharded_arrays,
+    ),
     "Inner products": (
         "Time of `linalg.vdot` of a loop, for so many elements of each rank",
         inner_products,
@@ -692,6 +794,26 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "alltoallv / alltoall; migrate",
         ranks=("2",),
         **{"filled, %": (1, 100)},
+    ),
+    "redistribution": lambda r: excerpt(
+        redistribution(r),
+        "there and back; points; in; ours; by hand; mpi4py-fft; ours / by hand; "
+        "ours / mpi4py-fft",
+        MPI=("MPICH",),
+        ranks=("2",),
+        points=("64^3", "128^3", "256^3", "512^3"),
+    ),
+    "scaling": lambda r: excerpt(
+        weak_scaling(r),
+        "ranks; MiB sent by each; there and back; two copies; there and back / copies",
+        MPI=("MPICH",),
+    ),
+    "sharded_transforms": lambda r: excerpt(
+        transforms_of_sharded_arrays(r),
+        "points; `fft.fftn`; `jnp.fft.fftn`; jnp.fft / ours; MiB, `fft.fftn`; "
+        "MiB, `jnp.fft.fftn`",
+        ranks=("2",),
+        **{"JAX's collectives": ("MPI",)},
     ),
     "products": lambda r: excerpt(
         inner_products(r),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -330,3 +331,45 @@ def with_permuted_ghosts(x: Any, axis: int, name: str, count: int) -> Any:
     before = jax.lax.ppermute(last, name, forth)
     behind = jax.lax.ppermute(first, name, back)
     return jnp.concatenate([before, x, behind], axis)
+
+
+def sharded_fft(effort: Effort) -> Samples:
+    """The Fourier transform of a sharded array, beside JAX's own, and the MiB they need."""
+    from mpi4jax import fft
+
+    sharding = initialize()
+    samples: Samples = {}
+    for points in (32, 64, 128, 256):
+        if points**3 // SIZE > 8 * effort.largest:
+            continue
+        block = np.random.default_rng(RANK).normal(size=(points // SIZE, points, points, 2))
+        block = block.astype(np.float32).view(np.complex64)[..., 0]
+        x = jax.make_array_from_process_local_data(sharding, block)
+        programs = {
+            "ours": fft.fftn,
+            "jnp.fft": jax.jit(jnp.fft.fftn, out_shardings=sharding),
+        }
+        expected, result = (f(x).addressable_data(0) for f in programs.values())
+        scale = 1e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(result, expected, rtol=0, atol=scale)
+        del expected, result
+        cases = {f"{points}, {name}": awaited(f, x) for name, f in programs.items()}
+        samples |= take_turns(cases, effort, effort.loop_rounds if points > 128 else 0)
+        for name, call in cases.items():
+            growth = WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)
+            samples[f"memory, {name}"] = [growth]
+    jax.distributed.shutdown()
+    return samples
+
+
+def mebibytes_in_call(call: Thunk) -> float:
+    """How much more memory than before this process has at most during a call."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    before = status_kibibytes("VmRSS")
+    call()
+    return (status_kibibytes("VmHWM") - before) / 1024
+
+
+def status_kibibytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

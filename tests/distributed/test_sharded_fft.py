@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
 
@@ -69,6 +69,24 @@ def test_redistribution(any_mesh, run, shape, is_checked):
     np.testing.assert_array_equal(moved, whole)
     back = run(there_and_back, whole, first, first, is_checked)
     np.testing.assert_array_equal(back, 2 * whole)
+
+
+def test_the_sharding_of_a_layout(any_mesh, assert_is):
+    dims = any_mesh.devices.shape
+    grid = MPI.COMM_WORLD.Create_cart(dims, [False] * len(dims))
+    layout = Layout(grid, (2 * SIZE, 3 * SIZE, 5), [1, 0][: len(dims)])
+    whole = random_whole(*layout.shape)
+    own = whole[layout.slices]
+    sharding = layout.sharding(any_mesh)
+    array = jax.make_array_from_process_local_data(sharding, own, whole.shape)
+    assert_is(array, whole)
+    np.testing.assert_array_equal(array.addressable_data(0), own)
+    if SIZE > 1:
+        with pytest.raises(ValueError, match="expected sizes that are divided evenly"):
+            layout.with_shape((2 * SIZE + 1, 3 * SIZE + 1, 5)).sharding(any_mesh)
+        reversed_mesh = Mesh(any_mesh.devices[::-1, ...], any_mesh.axis_names)
+        with pytest.raises(ValueError, match="expected those of the layout's communicator"):
+            layout.sharding(reversed_mesh)
 
 
 def test_axes_in_another_order(grid, run):

@@ -102,6 +102,21 @@ class View(NamedTuple):
         return self.start + sum(indices.start * stride for indices, stride in pairs)
 
     @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.sizes)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether all elements of the part are one behind the other."""
+        is_row = True
+        for indices, size in zip(reversed(self.ranges), reversed(self.shape), strict=True):
+            if not is_row and len(indices) != 1:
+                return False
+            is_row = is_row and len(indices) == size
+        return self.rows is None
+
+    @property
     def slices(self) -> tuple[slice, ...]:
         return tuple(slice(indices.start, indices.stop) for indices in self.ranges)
 

@@ -1,21 +1,26 @@
 """The messages of one side, those sent or those received, and the parts of arrays in them.
 
 There is an array for each process and each type. It has the parts of all fields of that
-type, one after the other.
+type, one after the other. Where that is one part, and contiguous, the message may be in the
+field itself.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from ..arguments.types import Array
-from ..operations._messages import Messages
-from ..xla.jax_compat import ShapedArray
+from ..mpi.handles import Communicator
+from ..operations._lowering import call_in_program
+from ..operations._messages import Messages, message_attributes
+from ..operations.exchange import Exchange
+from ..xla.call_sites import Envelope, Envelopes
+from ..xla.jax_compat import LoweringContext, ShapedArray, Value
 from .copies import Copy, CopyList, View
 
 
@@ -26,8 +31,16 @@ class Part(NamedTuple):
     in_message: View
 
 
+class Place(NamedTuple):
+    """Where a message is: so many elements of an array, from one on."""
+
+    array: int
+    first: int
+    size: int
+
+
 class Side:
-    """The messages of one side, which are numbered like arrays that come after the fields.
+    """The messages of one side, whose arrays are numbered after the fields.
 
     Arguments:
         types: The types of the fields.
@@ -36,6 +49,7 @@ class Side:
         tag: The tag of all messages.
         part: The part of a field that a message has, by the indices of the message and of
             the field.
+        is_in_place: Whether messages may be in the fields.
 
     """
 
@@ -45,22 +59,33 @@ class Side:
         ranks: Sequence[int],
         tag: int,
         part: Callable[[int, int], View],
+        *,
+        is_in_place: bool = False,
     ) -> None:
+        #: The types of the fields.
+        self.fields = list(types)
+        #: The types of the arrays of messages that are not in a field.
         self.types: list[ShapedArray] = []
+        #: The parts in these arrays.
         self.parts: list[Part] = []
+        #: Where each message is.
+        self.places: list[Place] = []
         dtypes = list(dict.fromkeys(x.dtype for x in types))
         for message, dtype in itertools.product(range(len(ranks)), dtypes):
+            fields = [n for n, x in enumerate(types) if x.dtype == dtype]
+            views = [part(message, field) for field in fields]
+            if is_in_place and len(views) == 1 and views[0].is_contiguous:
+                self.places.append(Place(fields[0], views[0].offset, views[0].size))
+                continue
             array = len(types) + len(self.types)
             size = 0
-            for field, x in enumerate(types):
-                if x.dtype != dtype:
-                    continue
-                in_field = part(message, field)
+            for in_field in views:
                 shape = tuple(in_field.sizes)
                 in_message = View(array, shape, size, tuple(map(range, shape)))
                 self.parts.append(Part(in_field, in_message))
-                size += math.prod(shape)
+                size += in_field.size
             self.types.append(ShapedArray((size,), dtype))
+            self.places.append(Place(array, 0, size))
         count = len(ranks)
         self.messages = Messages(tuple(ranks), (tag,) * count, (len(dtypes),) * count)
 
@@ -77,3 +102,49 @@ class Side:
 
     def buffers(self) -> list[Array]:
         return [jnp.zeros(x.shape, x.dtype) for x in self.types]
+
+    def envelopes(self) -> tuple[Envelope, ...]:
+        """Those of messages of one type, which may be in a field."""
+        dtype = self.fields[0].dtype
+        sizes = [ShapedArray((place.size,), dtype) for place in self.places]
+        return self.messages.envelopes(sizes)
+
+
+def lower_exchange(
+    ctx: LoweringContext,
+    communicator: Communicator,
+    sent: Side,
+    received: Side,
+    values: Sequence[Value],
+) -> list[Value]:
+    """Lower the call that sends and receives messages of one type, which may be in fields.
+
+    Arguments:
+        ctx: What JAX hands to a lowering rule.
+        communicator: The communicator.
+        sent, received: The two sides.
+        values: The fields to send from and the arrays of their messages, and then the
+            fields to receive into.
+
+    Returns:
+        The fields that were received into, and the arrays of the other messages.
+
+    """
+    envelopes = Envelopes(sent.envelopes(), received.envelopes())
+    first = len(sent.fields) + len(sent.types)
+    return call_in_program(
+        ctx,
+        communicator,
+        Exchange.name,
+        values,
+        {
+            **message_attributes(communicator, sent.messages, received.messages),
+            "sent": np.array(sent.places, np.int64).reshape(-1),
+            "received": np.array(received.places, np.int64).reshape(-1),
+        },
+        envelopes,
+        envelopes,
+        avals_in=[*sent.fields, *sent.types, *received.fields],
+        avals_out=[*received.fields, *received.types],
+        aliases={first + n: n for n in range(len(received.fields))},
+    )

@@ -28,9 +28,9 @@ from ..xla.jax_compat import (
 )
 from ..xla.programs import (
     LoweredProgram,
+    aliased_operands,
     calls_with,
     forbid_aliasing,
-    has_aliases,
     on_lowering,
 )
 
@@ -145,7 +145,7 @@ def _finish(program: LoweredProgram) -> None:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
-        if has_aliases(call) and len(list(call.operands[0].uses)) > 1:
+        if any(len(list(operand.uses)) > 1 for operand in aliased_operands(call)):
             forbid_aliasing(call)
     call_sites.finish_program(program, calls, notes)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
@@ -17,6 +18,7 @@ from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..halo.grid import Grid
 from ..layout.packing import Tree
 from ..mpi import handles
+from ..mpi.meshes import world_rank
 from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices
 from ..operations.bcast import bcast
@@ -53,6 +55,8 @@ class Layout:
     comm: MPI.Intracomm
     #: The shape of the whole arrays.
     shape: tuple[int, ...]
+    #: The number of processes along each axis of the grid.
+    dims: tuple[int, ...]
     #: The axis that is divided along each axis of the grid.
     axes: tuple[int, ...]
 
@@ -67,7 +71,7 @@ class Layout:
     def _divide(self, grid: Grid, shape: Sequence[int], axes: Sequence[int]) -> None:
         self._communicator = handles.communicator(NAME, grid.comm)
         self._grid = grid
-        self.comm = grid.comm
+        self.comm, self.dims = grid.comm, grid.dims
         self.shape = integers(NAME, "shape", shape)
         if min(self.shape, default=0) < 0:
             raise ValueError(
@@ -75,19 +79,19 @@ class Layout:
             )
         ndim, positions = len(self.shape), integers(NAME, "axes", axes)
         self.axes = tuple(axis % ndim for axis in positions if -ndim <= axis < ndim)
-        is_complete = len(positions) == len(self.axes) == len(grid.dims)
+        is_complete = len(positions) == len(self.axes) == len(self.dims)
         if not is_complete or len(set(self.axes)) < len(self.axes):
             raise ValueError(
                 f"{NAME} got {list(positions)} for argument `axes`, expected a different "
-                f"one of the {ndim} axes of `shape` for each of the {len(grid.dims)} axes "
+                f"one of the {ndim} axes of `shape` for each of the {len(self.dims)} axes "
                 "of the communicator"
             )
-        self._division = Division(self.shape, grid.dims, self.axes)
+        self._division = Division(self.shape, self.dims, self.axes)
 
     def __repr__(self) -> str:
         return (
             f"<pencil.{type(self).__name__}: {self.shape}, axes {self.axes} over "
-            f"{self._division.dims} processes>"
+            f"{self.dims} processes>"
         )
 
     def with_shape(self, shape: Sequence[int]) -> Self:
@@ -117,6 +121,36 @@ class Layout:
     def part_along(self, axis: int, values: np.ndarray) -> np.ndarray | Array:
         """What this process has of values along an axis, such as coordinates."""
         return values[self.slices[axis]]
+
+    def sharding(self, mesh: jax.sharding.Mesh) -> NamedSharding:
+        """How JAX shards an array of which each process has its part of the layout.
+
+        With it, :func:`jax.make_array_from_process_local_data` makes a sharded array of the
+        parts of all processes. ``array.addressable_data(0)`` is that of this one.
+
+        Arguments:
+            mesh (jax.sharding.Mesh): A mesh with the processes of the layout as its
+                devices, in the same grid. They have to divide the sizes evenly.
+
+        """
+        ranks = [world_rank(device) for device in mesh.devices.flat]
+        if mesh.devices.shape != self.dims or ranks != list(self._communicator.members):
+            raise ValueError(
+                f"{NAME}.sharding got a mesh of {mesh.devices.shape} devices of the "
+                f"processes {ranks} for argument `mesh`, expected those of the layout's "
+                f"communicator, {self.dims} and {list(self._communicator.members)}"
+            )
+        if any(self.shape[n] % size for n, size in zip(self.axes, self.dims, strict=True)):
+            raise ValueError(
+                f"{NAME}.sharding was called for {self}, expected sizes that are divided "
+                "evenly, as JAX shards arrays in equal parts"
+            )
+        return NamedSharding(mesh, self._spec(mesh.axis_names))
+
+    def _spec(self, names: Sequence[Hashable]) -> PartitionSpec:
+        """How arrays are sharded over these axes of a mesh."""
+        by_axis = dict(zip(self.axes, names, strict=True))
+        return PartitionSpec(*(by_axis.get(axis) for axis in range(len(self.shape))))
 
     @on_own_devices
     def redistribute(self, fields: T, to: Layout) -> T:

@@ -58,14 +58,13 @@ class MeshLayout(Layout):
     @property
     def spec(self) -> PartitionSpec:
         """How arrays are sharded, for :func:`jax.shard_map`."""
-        names = dict(zip(self.axes, self._names, strict=True))
-        return PartitionSpec(*(names.get(axis) for axis in range(len(self.shape))))
+        return self._spec(self._names)
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
         """The shape of the whole arrays with the rows that fill up the last parts."""
         shape = list(self.shape)
-        for axis, processes in zip(self.axes, self._grid.dims, strict=True):
+        for axis, processes in zip(self.axes, self.dims, strict=True):
             shape[axis] = _padded(shape[axis], processes)
         return tuple(shape)
 
@@ -73,7 +72,7 @@ class MeshLayout(Layout):
     def local_shape(self) -> tuple[int, ...]:
         """The shape of the parts."""
         shape = list(self.padded_shape)
-        for axis, processes in zip(self.axes, self._grid.dims, strict=True):
+        for axis, processes in zip(self.axes, self.dims, strict=True):
             shape[axis] //= processes
         return tuple(shape)
 
@@ -93,7 +92,7 @@ class MeshLayout(Layout):
         self._grid.check_program(f"{NAME}.part_along")
         n = self.axes.index(axis)
         parts = jnp.pad(values, (0, self.padded_shape[axis] - len(values)))
-        parts = parts.reshape(self._grid.dims[n], -1)
+        parts = parts.reshape(self.dims[n], -1)
         return parts[jax.lax.axis_index(self._names[n])]
 
     def scatter(self, fields: T, *, root: Integer | None = None) -> T:
@@ -117,7 +116,7 @@ class MeshLayout(Layout):
         self, n: int, divided: int, other: int, leaves: list[Array]
     ) -> list[Array]:
         """The parts of arrays that one axis of the mesh divides along another axis."""
-        name, processes = self._names[n], self._grid.dims[n]
+        name, processes = self._names[n], self.dims[n]
         comm = axis_comm(self.mesh, name)
         ndim = len(self.shape)
         size, whole_size = self.shape[divided], _padded(self.shape[divided], processes)

@@ -220,8 +220,15 @@ class Chain:
             )
         # Rather one that is not transformed later.
         done = [axis for axis in whole if axis not in remaining]
-        shape = self.result.shape
-        target = max(done or whole, key=lambda axis: (shape[axis], axis))
+        processes = self.result.dims[divided.index(freed)]
+
+        def balance(axis: int) -> float:
+            """What a process has on average, of the rows that the first one has."""
+            size = self.result.shape[axis]
+            return size / (-(-size // processes) or 1)
+
+        # Of those, the first one, as the rows of its parts are the longest in memory.
+        target = max(done or whole, key=balance)
         moved = [target if axis == freed else axis for axis in divided]
         result = self.result.with_axes(moved)
         self.steps.append(_Move(self.result, result))

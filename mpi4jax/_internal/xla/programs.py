@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 
-from .jax_compat import Attribute, Effect, LoweringContext, ir
+from .jax_compat import Attribute, Effect, LoweringContext, Value, hlo, ir
 from .private_names import ANNOUNCEMENTS, COMPILED, LOWERED, Announcement
 
 
@@ -91,10 +91,11 @@ def attributes_in_words(call: ir.Operation, *, without: Sequence[str]) -> str:
     return ", ".join(f"{name}={values[name]}" for name in values if name not in without)
 
 
-def has_aliases(call: ir.Operation) -> bool:
-    """Whether results of a custom call take the memory of its operands."""
+def aliased_operands(call: ir.Operation) -> list[Value]:
+    """The operands of a custom call whose memory results take."""
     attributes = call.attributes
-    return _ALIASES in attributes and len(ir.ArrayAttr(attributes[_ALIASES])) > 0
+    aliases = ir.ArrayAttr(attributes[_ALIASES]) if _ALIASES in attributes else ()
+    return [call.operands[hlo.OutputOperandAlias(x).operand_index] for x in aliases]
 
 
 def forbid_aliasing(call: ir.Operation) -> None:

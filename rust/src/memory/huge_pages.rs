@@ -4,7 +4,7 @@
 //! trap into the kernel at the first write, and later the processor looks up pages more often than it
 //! moves bytes: an operation on 16 MiB takes up to a quarter longer.
 //!
-//! - What MPI is the first to write, as the result of a call, is mapped in huge pages from the start
+//! - What a call is the first to write, as its result, is mapped in huge pages from the start
 //!   (`MADV_HUGEPAGE`).
 //! - What XLA has written, as the state of a loop, is moved into huge pages (`MADV_COLLAPSE`, Linux 6.1).
 //!   That takes twice as long as to copy it, so it is done to memory that is seen again and again.
@@ -46,7 +46,7 @@ pub fn see(address: *mut c_void, bytes: usize) {
 
 /// Notes that a call writes an array, which may be new memory.
 #[inline(always)]
-pub(super) fn see_result(address: *mut c_void, bytes: usize) {
+pub fn see_result(address: *mut c_void, bytes: usize) {
     if bytes >= LARGE {
         advise(address, bytes);
         see_large(address, bytes);

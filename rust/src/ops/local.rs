@@ -87,8 +87,11 @@ fn copy(frame: &Frame) -> Result<()> {
             results.len()
         )));
     }
-    for array in operands.iter().chain(&results[updated..]) {
+    for array in &operands {
         huge_pages::see(array.address, array.bytes());
+    }
+    for result in &results[updated..] {
+        huge_pages::see_result(result.address, result.bytes());
     }
     let (old, sources) = operands.split_at(updated);
     check_same_memory(old, &results)?;
@@ -157,7 +160,7 @@ struct RowTable<'a> {
 impl<'a> RowTable<'a> {
     /// Takes the table from the end of the operands, if there is one.
     fn take(frame: &Frame, operands: &mut Vec<Buffer<'a>>) -> Result<Self> {
-        let Ok(numbers) = frame.ints_attribute("rows") else {
+        let Some(numbers) = frame.optional_ints_attribute("rows")? else {
             return Ok(Self::default());
         };
         let table = operands.pop();
@@ -200,8 +203,8 @@ impl<'a> RowTable<'a> {
 
 /// The copies of each stage. In programs that an earlier version has exported, each copy is one.
 fn stages<'p, 'a>(frame: &Frame, copies: &'p [PartCopy<'a>]) -> Result<Vec<&'p [PartCopy<'a>]>> {
-    let sizes = frame.ints_attribute("stages");
-    let sizes = sizes.unwrap_or_else(|_| vec![1; copies.len()]);
+    let sizes = frame.optional_ints_attribute("stages")?;
+    let sizes = sizes.unwrap_or_else(|| vec![1; copies.len()]);
     let mut rest = copies;
     let mut take = |size: &i64| {
         let (stage, later) = rest.split_at_checked(usize::try_from(*size).ok()?)?;
@@ -274,7 +277,7 @@ fn rows_of_parts<'p, 'a>(
 }
 
 /// One of the arrays.
-fn array_at<'p, 'a>(arrays: &'p [Buffer<'a>], index: i64) -> Result<&'p Buffer<'a>> {
+pub(super) fn array_at<'p, 'a>(arrays: &'p [Buffer<'a>], index: i64) -> Result<&'p Buffer<'a>> {
     let array = usize::try_from(index).ok().and_then(|n| arrays.get(n));
     array.ok_or_else(|| Error::invalid(format!("there is no array {index}")))
 }

@@ -75,6 +75,21 @@ impl<'a> Buffer<'a> {
         })
     }
 
+    /// A contiguous part of the array: so many elements from one on, if it has them.
+    pub fn part(&self, first: i64, count: i64) -> Option<Self> {
+        let end = first.checked_add(count)?;
+        if first < 0 || count < 0 || end > self.count {
+            return None;
+        }
+        let start = usize::try_from(first).ok()?.checked_mul(data_type_size(self.dtype))?;
+        Some(Self(BufferFacts {
+            address: self.address.wrapping_byte_add(start),
+            dims: &[],
+            count,
+            ..self.0
+        }))
+    }
+
     /// How many bytes its elements take at its address.
     pub fn bytes(&self) -> usize {
         if self.address.is_null() {
@@ -406,7 +421,7 @@ impl<'a> Frame<'a> {
     /// # Safety
     /// `T` is the struct for attributes of this kind.
     #[inline(always)]
-    unsafe fn find<T>(&self, name: &str, kind: c_int, expected: &str) -> Result<&'a T> {
+    unsafe fn find<T>(&self, name: &str, kind: c_int, expected: &str) -> Result<Option<&'a T>> {
         let attrs = &self.raw.attrs;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         let (types, names, values) = unsafe {
@@ -430,7 +445,7 @@ impl<'a> Frame<'a> {
         }
         let entry = position.and_then(|index| types.get(index).zip(values.get(index)));
         let Some((actual, value)) = entry else {
-            return Err(Error::invalid(format!("attribute `{name}` is missing")));
+            return Ok(None);
         };
         if *actual != kind {
             return Err(Error::invalid(format!(
@@ -438,16 +453,19 @@ impl<'a> Frame<'a> {
             )));
         }
         // SAFETY: null, or the struct for its kind, by the caller's promise.
-        unsafe { value.cast::<T>().as_ref() }
-            .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")))
+        match unsafe { value.cast::<T>().as_ref() } {
+            None => Err(Error::invalid(format!("attribute `{name}` is null"))),
+            found => Ok(found),
+        }
     }
 
     /// The 64-bit integer attribute called `name`.
     #[inline(always)]
     pub fn attribute(&self, name: &str) -> Result<i64> {
         // SAFETY: the struct for scalars.
-        let scalar: &XLA_FFI_Scalar =
+        let scalar: Option<&XLA_FFI_Scalar> =
             unsafe { self.find(name, XLA_FFI_AttrType_SCALAR, "a scalar")? };
+        let scalar = scalar.ok_or_else(|| missing(name))?;
         if scalar.dtype != XLA_FFI_DataType_S64 {
             return Err(Error::invalid(format!(
                 "attribute `{name}` has type {}, expected a 64-bit integer",
@@ -460,8 +478,18 @@ impl<'a> Frame<'a> {
 
     /// The attribute called `name`, an array of 64-bit integers.
     pub fn ints_attribute(&self, name: &str) -> Result<Vec<i64>> {
+        self.optional_ints_attribute(name)?
+            .ok_or_else(|| missing(name))
+    }
+
+    /// Such an attribute, or None if there is no attribute of the name.
+    pub fn optional_ints_attribute(&self, name: &str) -> Result<Option<Vec<i64>>> {
         // SAFETY: the struct for arrays.
-        let array: &XLA_FFI_Array = unsafe { self.find(name, XLA_FFI_AttrType_ARRAY, "an array")? };
+        let array: Option<&XLA_FFI_Array> =
+            unsafe { self.find(name, XLA_FFI_AttrType_ARRAY, "an array")? };
+        let Some(array) = array else {
+            return Ok(None);
+        };
         if array.dtype != XLA_FFI_DataType_S64 {
             return Err(Error::invalid(format!(
                 "attribute `{name}` has elements of type {}, expected 64-bit integers",
@@ -475,7 +503,7 @@ impl<'a> Frame<'a> {
             )));
         }
         // SAFETY: its elements are i64, and they are there.
-        Ok(unsafe { elements(array) }.collect())
+        Ok(Some(unsafe { elements(array) }.collect()))
     }
 
     /// The attribute `name` as a C int, which is what MPI takes for ranks and tags.
@@ -487,6 +515,11 @@ impl<'a> Frame<'a> {
             ))
         })
     }
+}
+
+#[cold]
+fn missing(name: &str) -> Error {
+    Error::invalid(format!("attribute `{name}` is missing"))
 }
 
 /// Whether the name in `span` is `name`.

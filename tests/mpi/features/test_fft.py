@@ -206,10 +206,11 @@ def test_adjoints(seed, is_real):
         assert_close(left, right) if not is_real else assert_close(left.real, right.real)
 
 
-def test_the_jacobian():
+@pytest.mark.parametrize("axes", [[0], [1, 0]], ids=["slabs", "pencils"])
+def test_the_jacobian(axes):
     """All of it, column by column, is that of the whole transform."""
-    shape = 3, 4
-    layout = Layout(ROW, shape, [0])
+    shape = 3, 2, 4
+    layout = Layout(ROW if len(axes) == 1 else SQUARE, shape, axes)
     plan = fft.Plan(layout, real=True)
 
     def energies(x):
@@ -221,7 +222,14 @@ def test_the_jacobian():
     assert_close(jacobian, expected[plan.spectral.slices])
     gradient = jax.grad(lambda x: energies(x).sum())(whole)
     total = comm.allreduce(np.asarray(gradient))
-    assert_close(total, expected.sum((0, 1)))
+    assert_close(total, expected.sum((0, 1, 2)))
+
+
+def test_the_axis_along_which_modes_are_divided():
+    """The first one of those that are divided most evenly."""
+    even, uneven = (SIZE, 2 * SIZE, 3 * SIZE), (SIZE, 2 * SIZE + 1, 3 * SIZE)
+    assert fft.Plan(Layout(ROW, even, [0])).spectral.axes == (1,)
+    assert fft.Plan(Layout(ROW, uneven, [0])).spectral.axes == (1 if SIZE == 1 else 2,)
 
 
 def test_a_batch_is_mapped():

@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 from sample import seeds
 
+from mpi4jax import diagnostics
 from mpi4jax._internal.arguments.dtypes import CARRIERS, DATATYPES
 from mpi4jax.halo import Plan
 from mpi4jax.pencil import Layout
@@ -176,6 +177,23 @@ def test_one_message_for_each_process(calls_of):
     move = jax.jit(lambda x: layout.redistribute(x, to=other))
     _, calls = calls_of(lambda: move(fields))
     assert calls == Counter(Waitall=1)
+
+
+@pytest.mark.parametrize("axes", [[0], [0, 1]], ids=["slabs", "pencils"])
+def test_messages_have_the_bytes_that_the_documentation_says(axes):
+    """Those with which it estimates the time on a thousand processes."""
+    grid = GRIDS[len(axes) - 1]
+    layout = Layout(grid, (SIZE, 2 * SIZE, 3 * SIZE), axes)
+    other = layout.with_axes([*axes[:-1], 2])
+    x = np.ones(layout.local_shape)
+    with diagnostics.profile(quiet=True) as profile:
+        layout.redistribute(x, to=other).block_until_ready()
+    along = grid.dims[-1]
+    others = grid.Sub([n == len(axes) - 1 for n in range(len(axes))])
+    traffic = np.zeros(SIZE)
+    traffic[others.allgather(RANK)] = x.nbytes // along
+    traffic[RANK] = 0
+    np.testing.assert_array_equal(profile.traffic[RANK], traffic)
 
 
 def test_a_plan_for_halos_has_the_same_parts():

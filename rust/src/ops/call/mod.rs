@@ -117,6 +117,11 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.ints_attribute(name)
     }
 
+    /// Numbers that only some calls have.
+    pub fn optional_ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
+        self.frame.optional_ints_attribute(name)
+    }
+
     /// Ranks or tags.
     pub fn int_list(&self, name: &str) -> Result<Vec<c_int>> {
         let to_int = |value: i64| {

@@ -16,6 +16,7 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
+use crate::ops::local::array_at;
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -58,10 +59,12 @@ pub fn transfers<'a, A: Abi, M: Memory>(
     Ok(transfers.collect())
 }
 
-/// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
+/// MPI-4.1 §3.7: sends any number of arrays, or of contiguous parts of them, and receives any number.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let mut sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
-    let mut received = transfers(call, call.all_results()?, "sources", "recvtags")?;
+    let sent = messages(call, call.all_operands()?, "sent")?;
+    let received = messages(call, call.all_results()?, "received")?;
+    let mut sent = transfers(call, sent, "dests", "sendtags")?;
+    let mut received = transfers(call, received, "sources", "recvtags")?;
     sent.retain(|transfer| !transfer.is_with_nobody::<A>());
     received.retain(|transfer| !transfer.is_with_nobody::<A>());
     let is_plain = call.checked.is_none() && !call.communicator.is_in_pieces();
@@ -70,6 +73,26 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     } else {
         one_after_another(call, &sent, &received)
     }
+}
+
+/// What is in each message: an array, or the part of one that an attribute names. It has the index of
+/// the array for each, the part's first element, and how many there are.
+fn messages<'a, A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    arrays: Vec<Buffer<'a>>,
+    places: &str,
+) -> Result<Vec<Buffer<'a>>> {
+    let Some(places) = call.optional_ints(places)? else {
+        return Ok(arrays);
+    };
+    let part = |place: &[i64]| {
+        let part = match *place {
+            [array, first, count] => array_at(&arrays, array)?.part(first, count),
+            _ => None,
+        };
+        part.ok_or_else(|| Error::invalid(format!("{place:?} is no part of an array")))
+    };
+    places.chunks(3).map(part).collect()
 }
 
 fn all_at_once<A: Abi, M: Memory>(
