@@ -900,3 +900,31 @@ pub(super) unsafe fn enter_another(
 pub fn count_of(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xla::raw::XLA_FFI_DataType_F64;
+
+    #[test]
+    fn a_part_of_an_array_lies_within_it() {
+        let mut numbers = [0.0_f64; 6];
+        let address: *mut c_void = numbers.as_mut_ptr().cast();
+        // SAFETY: the array has so many elements, and outlives the buffer.
+        let array = unsafe {
+            Buffer::lent(BufferFacts {
+                address,
+                dtype: XLA_FFI_DataType_F64,
+                dims: &[2, 3],
+                count: 6,
+            })
+        };
+        let part = array.part(2, 3).expect("it has these elements");
+        assert_eq!(part.address, address.wrapping_byte_add(16));
+        assert_eq!((part.count, part.bytes()), (3, 24));
+        assert!(array.part(6, 0).is_some());
+        for (first, count) in [(4, 3), (-1, 2), (0, -1), (1, i64::MAX)] {
+            assert!(array.part(first, count).is_none());
+        }
+    }
+}
