@@ -535,7 +535,7 @@ def runs(r: Results) -> list[Row]:
     """Whole programs, and the import."""
     times = {}
     for name in r.samples:
-        if "solver" in name:
+        if name.startswith(("own solver, ", "solver of ")):
             times[f"{name} rank(s), s"] = name, "seconds", 1e6
     times["`import mpi4jax`, ms"] = "import", "import", 1e3
     rows: list[Row] = []
@@ -788,6 +788,13 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "plan / 0.9.1; plan / PETSc",
         ranks=("2",),
     ),
+    "six_neighbors": lambda r: excerpt(
+        unstructured(r),
+        "points; fields; plan; sendrecv; 0.9.1, sendrecv; mpi4py; PETSc; "
+        "plan / sendrecv; plan / 0.9.1; plan / mpi4py",
+        ranks=("8",),
+        neighbors=("6",),
+    ),
     "particles": lambda r: excerpt(
         migration(r),
         "rows in a block; filled, %; alltoallv; alltoall; all_to_all, gloo; "
@@ -810,9 +817,9 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
     ),
     "sharded_transforms": lambda r: excerpt(
         transforms_of_sharded_arrays(r),
-        "points; `fft.fftn`; `jnp.fft.fftn`; jnp.fft / ours; MiB, `fft.fftn`; "
+        "ranks; points; `fft.fftn`; `jnp.fft.fftn`; jnp.fft / ours; MiB, `fft.fftn`; "
         "MiB, `jnp.fft.fftn`",
-        ranks=("2",),
+        points=("128^3", "256^3"),
         **{"JAX's collectives": ("MPI",)},
     ),
     "products": lambda r: excerpt(
