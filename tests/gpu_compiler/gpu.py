@@ -313,6 +313,8 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
             yield Call(operation, flight.communicator.number, ())
         elif name == "ordering_barrier":
             yield Call("in_order", None, ())
+        elif name == "redistribute":
+            yield Call("exchange", params["operation"].communicator.number, ())
         elif "operation" in params and name in operations:
             fields = vars(params["operation"])
             parameters = ((key, fields[key]) for key in TOLD_APART_BY if key in fields)

@@ -13,6 +13,7 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import notoken as mpi
 from mpi4jax.halo import Plan
+from mpi4jax.pencil import Layout
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
@@ -20,11 +21,14 @@ LEFT, RIGHT = (RANK - 1) % SIZE, (RANK + 1) % SIZE
 OTHER = COMM.Dup()
 RING = COMM.Create_cart([SIZE], [True])
 PLAN = Plan(COMM.Create_cart([SIZE, 1], [True, True]), width=1, shape=(32 * SIZE, 64))
+ROWS = Layout(RING, (4 * SIZE, 4 * SIZE, 64), [0])
+COLUMNS = ROWS.with_axes([1])
 
 #: XLA hands over the addresses of slices whose bytes are a multiple of 128.
 X = jax.ShapeDtypeStruct((4, 64), "float32")
 SMALL = jax.ShapeDtypeStruct((4, 3), "float32")
 FIELD = jax.ShapeDtypeStruct((34, 66), "float32")
+SLAB = jax.ShapeDtypeStruct(ROWS.local_shape, "float32")
 LARGE = jax.ShapeDtypeStruct((1024, 1024), "float32")
 
 
@@ -251,6 +255,11 @@ def halo_plan_in_a_loop(u):
         return u.at[1:-1, 1:-1].set(inner / 4)
 
     return lax.fori_loop(0, 10, step, u)
+
+
+@example(SLAB, cut=(0, 4), handed_over=(0, 2))
+def redistribution(x):
+    return COLUMNS.redistribute(ROWS.redistribute(x, to=COLUMNS), to=ROWS)
 
 
 @example(
