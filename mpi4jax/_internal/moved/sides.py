@@ -31,8 +31,8 @@ class Part(NamedTuple):
     in_message: View
 
 
-class Place(NamedTuple):
-    """Where a message is: so many elements of an array, from one on."""
+class Span(NamedTuple):
+    """The elements of an array that a message has, from one on."""
 
     array: int
     first: int
@@ -68,14 +68,14 @@ class Side:
         self.types: list[ShapedArray] = []
         #: The parts in these arrays.
         self.parts: list[Part] = []
-        #: Where each message is.
-        self.places: list[Place] = []
+        #: The elements that each message has.
+        self.spans: list[Span] = []
         dtypes = list(dict.fromkeys(x.dtype for x in types))
         for message, dtype in itertools.product(range(len(ranks)), dtypes):
             fields = [n for n, x in enumerate(types) if x.dtype == dtype]
             views = [part(message, field) for field in fields]
             if is_in_place and len(views) == 1 and views[0].is_contiguous:
-                self.places.append(Place(fields[0], views[0].offset, views[0].size))
+                self.spans.append(Span(fields[0], views[0].offset, views[0].size))
                 continue
             array = len(types) + len(self.types)
             size = 0
@@ -85,7 +85,7 @@ class Side:
                 self.parts.append(Part(in_field, in_message))
                 size += in_field.size
             self.types.append(ShapedArray((size,), dtype))
-            self.places.append(Place(array, 0, size))
+            self.spans.append(Span(array, 0, size))
         count = len(ranks)
         self.messages = Messages(tuple(ranks), (tag,) * count, (len(dtypes),) * count)
 
@@ -106,7 +106,7 @@ class Side:
     def envelopes(self) -> tuple[Envelope, ...]:
         """Those of messages of one type, which may be in a field."""
         dtype = self.fields[0].dtype
-        sizes = [ShapedArray((place.size,), dtype) for place in self.places]
+        sizes = [ShapedArray((span.size,), dtype) for span in self.spans]
         return self.messages.envelopes(sizes)
 
 
@@ -139,8 +139,8 @@ def lower_exchange(
         values,
         {
             **message_attributes(communicator, sent.messages, received.messages),
-            "sent": np.array(sent.places, np.int64).reshape(-1),
-            "received": np.array(received.places, np.int64).reshape(-1),
+            "sent": np.array(sent.spans, np.int64).reshape(-1),
+            "received": np.array(received.spans, np.int64).reshape(-1),
         },
         envelopes,
         envelopes,

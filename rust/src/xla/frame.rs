@@ -81,7 +81,9 @@ impl<'a> Buffer<'a> {
         if first < 0 || count < 0 || end > self.count {
             return None;
         }
-        let start = usize::try_from(first).ok()?.checked_mul(data_type_size(self.dtype))?;
+        let start = usize::try_from(first)
+            .ok()?
+            .checked_mul(data_type_size(self.dtype))?;
         Some(Self(BufferFacts {
             address: self.address.wrapping_byte_add(start),
             dims: &[],

@@ -75,24 +75,24 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
 }
 
-/// What is in each message: an array, or the part of one that an attribute names. It has the index of
-/// the array for each, the part's first element, and how many there are.
+/// What is in each message: an array, or the part of one that an attribute names. For each message, this
+/// has the index of the array, the part's first element, and how many elements there are.
 fn messages<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
-    places: &str,
+    attribute: &str,
 ) -> Result<Vec<Buffer<'a>>> {
-    let Some(places) = call.optional_ints(places)? else {
+    let Some(spans) = call.optional_ints(attribute)? else {
         return Ok(arrays);
     };
-    let part = |place: &[i64]| {
-        let part = match *place {
+    let part = |span: &[i64]| {
+        let part = match *span {
             [array, first, count] => array_at(&arrays, array)?.part(first, count),
             _ => None,
         };
-        part.ok_or_else(|| Error::invalid(format!("{place:?} is no part of an array")))
+        part.ok_or_else(|| Error::invalid(format!("{span:?} is no part of an array")))
     };
-    places.chunks(3).map(part).collect()
+    spans.chunks(3).map(part).collect()
 }
 
 fn all_at_once<A: Abi, M: Memory>(
