@@ -58,11 +58,11 @@ def redistribution(effort: Effort) -> Samples:
         shape, length = (points,) * 3, max(2, min(50, 2**25 // points**3))
         moves, transforms = ways_of(shape)
         slab = slab_of(shape)
-        taken = take_turns(move_cases(moves, slab, length), effort, rounds)
+        seconds_by_case = take_turns(move_cases(moves, slab, length), effort, rounds)
         if points <= TRANSFORMED:
             cases = transform_cases(transforms, slab, length)
-            taken |= take_turns(cases, effort, rounds)
-        for case, seconds in taken.items():
+            seconds_by_case |= take_turns(cases, effort, rounds)
+        for case, seconds in seconds_by_case.items():
             steps = length if case.endswith("loop") else 1
             samples[f"{points}, {case}"] = [s / steps for s in seconds]
     return samples
@@ -85,9 +85,9 @@ def weak_scaling(effort: Effort) -> Samples:
         "weak, layout": looped(moves["layout"], jnp.asarray(slab), length),
         "weak, copy": copy_there_and_back,
     }
-    taken = take_turns(cases, effort)
-    taken["weak, layout"] = [s / length for s in taken["weak, layout"]]
-    return taken
+    samples = take_turns(cases, effort)
+    samples["weak, layout"] = [s / length for s in samples["weak, layout"]]
+    return samples
 
 
 def slab_of(shape: tuple[int, ...]) -> np.ndarray:

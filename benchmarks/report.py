@@ -314,38 +314,35 @@ def unstructured(r: Results) -> list[Row]:
 def redistribution(r: Results) -> list[Row]:
     """Slabs that are divided along another axis and back, and transforms of them."""
     rows: list[Row] = []
-    for (mpi, ours, theirs), (name, ranks) in itertools.product(
-        MPIS, by_ranks(r, "redistribution")
+    kinds = (
+        ("move", "layout", "redistributed"),
+        ("transform", "plan", "transformed"),
+    )
+    ways = {"calls": "two calls", "loop": "a loop"}
+    for (mpi, peer, theirs), (name, ranks), (kind, own, title) in itertools.product(
+        MPIS, by_ranks(r, "redistribution"), kinds
     ):
-        cases = r.samples[name].get(ours, {})
-        for case, own in (("move", "layout"), ("transform", "plan")):
-            plan, by_hand = f"{case}, {own}", f"{case}, by hand"
-            for points in (
-                n for n in (32, 64, 128, 256, 512) if f"{n}, {plan}, loop" in cases
-            ):
-                peer = f"{points}, {case}, mpi4py-fft"
-                for way, label in (("calls", "two calls"), ("loop", "a loop")):
-                    case_of_plan = f"{points}, {plan}, {way}"
-                    case_by_hand = f"{points}, {by_hand}, {way}"
-                    rows.append(
-                        {
-                            "MPI": mpi,
-                            "ranks": ranks,
-                            "there and back": "redistributed"
-                            if case == "move"
-                            else "transformed",
-                            "points": f"{points}^3",
-                            "in": label,
-                            "ours": r(name, ours, case_of_plan),
-                            "by hand": r(name, ours, case_by_hand),
-                            "0.9.1, by hand": r(name, theirs, case_by_hand),
-                            "mpi4py-fft": r(name, ours, peer),
-                            "ours / by hand": r.ratio(
-                                name, ours, case_of_plan, case_by_hand
-                            ),
-                            "ours / mpi4py-fft": r.ratio(name, ours, case_of_plan, peer),
-                        }
-                    )
+        end = f", {kind}, {own}, loop"
+        cases = [case for case in r.samples[name].get(peer, {}) if case.endswith(end)]
+        for points, way in itertools.product((c.removesuffix(end) for c in cases), ways):
+            label = f"{points}, {kind}"
+            ours, by_hand = f"{label}, {own}, {way}", f"{label}, by hand, {way}"
+            mpi4py_fft = f"{label}, mpi4py-fft"
+            rows.append(
+                {
+                    "MPI": mpi,
+                    "ranks": ranks,
+                    "there and back": title,
+                    "points": f"{points}^3",
+                    "in": ways[way],
+                    "ours": r(name, peer, ours),
+                    "by hand": r(name, peer, by_hand),
+                    "0.9.1, by hand": r(name, theirs, by_hand),
+                    "mpi4py-fft": r(name, peer, mpi4py_fft),
+                    "ours / by hand": r.ratio(name, peer, ours, by_hand),
+                    "ours / mpi4py-fft": r.ratio(name, peer, ours, mpi4py_fft),
+                }
+            )
     return rows
 
 

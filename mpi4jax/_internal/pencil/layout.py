@@ -134,11 +134,12 @@ class Layout:
 
         """
         ranks = [world_rank(device) for device in mesh.devices.flat]
-        if mesh.devices.shape != self.dims or ranks != list(self._communicator.members):
+        members = list(self._communicator.members)
+        if mesh.devices.shape != self.dims or ranks != members:
             raise ValueError(
                 f"{NAME}.sharding got a mesh of {mesh.devices.shape} devices of the "
                 f"processes {ranks} for argument `mesh`, expected those of the layout's "
-                f"communicator, {self.dims} and {list(self._communicator.members)}"
+                f"communicator, {self.dims} and {members}"
             )
         if any(self.shape[n] % size for n, size in zip(self.axes, self.dims, strict=True)):
             raise ValueError(

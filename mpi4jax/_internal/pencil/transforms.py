@@ -223,7 +223,7 @@ class Chain:
         processes = self.result.dims[divided.index(freed)]
 
         def balance(axis: int) -> float:
-            """What a process has on average, of the rows that the first one has."""
+            """The mean number of rows of a process over the largest one: at most 1."""
             size = self.result.shape[axis]
             return size / (-(-size // processes) or 1)
 

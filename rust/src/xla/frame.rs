@@ -455,10 +455,10 @@ impl<'a> Frame<'a> {
             )));
         }
         // SAFETY: null, or the struct for its kind, by the caller's promise.
-        match unsafe { value.cast::<T>().as_ref() } {
-            None => Err(Error::invalid(format!("attribute `{name}` is null"))),
-            found => Ok(found),
-        }
+        let value = unsafe { value.cast::<T>().as_ref() };
+        value
+            .map(Some)
+            .ok_or_else(|| Error::invalid(format!("attribute `{name}` is null")))
     }
 
     /// The 64-bit integer attribute called `name`.

@@ -184,14 +184,14 @@ def test_messages_have_the_bytes_that_the_documentation_says(axes):
     """Those with which it estimates the time on a thousand processes."""
     grid = GRIDS[len(axes) - 1]
     layout = Layout(grid, (SIZE, 2 * SIZE, 3 * SIZE), axes)
-    other = layout.with_axes([*axes[:-1], 2])
+    redivided = layout.with_axes([*axes[:-1], 2])
     x = np.ones(layout.local_shape)
     with diagnostics.profile(quiet=True) as profile:
-        layout.redistribute(x, to=other).block_until_ready()
-    along = grid.dims[-1]
-    others = grid.Sub([n == len(axes) - 1 for n in range(len(axes))])
+        layout.redistribute(x, to=redivided).block_until_ready()
+    # The processes along the last axis of the grid.
+    line = grid.Sub([n == len(axes) - 1 for n in range(len(axes))])
     traffic = np.zeros(SIZE)
-    traffic[others.allgather(RANK)] = x.nbytes // along
+    traffic[line.allgather(RANK)] = x.nbytes // line.Get_size()
     traffic[RANK] = 0
     np.testing.assert_array_equal(profile.traffic[RANK], traffic)
 

@@ -75,8 +75,9 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
 }
 
-/// What is in each message: an array, or the part of one that an attribute names. For each message, this
-/// has the index of the array, the part's first element, and how many elements there are.
+/// The elements of each message: an array of its own or, if the call has the attribute, a contiguous part
+/// of one. The attribute has three numbers for each message: the index of the array, the first element of
+/// the part, and how many elements there are.
 fn messages<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
