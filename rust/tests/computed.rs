@@ -327,11 +327,11 @@ fn the_frame_is_that_of_an_ordinary_call() {
                 let ([operand], [result]) = (frame.operands()?, frame.results()?);
                 assert_eq!((operand.address as i64, operand.count), (IN, 5));
                 assert_eq!((result.address as i64, result.count), (OUT, 2));
-                assert_eq!(frame.ints_attribute("list")?, [4, -7, 1 << 40]);
+                assert_eq!(*frame.ints_attribute("list")?, [4, -7, 1 << 40]);
                 assert_eq!(frame.attribute("plain")?, -3);
                 assert_eq!(frame.int_attribute("rank")?, 6);
                 assert_eq!(frame.attribute_names(), ["list", "plain", "rank"]);
-                frame.integers(|index, integer| {
+                frame.integers(usize::MAX, |index, integer| {
                     seen += 1;
                     let list = _core::xla::hash([4, -7, 1 << 40]) as i64;
                     assert_eq!(integer, [list, -3, 6][index]);

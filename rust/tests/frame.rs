@@ -262,7 +262,7 @@ fn an_attribute_must_be_a_64_bit_integer() {
 fn read_counts(attribute: Attribute) -> std::result::Result<Vec<i64>, String> {
     let mut seen = None;
     let outcome = call().attribute(attribute).enter(unchanged, |frame| {
-        seen = Some(frame.ints_attribute("counts")?);
+        seen = Some(frame.ints_attribute("counts")?.into_owned());
         Ok(())
     });
     match outcome {
@@ -301,7 +301,7 @@ fn an_array_of_integers_needs_no_alignment() {
             unsafe { *frame.attrs.attrs = ptr::from_mut(&mut array).cast() };
         },
         |frame| {
-            seen = Some(frame.ints_attribute("counts")?);
+            seen = Some(frame.ints_attribute("counts")?.into_owned());
             Ok(())
         },
     );

@@ -107,16 +107,6 @@ class View(NamedTuple):
         return math.prod(self.sizes)
 
     @property
-    def is_contiguous(self) -> bool:
-        """Whether all elements of the part are one behind the other."""
-        is_row = True
-        for indices, size in zip(reversed(self.ranges), reversed(self.shape), strict=True):
-            if not is_row and len(indices) != 1:
-                return False
-            is_row = is_row and len(indices) == size
-        return self.rows is None
-
-    @property
     def slices(self) -> tuple[slice, ...]:
         return tuple(slice(indices.start, indices.stop) for indices in self.ranges)
 

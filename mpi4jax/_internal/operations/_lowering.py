@@ -15,6 +15,7 @@ from ..mpi import device, meshes
 from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
+from ..xla.fused_copies import fuse_copies
 from ..xla.jax_compat import (
     GPU_PLATFORMS,
     LoweringContext,
@@ -147,6 +148,7 @@ def _finish(program: LoweredProgram) -> None:
         # the square of the number of such operations.
         if any(len(list(operand.uses)) > 1 for operand in aliased_operands(call)):
             forbid_aliasing(call)
+    calls = fuse_copies(program, calls)
     call_sites.finish_program(program, calls, notes)
 
 

@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arguments.dtypes import has_carrier
 from ..arguments.types import Array
 from ..halo.grid import part_of
 from ..halo.slabs import FIRST_TAG
 from ..moved.copies import Copy, CopyList, View
-from ..moved.sides import Side, lower_exchange
+from ..moved.sides import Side
 from ..operations._arguments import like
 from ..operations._eager import ArrayOrLeaves, evaluate
 from ..operations._operation import Operation, as_primitive
@@ -38,7 +37,6 @@ from ..xla.jax_compat import (
     ShapedArray,
     Tangent,
     Value,
-    is_for_gpus,
     lower_part,
     lower_with,
 )
@@ -126,39 +124,28 @@ class Redistribution(Operation):
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         fields, results = ctx.avals_in, ctx.avals_out
-        # Types that travel as others, or together, are packed into messages.
-        is_one_type = len({x.dtype for x in fields}) == 1
-        is_in_place = is_one_type and not has_carrier(fields[0]) and not is_for_gpus(ctx)
-        sent = self._side(fields, self.source, self.result, is_in_place)
-        received = self._side(results, self.result, self.source, is_in_place)
+        sent = self._side(fields, self.source, self.result)
+        received = self._side(results, self.result, self.source)
         own = self._own_copies(fields, results, first=len(fields) + len(sent.types))
         copies = (*itertools.starmap(Copy, sent.parts), *own)
         packing = CopyList((copies,), appended=(*sent.types, *results))
         values = lower_with(ctx, lambda *x: packing.apply(x), operands, fields)
-        if is_in_place:
-            values = lower_exchange(ctx, self.communicator, sent, received, values)
-        else:
-            exchange = Exchange(self.communicator, sent.messages, received.messages)
-            messages = values[len(fields) : -len(results)]
-            arrived = lower_part(
-                ctx,
-                exchange.lower,
-                # Nothing is left as it is, so what is received needs no operands.
-                [*messages, *received.types],
-                avals_in=[*sent.types, *received.types],
-                avals_out=received.types,
-            )
-            values = [*values[-len(results) :], *arrived]
+        exchange = Exchange(self.communicator, sent.messages, received.messages)
+        arrived = lower_part(
+            ctx,
+            exchange.lower,
+            # Nothing is left as it is, so what is received needs no operands.
+            [*values[len(fields) : -len(results)], *received.types],
+            avals_in=[*sent.types, *received.types],
+            avals_out=received.types,
+        )
         unpacking = received.unpacking()
         types = [*results, *received.types]
+        values = [*values[-len(results) :], *arrived]
         return lower_with(ctx, lambda *x: unpacking.apply(x), values, types)
 
     def _side(
-        self,
-        types: Sequence[ShapedArray],
-        division: Division,
-        other: Division,
-        is_in_place: bool,
+        self, types: Sequence[ShapedArray], division: Division, other: Division
     ) -> Side:
         """The messages with those parts of the own box that others have."""
         box = division.box(self._rank)
@@ -173,7 +160,7 @@ class Redistribution(Operation):
         def view(message: int, field: int) -> View:
             return _view(field, types[field], box, pairs[message][1])
 
-        return Side(types, list(parts), TAG, view, is_in_place=is_in_place)
+        return Side(types, list(parts), TAG, view)
 
     def _own_copies(
         self, fields: Sequence[ShapedArray], results: Sequence[ShapedArray], first: int

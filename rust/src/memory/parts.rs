@@ -1,13 +1,11 @@
 //! Copies between parts of arrays in host memory.
 
-use std::borrow::Cow;
 use std::ops::Add;
 use std::ptr;
 
 use crate::error::{Error, Result};
-use crate::mpi::REGISTRY;
-use crate::xla::Buffer;
 use crate::xla::raw::{self, XLA_FFI_DataType};
+use crate::xla::{Buffer, data_type_size};
 
 /// A part of an array.
 struct ArrayPart {
@@ -20,18 +18,33 @@ struct ArrayPart {
 impl ArrayPart {
     /// A part of an array, which is checked to be in there. A loop is three numbers: how often, and by
     /// how many elements from one to the next, of the source and of the result. `step` is the place of
-    /// the one that counts.
-    fn new(array: &Buffer, start: i64, loops: &[i64], step: usize) -> Result<Self> {
-        let bytes_of_element = REGISTRY.datatype(array.dtype)?.size;
-        let last = loops.chunks_exact(3).try_fold(start, |last, numbers| {
-            let (size, step) = (numbers[0], numbers[step]);
+    /// the one that counts. The rows of a list are any of an array.
+    #[inline(always)]
+    fn new(
+        array: &Buffer,
+        start: i64,
+        loops: &[i64],
+        step: usize,
+        listed: Option<(usize, RowList)>,
+    ) -> Result<Self> {
+        let mut last = Some(start);
+        for (index, numbers) in loops.chunks_exact(3).enumerate() {
+            let (size, step) = match listed {
+                Some((outer, list)) if outer == index => (list.limit, numbers[step]),
+                _ => (numbers[0], numbers[step]),
+            };
             let is_loop = size > 0 && step >= 0;
-            is_loop.then(|| last.saturating_add((size - 1).saturating_mul(step)))
-        });
-        if start < 0 || last.is_none_or(|last| last >= array.count) {
+            let length = (size - 1).saturating_mul(step);
+            last = last
+                .filter(|_| is_loop)
+                .map(|last| last.saturating_add(length));
+        }
+        let bytes_of_element = data_type_size(array.dtype);
+        let is_within = last.is_some_and(|last| last < array.count);
+        if start < 0 || !is_within || bytes_of_element == 0 {
             return Err(Error::invalid(format!(
-                "{loops:?} from element {start} are not in an array of shape {:?}",
-                array.dims
+                "{loops:?} from element {start} are not in an array of shape {:?} and XLA type {}",
+                array.dims, array.dtype
             )));
         }
         let bytes = start as usize * bytes_of_element;
@@ -99,18 +112,12 @@ impl<'a> PartCopy<'a> {
         loops: &'a [i64],
         row_loop: Option<RowLoop<'a>>,
     ) -> Result<Self> {
-        let reach = |list: Option<RowList>| match (list, row_loop) {
-            (Some(list), Some(RowLoop { outer, .. })) => {
-                let mut loops = loops.to_vec();
-                loops[3 * outer] = list.limit;
-                Cow::Owned(loops)
-            }
-            _ => Cow::Borrowed(loops),
+        let listed = |list_of: fn(&RowLoop<'a>) -> Option<RowList<'a>>| {
+            let row_loop = row_loop.as_ref()?;
+            Some((row_loop.outer, list_of(row_loop)?))
         };
-        let of_source = reach(row_loop.and_then(|row_loop| row_loop.source));
-        let of_result = reach(row_loop.and_then(|row_loop| row_loop.result));
-        let from = ArrayPart::new(source.0, source.1, &of_source, 1)?;
-        let to = ArrayPart::new(result.0, result.1, &of_result, 2)?;
+        let from = ArrayPart::new(source.0, source.1, loops, 1, listed(|rows| rows.source))?;
+        let to = ArrayPart::new(result.0, result.1, loops, 2, listed(|rows| rows.result))?;
         if from.dtype == to.dtype {
             return Ok(Self {
                 from,
@@ -398,8 +405,8 @@ unsafe fn copy_listed_rows<T: Copy + Default>(
             ref inner => copy_each_listed(copy, size, steps, row_loop, |(from, to)| match from {
                 Some(from) => copy_elements([(from, to)], inner),
                 None => {
-                    let zeros = (ptr::from_ref(&T::default()), to);
-                    copy_elements([zeros], &from_one_place(inner));
+                    let zero = T::default();
+                    copy_elements([(ptr::from_ref(&zero), to)], &from_one_place(inner));
                 }
             }),
         }
@@ -478,8 +485,8 @@ unsafe fn give_back_listed_rows<T>(
                 give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
             }
             [None, Some(other)] => {
-                let zeros = ptr::from_ref(&T::default());
-                let copy = (zeros, at_row(to, other, result));
+                let zero = T::default();
+                let copy = (ptr::from_ref(&zero), at_row(to, other, result));
                 copy_elements([copy], &from_one_place(inner));
             }
         }

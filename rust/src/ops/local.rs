@@ -78,43 +78,100 @@ fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
 /// and, behind them, these results. Where copies go over listed rows, the last operand has the lists.
 fn copy(frame: &Frame) -> Result<()> {
     let (mut operands, results) = (frame.all_operands()?, frame.all_results()?);
-    let rows = RowTable::take(frame, &mut operands)?;
-    let updated = frame.attribute("updated")? as usize;
-    if updated > operands.len() || (updated != 0 && updated != results.len()) {
+    let row_numbers = frame.optional_ints_attribute("rows")?;
+    let table = row_numbers.as_ref().and_then(|_| operands.pop());
+    let updated = frame.attribute("updated")?;
+    let (old, sources) = updated_and_others(updated, &operands, &results)?;
+    if !old.is_empty() && old.len() != results.len() {
         return Err(Error::invalid(format!(
-            "{updated} of {} operands can't be updated by {} results",
-            operands.len(),
+            "{} operands can't be updated by {} results",
+            old.len(),
             results.len()
         )));
     }
-    for array in &operands {
-        huge_pages::see(array.address, array.bytes());
-    }
-    for result in &results[updated..] {
-        huge_pages::see_result(result.address, result.bytes());
-    }
-    let (old, sources) = operands.split_at(updated);
-    check_same_memory(old, &results)?;
-    let sources = [sources, &results[..updated]].concat();
+    see(&operands, &results[old.len()..]);
+    let sources = [sources, &results[..old.len()]].concat();
     let numbers = frame.ints_attribute("copies")?;
-    let copies = copies(&numbers, &sources, &results, &rows)?;
-    for stage in stages(frame, &copies)? {
-        PartCopy::make_all(stage);
-    }
-    Ok(())
+    // In programs that an earlier version has exported, each copy is a stage.
+    let stages = frame.optional_ints_attribute("stages")?;
+    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref())?;
+    make(
+        &copies(&numbers, &sources, &results, &rows)?,
+        stages.as_deref(),
+    )
 }
 
 /// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
 /// where it would go to what is where it would come from, and leaves zeros.
 fn give_back(frame: &Frame) -> Result<()> {
     let mut operands = frame.all_operands()?;
-    let rows = RowTable::take(frame, &mut operands)?;
+    let row_numbers = frame.optional_ints_attribute("rows")?;
+    let table = row_numbers.as_ref().and_then(|_| operands.pop());
     let arrays = in_place(&operands, frame)?;
     let numbers = frame.ints_attribute("copies")?;
-    for copy in copies(&numbers, &arrays, &arrays, &rows)?.iter().rev() {
-        copy.give_back()?;
+    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref())?;
+    make_transpose(&copies(&numbers, &arrays, &arrays, &rows)?)
+}
+
+/// The operands that the first results update, so many, and the others. All of these results have to be
+/// where their operands are.
+pub(super) fn updated_and_others<'p, 'a>(
+    updated: i64,
+    operands: &'p [Buffer<'a>],
+    results: &[Buffer],
+) -> Result<(&'p [Buffer<'a>], &'p [Buffer<'a>])> {
+    let halves = usize::try_from(updated)
+        .ok()
+        .filter(|count| *count <= results.len())
+        .and_then(|count| operands.split_at_checked(count));
+    let (old, others) = halves.ok_or_else(|| {
+        Error::invalid(format!(
+            "{updated} of {} operands can't be updated by {} results",
+            operands.len(),
+            results.len()
+        ))
+    })?;
+    check_same_memory(old, results)?;
+    Ok((old, others))
+}
+
+/// Notes that a call copies between these operands and these results, which are new memory.
+pub(super) fn see(operands: &[Buffer], results: &[Buffer]) {
+    for array in operands {
+        huge_pages::see(array.address, array.bytes());
     }
-    Ok(())
+    for result in results {
+        huge_pages::see_result(result.address, result.bytes());
+    }
+}
+
+/// The attributes of copies, or of their transpose, that are a part of another call.
+pub struct CopyAttributes {
+    /// The copies. Sources and results are among all arrays of the call.
+    pub copies: &'static str,
+    /// How many copies each stage has, or nothing if it is the transpose that is made.
+    pub stages: &'static str,
+    /// If copies go over listed rows: the index of the array with the lists, and then the numbers of a
+    /// [`RowTable`].
+    pub rows: &'static str,
+}
+
+/// Makes the copies, or their transpose, that a call has these attributes for.
+pub fn make_copies(frame: &Frame, names: &CopyAttributes, arrays: &[Buffer]) -> Result<()> {
+    let Some(numbers) = frame.optional_ints_attribute(names.copies)? else {
+        return Ok(());
+    };
+    let row_numbers = frame.optional_ints_attribute(names.rows)?;
+    let (row_numbers, table) = match row_numbers.as_deref() {
+        Some([table, row_numbers @ ..]) => (Some(row_numbers), Some(array_at(arrays, *table)?)),
+        _ => (None, None),
+    };
+    let rows = RowTable::new(row_numbers, table)?;
+    let copies = copies(&numbers, arrays, arrays, &rows)?;
+    match frame.optional_ints_attribute(names.stages)? {
+        Some(stages) => make(&copies, Some(&stages)),
+        None => make_transpose(&copies),
+    }
 }
 
 /// The copies that numbers stand for: for each the places and the first elements of source and
@@ -125,7 +182,7 @@ fn copies<'a>(
     results: &[Buffer],
     rows: &'a RowTable,
 ) -> Result<Vec<PartCopy<'a>>> {
-    let mut copies = Vec::new();
+    let mut copies = Vec::with_capacity(numbers.len() / 5);
     let mut rest = numbers;
     while let [source, from, result, to, loop_count, tail @ ..] = rest {
         let length = usize::try_from(*loop_count).map(|count| count.saturating_mul(3));
@@ -154,17 +211,16 @@ struct RowTable<'a> {
     /// For each copy, how many loops are outside of that over the rows, or -1 without such a loop. Then
     /// for the source and for the result: where the list begins, or -1 without one, and how many rows
     /// the array has.
-    numbers: Vec<i64>,
+    numbers: &'a [i64],
 }
 
 impl<'a> RowTable<'a> {
-    /// Takes the table from the end of the operands, if there is one.
-    fn take(frame: &Frame, operands: &mut Vec<Buffer<'a>>) -> Result<Self> {
-        let Some(numbers) = frame.optional_ints_attribute("rows")? else {
+    /// The numbers of copies, and the array with the lists, if there are such.
+    fn new(numbers: Option<&'a [i64]>, table: Option<&Buffer<'a>>) -> Result<Self> {
+        let Some(numbers) = numbers else {
             return Ok(Self::default());
         };
-        let table = operands.pop();
-        let rows = table.as_ref().and_then(Buffer::as_ints);
+        let rows = table.and_then(Buffer::as_ints);
         let rows = rows.ok_or_else(|| Error::invalid("the last operand is not a list of rows"))?;
         Ok(Self { rows, numbers })
     }
@@ -201,24 +257,34 @@ impl<'a> RowTable<'a> {
     }
 }
 
-/// The copies of each stage. In programs that an earlier version has exported, each copy is one.
-fn stages<'p, 'a>(frame: &Frame, copies: &'p [PartCopy<'a>]) -> Result<Vec<&'p [PartCopy<'a>]>> {
-    let sizes = frame.optional_ints_attribute("stages")?;
-    let sizes = sizes.unwrap_or_else(|| vec![1; copies.len()]);
+/// Makes copies, stage after stage: so many in each, or one.
+fn make(copies: &[PartCopy], stages: Option<&[i64]>) -> Result<()> {
+    let Some(stages) = stages else {
+        copies.iter().for_each(PartCopy::make);
+        return Ok(());
+    };
     let mut rest = copies;
     let mut take = |size: &i64| {
         let (stage, later) = rest.split_at_checked(usize::try_from(*size).ok()?)?;
         rest = later;
         Some(stage)
     };
-    let stages = sizes.iter().map(&mut take).collect::<Option<Vec<_>>>();
-    match stages {
-        Some(stages) if rest.is_empty() => Ok(stages),
+    let in_stages = stages.iter().map(&mut take).collect::<Option<Vec<_>>>();
+    match in_stages {
+        Some(in_stages) if rest.is_empty() => {
+            in_stages.into_iter().for_each(PartCopy::make_all);
+            Ok(())
+        }
         _ => Err(Error::invalid(format!(
-            "{} copies are not stages of {sizes:?}",
+            "{} copies are not stages of {stages:?}",
             copies.len()
         ))),
     }
+}
+
+/// Makes the transpose of copies.
+fn make_transpose(copies: &[PartCopy]) -> Result<()> {
+    copies.iter().rev().try_for_each(PartCopy::give_back)
 }
 
 /// Puts arrays one behind the other, along their last axis.

@@ -61,7 +61,8 @@ pub struct Operation {
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
-    /// The names of its attributes, in XLA's order. Every call has the same.
+    /// The names of its attributes, in XLA's order. Every call has the same, and some have more behind
+    /// these.
     pub(super) attributes: OnceLock<Vec<String>>,
 }
 

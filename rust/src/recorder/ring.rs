@@ -292,7 +292,7 @@ pub trait Recordable {
     fn received(&self) -> Option<(i32, i64)> {
         None
     }
-    /// Shows all attributes with their indices.
+    /// Shows those attributes that are kept, with their indices.
     fn integers(&self, see: impl FnMut(usize, i64));
     /// The names of the attributes. Those of `comm_number` and `call_site` have a meaning.
     fn attribute_names(&self) -> Vec<String>;
@@ -311,7 +311,7 @@ impl Recordable for Frame<'_> {
 
     #[inline(always)]
     fn integers(&self, see: impl FnMut(usize, i64)) {
-        self.integers(see);
+        self.integers(ATTRIBUTES, see);
     }
 
     fn attribute_names(&self) -> Vec<String> {

@@ -4,6 +4,7 @@
 //! checked first: the size that XLA says it filled, the number of buffers, the type of each
 //! attribute. A frame that does not fit is an [`Error`], never a crash.
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_int, c_void};
 use std::io::{self, Write};
 use std::mem::offset_of;
@@ -360,10 +361,10 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Shows all attributes as integers, with their indices in the order of their names: an array as
-    /// a hash of its elements, and any other that is no integer as 0.
+    /// Shows the first attributes as integers, with their indices in the order of their names: an array
+    /// as a hash of its elements, and any other that is no integer as 0.
     #[inline(always)]
-    pub fn integers(&self, mut see: impl FnMut(usize, i64)) {
+    pub fn integers(&self, count: usize, mut see: impl FnMut(usize, i64)) {
         let attrs = &self.raw.attrs;
         // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
         let (Ok(types), Ok(values)) = (unsafe {
@@ -374,7 +375,7 @@ impl<'a> Frame<'a> {
         }) else {
             return;
         };
-        for (index, (kind, value)) in types.iter().zip(values).enumerate() {
+        for (index, (kind, value)) in types.iter().zip(values).take(count).enumerate() {
             if *kind == XLA_FFI_AttrType_ARRAY {
                 // SAFETY: null, or the struct for arrays.
                 see(
@@ -479,15 +480,15 @@ impl<'a> Frame<'a> {
     }
 
     /// The attribute called `name`, an array of 64-bit integers.
-    pub fn ints_attribute(&self, name: &str) -> Result<Vec<i64>> {
+    pub fn ints_attribute(&self, name: &str) -> Result<Cow<'a, [i64]>> {
         self.optional_ints_attribute(name)?
             .ok_or_else(|| missing(name))
     }
 
     /// Such an attribute, or None if there is no attribute of the name.
-    pub fn optional_ints_attribute(&self, name: &str) -> Result<Option<Vec<i64>>> {
+    pub fn optional_ints_attribute(&self, name: &str) -> Result<Option<Cow<'a, [i64]>>> {
         // SAFETY: the struct for arrays.
-        let array: Option<&XLA_FFI_Array> =
+        let array: Option<&'a XLA_FFI_Array> =
             unsafe { self.find(name, XLA_FFI_AttrType_ARRAY, "an array")? };
         let Some(array) = array else {
             return Ok(None);
@@ -503,6 +504,12 @@ impl<'a> Frame<'a> {
                 "attribute `{name}` has {} elements at the null address",
                 array.size
             )));
+        }
+        let start = array.data.cast::<i64>();
+        if start.is_aligned() {
+            // SAFETY: its elements are i64, and they are there.
+            let integers = unsafe { slice(start, array.size as i64, name)? };
+            return Ok(Some(Cow::Borrowed(integers)));
         }
         // SAFETY: its elements are i64, and they are there.
         Ok(Some(unsafe { elements(array) }.collect()))

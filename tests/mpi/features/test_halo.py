@@ -181,11 +181,13 @@ def test_who_copies(monkeypatch):
         # On GPUs, `order` makes a byte of the token, and the other way round.
         return [name for name in re.findall(r"mpi_(\w+)_ffi", text) if name != "order"]
 
-    assert handlers("cpu", "float32") == ["copy", "exchange"] * DIVIDED + ["copy"]
-    assert handlers("cpu", "int4") == handlers("cuda", "float32") == ["exchange"] * DIVIDED
-    back = ["give_back"] + ["exchange", "give_back"] * DIVIDED
+    # The core copies, in the calls that exchange messages if there are any.
+    exchanges = ["exchange"] * DIVIDED
+    assert handlers("cpu", "float32") == (exchanges or ["copy"])
+    assert handlers("cpu", "int4") == handlers("cuda", "float32") == exchanges
+    back = exchanges or ["give_back"]
     assert handlers("cpu", "complex64", plan.accumulate) == back
-    assert handlers("cuda", "complex64", plan.accumulate) == ["exchange"] * DIVIDED
+    assert handlers("cuda", "complex64", plan.accumulate) == exchanges
     assert "give_back" not in handlers("cpu", "int32", plan.accumulate)
 
     def pulled(fields):

@@ -9,6 +9,7 @@ pub mod on_error;
 pub mod operator;
 pub mod pieces;
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ops::Range;
 
@@ -22,6 +23,7 @@ use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
     StatusPlace,
 };
+use crate::ops::local::{CopyAttributes, make_copies};
 use crate::recorder::{self, Operation, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -113,25 +115,33 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// So many rows for each rank.
-    pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
+    pub fn ints(&self, name: &str) -> Result<Cow<'a, [i64]>> {
         self.frame.ints_attribute(name)
     }
 
     /// Numbers that only some calls have.
-    pub fn optional_ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
+    pub fn optional_ints(&self, name: &str) -> Result<Option<Cow<'a, [i64]>>> {
         self.frame.optional_ints_attribute(name)
+    }
+
+    /// Makes the copies between its arrays that the call has these attributes for.
+    pub fn make_copies(&self, names: &CopyAttributes, arrays: &[Buffer]) -> Result<()> {
+        if M::IS_ON_DEVICE {
+            return Err(Error::invalid("copies on a device are not the core's"));
+        }
+        make_copies(self.frame, names, arrays)
     }
 
     /// Ranks or tags.
     pub fn int_list(&self, name: &str) -> Result<Vec<c_int>> {
-        let to_int = |value: i64| {
-            c_int::try_from(value).map_err(|_| {
+        let to_int = |value: &i64| {
+            c_int::try_from(*value).map_err(|_| {
                 Error::invalid(format!(
                     "attribute `{name}` has {value}, not an int of MPI's"
                 ))
             })
         };
-        self.ints(name)?.into_iter().map(to_int).collect()
+        self.ints(name)?.iter().map(to_int).collect()
     }
 
     /// Where to put the status of a receive.

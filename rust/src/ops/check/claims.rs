@@ -204,7 +204,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     fn complaints(&self, mpi: &Mpi<A>, record: &Record) -> Result<Vec<String>> {
         let size = self.communicator.size as usize;
         let elements = |name: &str, array: Option<Array>| -> Result<Vec<i64>> {
-            let mut counts = self.ints(name)?;
+            let mut counts = self.ints(name)?.into_owned();
             // A list of another length is an error of its own, later.
             counts.resize(size, 0);
             let rows = counts.iter().sum::<i64>().max(1);

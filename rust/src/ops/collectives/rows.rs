@@ -51,7 +51,7 @@ pub fn row_counts<A: Abi, M: Memory>(
     peers: &str,
 ) -> Result<Vec<i64>> {
     let origin = format_args!("attribute `{name}`");
-    checked_counts(origin, call.ints(name)?, size, peers)
+    checked_counts(origin, call.ints(name)?.into_owned(), size, peers)
 }
 
 fn checked_counts(

@@ -16,7 +16,7 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::local::array_at;
+use crate::ops::local::{CopyAttributes, array_at, see, updated_and_others};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -59,10 +59,55 @@ pub fn transfers<'a, A: Abi, M: Memory>(
     Ok(transfers.collect())
 }
 
-/// MPI-4.1 §3.7: sends any number of arrays, or of contiguous parts of them, and receives any number.
+/// The copies between the arrays of a call from which its messages are sent, and where they arrive.
+const BEFORE: CopyAttributes = CopyAttributes {
+    copies: "with_before",
+    stages: "with_before_stages",
+    rows: "with_before_rows",
+};
+const AFTER: CopyAttributes = CopyAttributes {
+    copies: "with_after",
+    stages: "with_after_stages",
+    rows: "with_after_rows",
+};
+
+/// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
+///
+/// A call that has been fused with copies (`fused_copies.py`) makes these before and after, and its
+/// messages are parts of its arrays, of which the first results update the first operands.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let sent = messages(call, call.all_operands()?, "sent")?;
-    let received = messages(call, call.all_results()?, "received")?;
+    let (operands, results) = (call.all_operands()?, call.all_results()?);
+    let Some(sent) = call.optional_ints("with_sent")? else {
+        return transfer(call, operands, results);
+    };
+    let (received, updated) = (call.ints("with_received")?, call.number("with_updated")?);
+    let (old, _) = updated_and_others(updated, &operands, &results)?;
+    see(&operands, &results[old.len()..]);
+    let arrays = [operands, results].concat();
+    call.make_copies(&BEFORE, &arrays)?;
+    transfer(call, parts(&arrays, &sent)?, parts(&arrays, &received)?)?;
+    call.make_copies(&AFTER, &arrays)
+}
+
+/// Contiguous parts of arrays. There are three numbers for each: the index of the array, the first element
+/// of the part, and how many elements there are.
+fn parts<'a>(arrays: &[Buffer<'a>], spans: &[i64]) -> Result<Vec<Buffer<'a>>> {
+    let part = |span: &[i64]| {
+        let part = match *span {
+            [array, first, count] => array_at(arrays, array)?.part(first, count),
+            _ => None,
+        };
+        part.ok_or_else(|| Error::invalid(format!("{span:?} is no part of an array")))
+    };
+    spans.chunks(3).map(part).collect()
+}
+
+/// Sends arrays, and receives others.
+fn transfer<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    sent: Vec<Buffer>,
+    received: Vec<Buffer>,
+) -> Result<()> {
     let mut sent = transfers(call, sent, "dests", "sendtags")?;
     let mut received = transfers(call, received, "sources", "recvtags")?;
     sent.retain(|transfer| !transfer.is_with_nobody::<A>());
@@ -73,27 +118,6 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     } else {
         one_after_another(call, &sent, &received)
     }
-}
-
-/// The elements of each message: an array of its own or, if the call has the attribute, a contiguous part
-/// of one. The attribute has three numbers for each message: the index of the array, the first element of
-/// the part, and how many elements there are.
-fn messages<'a, A: Abi, M: Memory>(
-    call: &Call<A, M>,
-    arrays: Vec<Buffer<'a>>,
-    attribute: &str,
-) -> Result<Vec<Buffer<'a>>> {
-    let Some(spans) = call.optional_ints(attribute)? else {
-        return Ok(arrays);
-    };
-    let part = |span: &[i64]| {
-        let part = match *span {
-            [array, first, count] => array_at(&arrays, array)?.part(first, count),
-            _ => None,
-        };
-        part.ok_or_else(|| Error::invalid(format!("{span:?} is no part of an array")))
-    };
-    spans.chunks(3).map(part).collect()
 }
 
 fn all_at_once<A: Abi, M: Memory>(
