@@ -110,7 +110,9 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         attributes |= packing.attributes("with_before", array_numbers)
     if unpacking:
         attributes |= unpacking.attributes("with_after", array_numbers)
-    position = positions.replace(operations, call)
+    position = positions[call]
+    for each in operations:
+        del positions[each]
     fused = replace_calls(
         operations,
         call,
@@ -119,12 +121,12 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         attributes,
         updated=len(updated),
     )
-    positions.add(fused, position)
+    positions[fused] = position
     return fused
 
 
 def _copies_before(call: ir.Operation, positions: Positions) -> ir.Operation | None:
-    """The call that makes what this one sends, if it may as well come right before it."""
+    """The call that copies into what this one sends, if it may come right before it."""
     makers = {
         value.owner.operation
         for value in arrays_among(call.operands)
@@ -149,7 +151,7 @@ def _copies_after(call: ir.Operation, positions: Positions) -> ir.Operation | No
     if len(users) != 1:
         return None
     (user,) = users
-    are_there = all(positions.makes_before(value, call) for value in user.operands)
+    are_there = all(positions.is_ready(value, call) for value in user.operands)
     return user if are_there else None
 
 

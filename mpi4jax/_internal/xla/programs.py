@@ -139,30 +139,26 @@ class Positions:
 
         program.module.operation.walk(visit)
 
+    def __getitem__(self, operation: ir.Operation) -> int:
+        return self._of_results[operation.results[0]]
+
+    def __setitem__(self, operation: ir.Operation, position: int) -> None:
+        self._of_results[operation.results[0]] = position
+
+    def __delitem__(self, operation: ir.Operation) -> None:
+        del self._of_results[operation.results[0]]
+
     def is_before(self, operation: ir.Operation, call: ir.Operation) -> bool:
         """Whether an operation, or the one beside `call` that it is in, is before that."""
         while operation.parent not in (call.parent, None):
             operation = operation.parent.operation
-        return len(operation.results) > 0 and self._of(operation) < self._of(call)
+        return len(operation.results) > 0 and self[operation] < self[call]
 
-    def makes_before(self, value: Value, call: ir.Operation) -> bool:
-        """Whether a value that is used beside a call is there before that."""
+    def is_ready(self, value: Value, call: ir.Operation) -> bool:
+        """Whether a value is there before `call`, or is a result of it."""
         if isinstance(value.owner, ir.Block):
             return True
-        return self._of(value.owner.operation) <= self._of(call)
-
-    def _of(self, operation: ir.Operation) -> int:
-        return self._of_results[operation.results[0]]
-
-    def replace(self, calls: Sequence[ir.Operation], position_of: ir.Operation) -> int:
-        """Forget calls that are about to be erased. Gives the position of one of them."""
-        position = self._of(position_of)
-        for call in calls:
-            del self._of_results[call.results[0]]
-        return position
-
-    def add(self, call: ir.Operation, position: int) -> None:
-        self._of_results[call.results[0]] = position
+        return self[value.owner.operation] <= self[call]
 
 
 def replace_calls(
