@@ -39,12 +39,21 @@ impl ArrayPart {
                 .filter(|_| is_loop)
                 .map(|last| last.saturating_add(length));
         }
-        let bytes_of_element = data_type_size(array.dtype);
-        let is_within = last.is_some_and(|last| last < array.count);
-        if start < 0 || !is_within || bytes_of_element == 0 {
+        if start < 0 || last.is_none_or(|last| last >= array.count) {
+            let mut loops = loops.to_vec();
+            if let Some((outer, list)) = listed {
+                loops[3 * outer] = list.limit;
+            }
             return Err(Error::invalid(format!(
-                "{loops:?} from element {start} are not in an array of shape {:?} and XLA type {}",
-                array.dims, array.dtype
+                "{loops:?} from element {start} are not in an array of shape {:?}",
+                array.dims
+            )));
+        }
+        let bytes_of_element = data_type_size(array.dtype);
+        if bytes_of_element == 0 {
+            return Err(Error::invalid(format!(
+                "elements of XLA type {} can't be copied",
+                array.dtype
             )));
         }
         let bytes = start as usize * bytes_of_element;
