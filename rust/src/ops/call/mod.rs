@@ -23,7 +23,6 @@ use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
     StatusPlace,
 };
-use crate::ops::local::{CopyAttributes, make_copies};
 use crate::recorder::{self, Operation, Record, Recording};
 use crate::xla::{Buffer, Frame};
 
@@ -124,12 +123,9 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.optional_ints_attribute(name)
     }
 
-    /// Makes the copies between its arrays that the call has these attributes for.
-    pub fn make_copies(&self, names: &CopyAttributes, arrays: &[Buffer]) -> Result<()> {
-        if M::IS_ON_DEVICE {
-            return Err(Error::invalid("copies on a device are not the core's"));
-        }
-        make_copies(self.frame, names, arrays)
+    /// The frame, for what the core does without MPI.
+    pub const fn frame(&self) -> &'a Frame<'a> {
+        self.frame
     }
 
     /// Ranks or tags.

@@ -16,7 +16,7 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::local::{CopyAttributes, array_at, see, updated_and_others};
+use crate::ops::local::{CopyAttributes, array_at, make_copies, see, updated_and_others};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -80,13 +80,16 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let Some(sent) = call.optional_ints("with_sent")? else {
         return transfer(call, operands, results);
     };
+    if M::IS_ON_DEVICE {
+        return Err(Error::invalid("copies on a device are not the core's"));
+    }
     let (received, updated) = (call.ints("with_received")?, call.number("with_updated")?);
     let (old, _) = updated_and_others(updated, &operands, &results)?;
     see(&operands, &results[old.len()..]);
     let arrays = [operands, results].concat();
-    call.make_copies(&BEFORE, &arrays)?;
+    make_copies(call.frame(), &BEFORE, &arrays)?;
     transfer(call, parts(&arrays, &sent)?, parts(&arrays, &received)?)?;
-    call.make_copies(&AFTER, &arrays)
+    make_copies(call.frame(), &AFTER, &arrays)
 }
 
 /// Contiguous parts of arrays. There are three numbers for each: the index of the array, the first element
