@@ -260,13 +260,13 @@ fn an_attribute_must_be_a_64_bit_integer() {
 
 /// Reads the array `counts` of a call with this attribute.
 fn read_counts(attribute: Attribute) -> std::result::Result<Vec<i64>, String> {
-    let mut seen = None;
+    let mut counts = None;
     let outcome = call().attribute(attribute).enter(unchanged, |frame| {
-        seen = Some(frame.ints_attribute("counts")?.into_owned());
+        counts = Some(frame.ints_attribute("counts")?.into_owned());
         Ok(())
     });
     match outcome {
-        Ok(()) => Ok(seen.unwrap()),
+        Ok(()) => Ok(counts.unwrap()),
         Err((code, text)) => {
             assert_eq!(code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
             Err(text)
@@ -294,18 +294,18 @@ fn an_array_of_integers_needs_no_alignment() {
         size: 1,
         data: bytes[1..].as_ptr().cast_mut().cast(),
     };
-    let mut seen = None;
+    let mut counts = None;
     let outcome = CallFrame::default().list("counts", &[0]).enter(
         |frame| {
             // SAFETY: the frame has room for its one attribute.
             unsafe { *frame.attrs.attrs = ptr::from_mut(&mut array).cast() };
         },
         |frame| {
-            seen = Some(frame.ints_attribute("counts")?.into_owned());
+            counts = Some(frame.ints_attribute("counts")?.into_owned());
             Ok(())
         },
     );
-    assert_eq!((outcome, seen), (Ok(()), Some(vec![7])));
+    assert_eq!((outcome, counts), (Ok(()), Some(vec![7])));
 }
 
 #[test]

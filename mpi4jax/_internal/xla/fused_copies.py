@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .effects import custom_call_target
-from .jax_compat import Value, ir
+from .jax_compat import Value, ir, target_of
 from .programs import (
     Integers,
     LoweredProgram,
@@ -28,7 +28,6 @@ from .programs import (
     call_attribute,
     call_integers,
     replace_calls,
-    target_of,
     users_of,
 )
 
@@ -308,9 +307,10 @@ class _Copies:
 
         """
         copy = self._copy_of(message, arrays[message], after)
+        if copy is None or copy.source != message:
+            return None
         # What later stages write, the first one may read.
-        is_first = copy in self._copies[: self._stages[0]] if self._stages else False
-        if copy is None or copy.source != message or not is_first:
+        if copy not in self._copies[: self._stages[0]]:
             return None
         self._remove(copy)
         return _Span(copy.result, copy.result_start, arrays[message].size)

@@ -473,11 +473,16 @@ def is_for_gpus(ctx: LoweringContext) -> bool:
 
 def operand_of_call(result: Value, target: str) -> Value | None:
     """The first operand of the call of a handler that has this result, None for others."""
-    call, name = result.owner, "call_target_name"
-    if isinstance(call, ir.Block) or name not in call.attributes:
+    call = result.owner
+    if isinstance(call, ir.Block) or target_of(call.operation) != target:
         return None
-    is_called = ir.StringAttr(call.attributes[name]).value == target
-    return call.operands[0] if is_called else None
+    return call.operands[0]
+
+
+def target_of(operation: ir.Operation) -> str:
+    """The handler that a custom call calls, empty for any other operation."""
+    attributes, name = operation.attributes, "call_target_name"
+    return ir.StringAttr(attributes[name]).value if name in attributes else ""
 
 
 def operation_of_module(ctx: LoweringContext) -> ir.Operation:

@@ -45,9 +45,7 @@ def program_text(program: LoweredProgram) -> str:
     return str(operation.get_asm(enable_debug_info=False, large_elements_limit=16))
 
 
-#: Of a custom call: its handler, the attributes that this gets, and how results alias
-#: operands.
-_TARGET = "call_target_name"
+#: Of a custom call: the attributes that its handler gets, and how results alias operands.
 _CONFIG, _ALIASES = "mhlo.backend_config", "output_operand_aliases"
 
 #: An attribute that a handler gets.
@@ -77,13 +75,18 @@ def call_attribute(call: ir.Operation, attribute: str) -> int:
     return value
 
 
+def _attributes_of_handler(call: ir.Operation) -> dict[str, Attribute]:
+    """All attributes that the handler of a custom call gets."""
+    config: Attribute = call.attributes[_CONFIG]
+    return {entry.name: entry.attr for entry in config}
+
+
 def map_call_attribute(
     call: ir.Operation, attribute: str, function: Callable[[int], int]
 ) -> None:
     """Change an attribute that the handler of a custom call gets."""
     with call.context:
-        config: Attribute = call.attributes[_CONFIG]
-        attributes: dict[str, Attribute] = {entry.name: entry.attr for entry in config}
+        attributes = _attributes_of_handler(call)
         old = attributes[attribute]
         attributes[attribute] = ir.IntegerAttr.get(old.type, function(old.value))
         call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
@@ -91,9 +94,11 @@ def map_call_attribute(
 
 def attributes_in_words(call: ir.Operation, *, without: Sequence[str]) -> str:
     """The attributes that the handler of a custom call gets, apart from some of them."""
-    config: Attribute = call.attributes[_CONFIG]
     # An integer is written as `1 : i64`.
-    values = {entry.name: str(entry.attr).partition(" :")[0] for entry in config}
+    values = {
+        name: str(value).partition(" :")[0]
+        for name, value in _attributes_of_handler(call).items()
+    }
     return ", ".join(f"{name}={values[name]}" for name in values if name not in without)
 
 
@@ -104,12 +109,6 @@ def call_integers(call: ir.Operation, attribute: str) -> list[int] | None:
         return None
     integers = ir.DenseIntElementsAttr(config[attribute])
     return [integers[n] for n in range(len(integers))]
-
-
-def target_of(operation: ir.Operation) -> str:
-    """The handler that a custom call calls, empty for any other operation."""
-    attributes = operation.attributes
-    return ir.StringAttr(attributes[_TARGET]).value if _TARGET in attributes else ""
 
 
 def arrays_among(values: Iterable[Value]) -> list[Value]:
@@ -185,10 +184,9 @@ def replace_calls(
 
     """
     operands, results = [*operands, model.operands[-1]], [*results, model.results[-1]]
-    config: Attribute = model.attributes[_CONFIG]
     with model.context, model.location, ir.InsertionPoint(model):
         own = {name: _integers_attribute(value) for name, value in attributes.items()}
-        old = {entry.name: entry.attr for entry in config}
+        old = _attributes_of_handler(model)
         is_only_result = len(results) == 1
         aliases = [
             hlo.OutputOperandAlias.get([] if is_only_result else [n], n, [])

@@ -83,11 +83,7 @@ fn copy(frame: &Frame) -> Result<()> {
     let updated = frame.attribute("updated")?;
     let (old, sources) = updated_and_others(updated, &operands, &results)?;
     if !old.is_empty() && old.len() != results.len() {
-        return Err(Error::invalid(format!(
-            "{} operands can't be updated by {} results",
-            old.len(),
-            results.len()
-        )));
+        return Err(not_updated(updated, &operands, &results));
     }
     see(&operands, &results[old.len()..]);
     let sources = [sources, &results[..old.len()]].concat();
@@ -124,15 +120,18 @@ pub(super) fn updated_and_others<'p, 'a>(
         .ok()
         .filter(|count| *count <= results.len())
         .and_then(|count| operands.split_at_checked(count));
-    let (old, others) = halves.ok_or_else(|| {
-        Error::invalid(format!(
-            "{updated} of {} operands can't be updated by {} results",
-            operands.len(),
-            results.len()
-        ))
-    })?;
+    let (old, others) = halves.ok_or_else(|| not_updated(updated, operands, results))?;
     check_same_memory(old, results)?;
     Ok((old, others))
+}
+
+#[cold]
+fn not_updated(updated: i64, operands: &[Buffer], results: &[Buffer]) -> Error {
+    Error::invalid(format!(
+        "{updated} of {} operands can't be updated by {} results",
+        operands.len(),
+        results.len()
+    ))
 }
 
 /// Notes that a call copies between these operands and these results, which are new memory.

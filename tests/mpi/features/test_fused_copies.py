@@ -185,37 +185,43 @@ def test_random_programs(seed, monkeypatch):
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def exchanged(send, result, arrays, *, returns_message=False):
-    """Arrays with a part that is received, and the text of the program."""
-    size = send.size
-    message = View(len(arrays), (size,), 0, (range(size),))
-    types = (jax.core.ShapedArray((size,), np.dtype(float)),)
-    packing = CopyList(((Copy(send, message),),), appended=types)
-    unpacking = CopyList(((Copy(message, result),),), dropped=types)
-    next_rank = Messages.single((RANK + 1) % SIZE, 0)
-    last_rank = Messages.single((RANK - 1) % SIZE, 0)
-    operation = Exchange(handles.communicator("test", COMM), next_rank, last_rank)
+def exchange(send, receive, *, returns_message=False):
+    """Send a range of an array, receive into another one, and check the values.
 
-    def function(*arrays):
-        *arrays, sent = packing.apply(arrays)
+    Returns:
+        The text of the program.
+
+    """
+    size = len(send)
+    message = View(1, (size,), 0, (range(size),))
+    types = (jax.core.ShapedArray((size,), np.dtype(float)),)
+    source, result = (View(0, (10,), 0, (indices,)) for indices in (send, receive))
+    packing = CopyList(((Copy(source, message),),), appended=types)
+    unpacking = CopyList(((Copy(message, result),),), dropped=types)
+    previous = (RANK - 1) % SIZE
+    to_next = Messages.single((RANK + 1) % SIZE, 0)
+    operation = Exchange(
+        handles.communicator("test", COMM), to_next, Messages.single(previous, 0)
+    )
+
+    def function(x):
+        x, sent = packing.apply([x])
         received = operation.bind(sent, jnp.zeros_like(sent))
-        results = unpacking.apply([*arrays, *received])
+        results = unpacking.apply([x, *received])
         return [*results, sent] if returns_message else results
 
-    text = jax.jit(function).lower(*arrays).as_text()
-    return jax.jit(function)(*arrays), text
-
-
-def part(start, stop):
-    return View(0, (10,), 0, (range(start, stop),))
+    x = np.arange(10.0) + 100 * RANK
+    y, *sent = jax.jit(function)(jnp.asarray(x))
+    expected = x.copy()
+    expected[receive] = np.arange(10.0)[send] + 100 * previous
+    np.testing.assert_array_equal(y, expected)
+    for array in sent:
+        np.testing.assert_array_equal(array, x[send])
+    return jax.jit(function).lower(x).as_text()
 
 
 def test_contiguous_messages_are_sent_and_received_in_place():
-    x = np.arange(10.0) + 100 * RANK
-    (result,), text = exchanged(part(1, 4), part(6, 9), [jnp.asarray(x)])
-    expected = x.copy()
-    expected[6:9] = x[1:4] - 100 * RANK + 100 * ((RANK - 1) % SIZE)
-    np.testing.assert_array_equal(result, expected)
+    text = exchange(range(1, 4), range(6, 9))
     assert "with_before" not in text
     assert "with_after" not in text
     assert "with_sent = dense<[1, 1, 3]>" in text
@@ -223,19 +229,11 @@ def test_contiguous_messages_are_sent_and_received_in_place():
 
 
 def test_what_is_overwritten_meanwhile_is_not_sent_in_place():
-    x = np.arange(10.0) + 100 * RANK
-    (result,), text = exchanged(part(1, 4), part(3, 6), [jnp.asarray(x)])
-    expected = x.copy()
-    expected[3:6] = x[1:4] - 100 * RANK + 100 * ((RANK - 1) % SIZE)
-    np.testing.assert_array_equal(result, expected)
+    text = exchange(range(1, 4), range(3, 6))
     assert "with_before = " in text
     assert "with_after" not in text
 
 
 def test_messages_with_other_uses_are_arrays():
-    x = np.arange(10.0) + 100 * RANK
-    (_, sent), text = exchanged(
-        part(1, 4), part(6, 9), [jnp.asarray(x)], returns_message=True
-    )
-    np.testing.assert_array_equal(sent, x[1:4])
+    text = exchange(range(1, 4), range(6, 9), returns_message=True)
     assert "with_before = " in text
