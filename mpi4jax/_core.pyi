@@ -16,10 +16,11 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
     those for device memory, by the name of their operation.
     """
 
-def give_way(path: str) -> bool:
-    """Have waits in MPI give way to threads that compute. Says whether this MPI can.
+def set_wait_policy(path: str, has_core: bool, gives_way: bool) -> bool:
+    """Have waits in MPI poll at first, and give way in the end to threads that compute.
 
-    `path` is that of `load`.
+    `has_core`: there is a core for each process. `path` is that of `load`. Says whether
+    this MPI can.
     """
 
 def status_ignore(abi: str) -> int:

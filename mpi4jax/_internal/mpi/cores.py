@@ -29,6 +29,11 @@ class Cores(NamedTuple):
     cpus: int
 
     @property
+    def are_enough(self) -> bool:
+        """Whether there is one for each process."""
+        return self.processes <= self.cpus
+
+    @property
     def are_shared(self) -> bool:
         """Whether a thread that polls takes its core from one that computes."""
         return self.processes > 1 and self.processes * self.threads > self.cpus
@@ -80,15 +85,19 @@ waits = "spin"
 
 
 def set_up() -> None:
-    """Have waits give way where ranks share cores, or as `MPI4JAX_WAIT` says."""
+    """Have waits poll, or give way where ranks share cores, or as `MPI4JAX_WAIT` says."""
     global waits
-    if settings.wait == "spin" or (settings.wait == "auto" and not cores.are_shared):
+    if settings.wait == "spin":
         return
     from mpi4py import MPI
 
-    gives_way = _core.give_way(os.fspath(MPI.__file__))
-    waits = "give way" if gives_way else "spin, as this MPI never yields"
-    _limit_blas(max(1, cores.cpus // cores.processes))
+    gives_way = settings.wait == "yield" or cores.are_shared
+    can_give_way = _core.set_wait_policy(
+        os.fspath(MPI.__file__), has_core=cores.are_enough, gives_way=gives_way
+    )
+    if gives_way:
+        waits = "give way" if can_give_way else "spin, as this MPI never yields"
+        _limit_blas(max(1, cores.cpus // cores.processes))
 
 
 def _limit_blas(threads: int) -> None:

@@ -36,4 +36,4 @@ pub use registry::{
 pub use requests::OwnedRequest;
 pub use status::{OwnStatus, StatusPlace};
 pub use types::{Handle, Types};
-pub use waiting::{Waiting, give_way};
+pub use waiting::{WaitPolicy, Waiting, set_wait_policy};

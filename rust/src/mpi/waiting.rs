@@ -1,14 +1,19 @@
-//! Waits that give way, where the ranks of a node share its cores.
+//! How the calls of this core wait: they poll, yield, and give way where ranks share cores.
 //!
-//! While MPI waits, it polls, and calls `sched_yield` in between. A thread that yields remains
-//! runnable, so it still takes the time of threads that compute, those of the rank that it waits for
-//! among them. So MPI's import of `sched_yield` is replaced: in the calls of this core, it sleeps once
-//! the wait is longer than a message takes. MPI's locks are not held meanwhile, all ranks make the same
-//! calls as before, and each rank may decide for itself.
+//! While MPI waits, it polls, and calls `sched_yield` after each poll. Its import of that is replaced:
+//!
+//! - A call of the system takes as long as a small message. So a wait polls without it at first, if there
+//!   is a core for each rank of the node.
+//! - A thread that yields remains runnable. So it still takes the time of threads that compute, those of
+//!   the rank that it waits for among them. Where they need its core, it sleeps once the wait is longer
+//!   than a message takes.
+//!
+//! MPI's locks are not held meanwhile, all ranks make the same calls as before, and each rank may decide
+//! for itself.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::abi::Abi;
@@ -16,12 +21,22 @@ use super::functions::Functions;
 use super::imports::replace_import;
 use super::library::Library;
 
-/// Whether waits give way.
-static GIVES_WAY: AtomicBool = AtomicBool::new(false);
+/// What waits do between polls, if it is not MPI that decides.
+#[derive(Clone, Copy)]
+pub struct WaitPolicy {
+    /// Whether they do nothing at first: a core is this rank's alone.
+    pub has_core: bool,
+    /// Whether they sleep in the end: other threads compute on the core.
+    pub gives_way: bool,
+}
 
-/// For so long, a wait only yields. A sleep takes less, so that one of a rank's does not make others
+static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
+
+/// For so long, a wait of a rank with a core only polls.
+const POLL: Duration = Duration::from_micros(5);
+/// For so long, a wait does not sleep. A sleep takes less, so that one of a rank's does not make others
 /// sleep, too, which would sleep in turns from then on.
-const SPIN: Duration = Duration::from_micros(100);
+const YIELD: Duration = Duration::from_micros(100);
 /// A poll that takes longer has moved something, and the wait begins anew.
 const WORK: Duration = Duration::from_micros(2);
 /// A pause is this part of the wait so far: at first, and when it is long.
@@ -32,12 +47,19 @@ const LONGEST: (Duration, Duration) = (Duration::from_micros(100), Duration::fro
 /// A wait of the calling thread in a call of the core.
 #[derive(Clone, Copy)]
 struct Wait {
-    /// When MPI had something to do last.
-    since: Instant,
-    /// When the last poll began.
-    polled: Instant,
+    policy: WaitPolicy,
+    /// From the end of the first poll on.
+    polls: Option<Polls>,
     /// The thread's own timer slack, once it has another one.
     slack: Option<c_int>,
+}
+
+#[derive(Clone, Copy)]
+struct Polls {
+    /// When MPI had something to do last.
+    since: Instant,
+    /// When the last one began.
+    last: Instant,
 }
 
 thread_local! {
@@ -52,11 +74,11 @@ impl Waiting {
     /// Begins a call.
     #[inline(always)]
     pub fn begin() -> Self {
-        let gives_way = GIVES_WAY.load(Ordering::Relaxed);
-        if gives_way {
-            begin();
+        let policy = POLICY.get();
+        if let Some(policy) = policy {
+            begin(*policy);
         }
-        Self(gives_way)
+        Self(policy.is_some())
     }
 }
 
@@ -69,17 +91,14 @@ impl Drop for Waiting {
     }
 }
 
-#[cold]
-fn begin() {
-    let now = Instant::now();
+fn begin(policy: WaitPolicy) {
     WAIT.set(Some(Wait {
-        since: now,
-        polled: now,
+        policy,
+        polls: None,
         slack: None,
     }));
 }
 
-#[cold]
 fn end() {
     if let Some(slack) = WAIT.take().and_then(|wait| wait.slack) {
         set_timer_slack(slack);
@@ -93,19 +112,30 @@ extern "C" fn yield_or_sleep() -> c_int {
         return yield_now();
     };
     let now = Instant::now();
-    if now - wait.polled > WORK {
-        wait.since = now;
+    let mut polls = wait.polls.unwrap_or(Polls {
+        since: now,
+        last: now,
+    });
+    if now - polls.last > WORK {
+        polls.since = now;
     }
-    match pause(now - wait.since) {
-        None => {
-            yield_now();
+    let waited = now - polls.since;
+    if wait.policy.has_core && waited < POLL {
+        std::hint::spin_loop();
+        polls.last = now;
+    } else {
+        match pause(waited).filter(|_| wait.policy.gives_way) {
+            None => {
+                yield_now();
+            }
+            Some(pause) => {
+                wait.slack = wait.slack.or_else(|| Some(set_timer_slack(1)));
+                std::thread::sleep(pause);
+            }
         }
-        Some(pause) => {
-            wait.slack = wait.slack.or_else(|| Some(set_timer_slack(1)));
-            std::thread::sleep(pause);
-        }
+        polls.last = Instant::now();
     }
-    wait.polled = Instant::now();
+    wait.polls = Some(polls);
     WAIT.set(Some(wait));
     0
 }
@@ -114,7 +144,7 @@ extern "C" fn yield_or_sleep() -> c_int {
 fn pause(waited: Duration) -> Option<Duration> {
     let short = (waited / PARTS.0).min(LONGEST.0);
     let long = (waited / PARTS.1).min(LONGEST.1);
-    (waited >= SPIN).then(|| short.max(long))
+    (waited >= YIELD).then(|| short.max(long))
 }
 
 fn yield_now() -> c_int {
@@ -139,13 +169,20 @@ fn set_timer_slack(_: c_int) -> c_int {
     0
 }
 
-/// Has the waits in calls of the core give way. Says whether this MPI can do so.
-pub fn give_way<A: Abi>(functions: &Functions<A>, library: &Library) -> bool {
+/// Has the waits in calls of the core follow this policy, for good. Says whether this MPI lets them.
+pub fn set_wait_policy<A: Abi>(
+    functions: &Functions<A>,
+    library: &Library,
+    policy: WaitPolicy,
+) -> bool {
     // Open MPI yields if it is told to, and polls in another library.
     type SetYield = unsafe extern "C" fn(bool) -> bool;
     // SAFETY: `opal_progress_set_yield_when_idle` has had this signature since Open MPI 1.2.
     let set_yield =
         unsafe { library.function::<SetYield>("opal_progress_set_yield_when_idle") }.ok();
+    if set_yield.is_some() && !policy.gives_way {
+        return true; // It only polls.
+    }
     let polling = set_yield.map_or(functions.test as usize, |set_yield| set_yield as usize);
     let function = yield_or_sleep as *const c_void;
     // SAFETY: the function is one like `sched_yield`, and gives other threads time, too.
@@ -155,7 +192,7 @@ pub fn give_way<A: Abi>(functions: &Functions<A>, library: &Library) -> bool {
             // SAFETY: see above.
             unsafe { set_yield(true) };
         }
-        GIVES_WAY.store(true, Ordering::Relaxed);
+        POLICY.get_or_init(|| policy);
     }
     is_replaced
 }
@@ -191,9 +228,10 @@ mod tests {
         let before = sleeps();
         for _ in 0..100 {
             if let Some(mut wait) = WAIT.get() {
-                wait.since = Instant::now() - waited;
+                let since = Instant::now() - waited;
                 // However long a poll takes here, it has moved nothing.
-                wait.polled = wait.since + Duration::from_secs(60);
+                let last = since + Duration::from_secs(60);
+                wait.polls = Some(Polls { since, last });
                 WAIT.set(Some(wait));
             }
             yield_or_sleep();
@@ -205,11 +243,18 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn only_a_long_wait_in_a_call_sleeps() {
-        assert!(sleeps_after(SPIN) < 10);
-        begin();
-        assert!(sleeps_after(Duration::ZERO) < 10);
-        assert!(sleeps_after(SPIN) > 50);
-        end();
+        assert!(sleeps_after(YIELD) < 10);
+        for has_core in [true, false] {
+            for gives_way in [true, false] {
+                begin(WaitPolicy {
+                    has_core,
+                    gives_way,
+                });
+                assert!(sleeps_after(Duration::ZERO) < 10);
+                assert_eq!(sleeps_after(YIELD) > 50, gives_way);
+                end();
+            }
+        }
         assert!(WAIT.get().is_none());
     }
 }

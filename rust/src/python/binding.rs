@@ -13,6 +13,7 @@ use crate::c_interface::REGISTRY_INTERFACE;
 use crate::memory::gpu_aware;
 use crate::mpi::{
     self, Abi, Constants, Functions, Handle, IntHandles, Library, Lineage, PointerHandles,
+    WaitPolicy,
 };
 use crate::trampoline::Devices;
 use crate::watch::Start;
@@ -28,8 +29,8 @@ pub trait Core: Sync {
     /// host memory, and those for device memory.
     fn bind(&self, path: &str) -> Result<(Handlers, Handlers), String>;
 
-    /// Has waits give way, if this MPI can.
-    fn give_way(&self, path: &str) -> Result<bool, String>;
+    /// Has waits follow a policy, if this MPI lets them.
+    fn set_wait_policy(&self, path: &str, policy: WaitPolicy) -> Result<bool, String>;
 
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     fn status_ignore(&self) -> usize;
@@ -77,10 +78,10 @@ impl<A: Abi> Core for Binding<A> {
         Ok((ops::host_handlers::<A>(), ops::device_handlers::<A>()))
     }
 
-    fn give_way(&self, path: &str) -> Result<bool, String> {
+    fn set_wait_policy(&self, path: &str, policy: WaitPolicy) -> Result<bool, String> {
         let library = Library::open(path)?;
         let functions = A::functions().get();
-        Ok(functions.is_some_and(|functions| mpi::give_way(functions, &library)))
+        Ok(functions.is_some_and(|functions| mpi::set_wait_policy(functions, &library, policy)))
     }
 
     fn status_ignore(&self) -> usize {
@@ -162,13 +163,16 @@ pub fn load<'py>(
     Ok((capsules(host)?, capsules(device)?))
 }
 
-/// Has the waits in MPI give way to threads that compute, from now on. `path` is that of the library that
-/// was loaded. Says whether this MPI can do so.
+/// Has the waits in MPI poll at first if this process has a core, and give way to threads that compute, or
+/// not, from now on. `path` is that of the library that was loaded. Says whether this MPI can do so.
 #[pyfunction]
-pub fn give_way(path: &str) -> PyResult<bool> {
-    let give_way = |core: &'static dyn Core| core.give_way(path);
+pub fn set_wait_policy(path: &str, has_core: bool, gives_way: bool) -> PyResult<bool> {
+    let policy = WaitPolicy {
+        has_core,
+        gives_way,
+    };
     loaded()
-        .map_or(Ok(false), give_way)
+        .map_or(Ok(false), |core| core.set_wait_policy(path, policy))
         .map_err(PyImportError::new_err)
 }
 

@@ -32,7 +32,7 @@ mod _core {
     use crate::{diagnosis, ops, trace, trampoline};
 
     #[pymodule_export]
-    use super::binding::{give_way, load, registry, status_ignore};
+    use super::binding::{load, registry, set_wait_policy, status_ignore};
 
     #[pymodule_export]
     use super::objects::{
