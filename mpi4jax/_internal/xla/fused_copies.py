@@ -21,7 +21,6 @@ from typing import NamedTuple
 from .effects import custom_call_target
 from .jax_compat import Value, ir, target_of
 from .programs import (
-    Integers,
     LoweredProgram,
     Positions,
     arrays_among,
@@ -35,6 +34,9 @@ from .programs import (
 _NUMBERS = {custom_call_target("exchange"): 0, custom_call_target("exchange_computed"): 1}
 #: Those of copies, and of the transposes of copies.
 _COPY, _GIVE_BACK = custom_call_target("copy"), custom_call_target("give_back")
+
+#: The attribute of fused calls. Those that the recorder keeps are before it.
+_FUSED = "with_copies"
 
 #: How many numbers define a copy apart from its loops, a loop, and a loop over listed rows.
 _ENDS, _LOOP, _ROWS = 5, 3, 5
@@ -100,15 +102,9 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         spans = (in_place.get(span.array, span) for span in whole)
         return _flat((array_numbers[span.array], span.first, span.size) for span in spans)
 
-    attributes: dict[str, Integers] = {
-        "with_updated": len(updated),
-        "with_sent": spans(sent),
-        "with_received": spans(received),
-    }
-    if packing:
-        attributes |= packing.attributes("with_before", array_numbers)
-    if unpacking:
-        attributes |= unpacking.attributes("with_after", array_numbers)
+    lists = [[len(updated)], spans(sent), spans(received)]
+    for copies in (packing, unpacking):
+        lists += copies.lists(array_numbers) if copies else ([], [], [])
     position = positions[call]
     for each in operations:
         del positions[each]
@@ -117,7 +113,7 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         call,
         [arrays[n].values[0] for n in (*updated, *read)] + operands[array_count:],
         [arrays[n].values[-1] for n in (*updated, *new)],
-        attributes,
+        {_FUSED: _flat((len(each), *each) for each in lists)},
         updated=len(updated),
     )
     positions[fused] = position
@@ -266,8 +262,9 @@ class _Copies:
         numbers = call_integers(call, "copies") or []
         sources = [*read[count:], *read[:count]]
         self._copies = list(_decode(numbers, row_numbers or [], sources, written))
-        #: How many copies each stage has.
-        self._stages = call_integers(call, "stages") or []
+        stages = None if self._is_transposed else call_integers(call, "stages")
+        #: How many copies each stage has, or nothing of the transpose.
+        self._stages = stages or []
 
     def send_in_place(
         self,
@@ -329,10 +326,8 @@ class _Copies:
         self._stages[stage] -= 1
         del self._copies[index]
 
-    def attributes(self, name: str, array_numbers: dict[int, int]) -> dict[str, Integers]:
-        """The attributes of the fused call, which has other numbers for its arrays."""
-        if not self._copies:
-            return {}
+    def lists(self, array_numbers: dict[int, int]) -> tuple[list[int], ...]:
+        """The copies, their stages and their rows, with the fused call's array numbers."""
         copies = [
             copy._replace(
                 source=array_numbers[copy.source], result=array_numbers[copy.result]
@@ -340,13 +335,10 @@ class _Copies:
             for copy in self._copies
         ]
         numbers = ((*copy[:4], len(copy.loops) // _LOOP, *copy.loops) for copy in copies)
-        attributes: dict[str, Integers] = {name: _flat(numbers)}
-        if not self._is_transposed:
-            attributes[f"{name}_stages"] = self._stages
+        rows = _flat(copy.rows for copy in copies)
         if self._table is not None:
-            rows = _flat(copy.rows for copy in copies)
-            attributes[f"{name}_rows"] = [array_numbers[self._table], *rows]
-        return attributes
+            rows.insert(0, array_numbers[self._table])
+        return _flat(numbers), self._stages, rows
 
 
 def _decode(

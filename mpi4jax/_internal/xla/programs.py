@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -47,9 +47,6 @@ def program_text(program: LoweredProgram) -> str:
 
 #: Of a custom call: the attributes that its handler gets, and how results alias operands.
 _CONFIG, _ALIASES = "mhlo.backend_config", "output_operand_aliases"
-
-#: An attribute that a handler gets.
-Integers: TypeAlias = "int | Sequence[int]"
 
 
 def calls_with(program: LoweredProgram, attribute: str) -> list[ir.Operation]:
@@ -165,7 +162,7 @@ def replace_calls(
     model: ir.Operation,
     operands: Sequence[Value],
     results: Sequence[Value],
-    attributes: Mapping[str, Integers],
+    attributes: Mapping[str, Sequence[int]],
     *,
     updated: int,
 ) -> ir.Operation:
@@ -185,7 +182,8 @@ def replace_calls(
     """
     operands, results = [*operands, model.operands[-1]], [*results, model.results[-1]]
     with model.context, model.location, ir.InsertionPoint(model):
-        own = {name: _integers_attribute(value) for name, value in attributes.items()}
+        integer = ir.IntegerType.get_signless(64)
+        own = {name: _dense(integers, integer) for name, integers in attributes.items()}
         old = _attributes_of_handler(model)
         is_only_result = len(results) == 1
         aliases = [
@@ -214,13 +212,6 @@ def replace_calls(
 def _names(attributes: Iterable[Any]) -> Iterator[str]:
     """The names of an operation's attributes, which a newer jaxlib gives alone."""
     return (x if isinstance(x, str) else x.name for x in attributes)
-
-
-def _integers_attribute(value: Integers) -> Attribute:
-    integer = ir.IntegerType.get_signless(64)
-    if isinstance(value, int):
-        return ir.IntegerAttr.get(integer, value)
-    return _dense(value, integer)
 
 
 def _dense(integers: Sequence[int], element: ir.Type) -> Attribute:

@@ -144,32 +144,28 @@ pub(super) fn see(operands: &[Buffer], results: &[Buffer]) {
     }
 }
 
-/// The attributes of copies, or of their transpose, that are a part of another call.
-pub struct CopyAttributes {
-    /// The copies. Sources and results are among all arrays of the call.
-    pub copies: &'static str,
-    /// How many copies each stage has, or nothing if it is the transpose that is made.
-    pub stages: &'static str,
+/// The numbers of copies between the arrays of a call that does not only copy.
+pub struct CopyLists<'a> {
+    pub copies: &'a [i64],
+    /// How many copies each stage has. None if it is the transpose that is made.
+    pub stages: &'a [i64],
     /// If copies go over listed rows: the index of the array with the lists, and then the numbers of a
     /// [`RowTable`].
-    pub rows: &'static str,
+    pub rows: &'a [i64],
 }
 
-/// Makes the copies, or their transpose, that a call has these attributes for.
-pub fn make_copies(frame: &Frame, names: &CopyAttributes, arrays: &[Buffer]) -> Result<()> {
-    let Some(numbers) = frame.optional_ints_attribute(names.copies)? else {
-        return Ok(());
-    };
-    let row_numbers = frame.optional_ints_attribute(names.rows)?;
-    let (row_numbers, table) = match row_numbers.as_deref() {
-        Some([table, row_numbers @ ..]) => (Some(row_numbers), Some(array_at(arrays, *table)?)),
-        _ => (None, None),
-    };
-    let rows = RowTable::new(row_numbers, table)?;
-    let copies = copies(&numbers, arrays, arrays, &rows)?;
-    match frame.optional_ints_attribute(names.stages)? {
-        Some(stages) => make(&copies, Some(&stages)),
-        None => make_transpose(&copies),
+impl CopyLists<'_> {
+    /// Makes the copies, or their transpose.
+    pub fn make(&self, arrays: &[Buffer]) -> Result<()> {
+        let rows = match self.rows {
+            [] => RowTable::default(),
+            [table, numbers @ ..] => RowTable::new(Some(numbers), Some(array_at(arrays, *table)?))?,
+        };
+        let copies = copies(self.copies, arrays, arrays, &rows)?;
+        match self.stages {
+            [] => make_transpose(&copies),
+            stages => make(&copies, Some(stages)),
+        }
     }
 }
 
@@ -262,23 +258,23 @@ fn make(copies: &[PartCopy], stages: Option<&[i64]>) -> Result<()> {
         copies.iter().for_each(PartCopy::make);
         return Ok(());
     };
-    let mut rest = copies;
-    let mut take = |size: &i64| {
-        let (stage, later) = rest.split_at_checked(usize::try_from(*size).ok()?)?;
-        rest = later;
-        Some(stage)
-    };
-    let in_stages = stages.iter().map(&mut take).collect::<Option<Vec<_>>>();
-    match in_stages {
-        Some(in_stages) if rest.is_empty() => {
-            in_stages.into_iter().for_each(PartCopy::make_all);
-            Ok(())
-        }
-        _ => Err(Error::invalid(format!(
+    let sizes = stages.iter().map(|size| usize::try_from(*size).ok());
+    let count = sizes
+        .clone()
+        .try_fold(0, |sum: usize, size| sum.checked_add(size?));
+    if count != Some(copies.len()) {
+        return Err(Error::invalid(format!(
             "{} copies are not stages of {stages:?}",
             copies.len()
-        ))),
+        )));
     }
+    let mut rest = copies;
+    for size in sizes.flatten() {
+        let (stage, later) = rest.split_at(size);
+        PartCopy::make_all(stage);
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Makes the transpose of copies.

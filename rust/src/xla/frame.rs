@@ -646,7 +646,7 @@ unsafe fn all_buffers<'a>(
     pointers: &[*mut c_void],
     role: &str,
 ) -> Result<Vec<Buffer<'a>>> {
-    let mut buffers = Vec::new();
+    let mut buffers = Vec::with_capacity(kinds.len());
     let see = |_, buffer| buffers.push(buffer);
     // SAFETY: the caller's promise.
     unsafe { see_buffers(kinds, buffer, pointers, role, see)? };

@@ -123,23 +123,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.optional_ints_attribute(name)
     }
 
-    /// The frame, for what the core does without MPI.
-    pub const fn frame(&self) -> &'a Frame<'a> {
-        self.frame
-    }
-
-    /// Ranks or tags.
-    pub fn int_list(&self, name: &str) -> Result<Vec<c_int>> {
-        let to_int = |value: &i64| {
-            c_int::try_from(*value).map_err(|_| {
-                Error::invalid(format!(
-                    "attribute `{name}` has {value}, not an int of MPI's"
-                ))
-            })
-        };
-        self.ints(name)?.iter().map(to_int).collect()
-    }
-
     /// Where to put the status of a receive.
     pub fn status(&self) -> Result<StatusPlace<'static, A>> {
         REGISTRY.status::<A>(self.number("status_number")?)

@@ -1,5 +1,6 @@
 //! Several messages at once: all receives are posted, then all sends, and then it waits for all.
 
+use std::ffi::c_int;
 use std::ops::Range;
 
 use zerocopy::IntoBytes;
@@ -16,7 +17,7 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::local::{CopyAttributes, array_at, make_copies, see, updated_and_others};
+use crate::ops::local::{CopyLists, array_at, see, updated_and_others};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -41,7 +42,8 @@ pub fn transfers<'a, A: Abi, M: Memory>(
     ranks: &str,
     tags: &str,
 ) -> Result<Vec<Transfer<'a>>> {
-    let (ranks, tags) = (call.int_list(ranks)?, call.int_list(tags)?);
+    let names = [ranks, tags];
+    let (ranks, tags) = (call.ints(ranks)?, call.ints(tags)?);
     if ranks.len() != arrays.len() || tags.len() != arrays.len() {
         return Err(Error::invalid(format!(
             "{} ranks and {} tags for {} arrays",
@@ -50,26 +52,24 @@ pub fn transfers<'a, A: Abi, M: Memory>(
             arrays.len()
         )));
     }
-    let peers = ranks.into_iter().zip(tags);
+    let peers = ranks.iter().zip(tags.iter());
     let transfers = arrays.into_iter().zip(peers);
-    let transfers = transfers.map(|(array, (rank, tag))| Transfer {
-        array,
-        peer: Neighbor { rank, tag },
-    });
-    Ok(transfers.collect())
+    let transfer = |(array, (rank, tag)): (_, (&i64, &i64))| {
+        let (rank, tag) = (to_int(names[0], *rank)?, to_int(names[1], *tag)?);
+        let peer = Neighbor { rank, tag };
+        Ok(Transfer { array, peer })
+    };
+    transfers.map(transfer).collect()
 }
 
-/// The copies between the arrays of a call from which its messages are sent, and where they arrive.
-const BEFORE: CopyAttributes = CopyAttributes {
-    copies: "with_before",
-    stages: "with_before_stages",
-    rows: "with_before_rows",
-};
-const AFTER: CopyAttributes = CopyAttributes {
-    copies: "with_after",
-    stages: "with_after_stages",
-    rows: "with_after_rows",
-};
+/// A rank or a tag.
+fn to_int(name: &str, number: i64) -> Result<c_int> {
+    c_int::try_from(number).map_err(|_| {
+        Error::invalid(format!(
+            "attribute `{name}` has {number}, not an int of MPI's"
+        ))
+    })
+}
 
 /// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
 ///
@@ -77,19 +77,52 @@ const AFTER: CopyAttributes = CopyAttributes {
 /// messages are parts of its arrays, of which the first results update the first operands.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (operands, results) = (call.all_operands()?, call.all_results()?);
-    let Some(sent) = call.optional_ints("with_sent")? else {
+    let Some(numbers) = call.optional_ints("with_copies")? else {
         return transfer(call, operands, results);
     };
     if M::IS_ON_DEVICE {
         return Err(Error::invalid("copies on a device are not the core's"));
     }
-    let (received, updated) = (call.ints("with_received")?, call.number("with_updated")?);
-    let (old, _) = updated_and_others(updated, &operands, &results)?;
+    let [updated, sent, received, before @ .., copies, stages, rows] = lists::<9>(&numbers)?;
+    let after = CopyLists {
+        copies,
+        stages,
+        rows,
+    };
+    let [copies, stages, rows] = before;
+    let before = CopyLists {
+        copies,
+        stages,
+        rows,
+    };
+    let (old, _) = updated_and_others(updated.iter().sum(), &operands, &results)?;
     see(&operands, &results[old.len()..]);
-    let arrays = [operands, results].concat();
-    make_copies(call.frame(), &BEFORE, &arrays)?;
-    transfer(call, parts(&arrays, &sent)?, parts(&arrays, &received)?)?;
-    make_copies(call.frame(), &AFTER, &arrays)
+    let mut arrays = operands;
+    arrays.extend(results);
+    before.make(&arrays)?;
+    transfer(call, parts(&arrays, sent)?, parts(&arrays, received)?)?;
+    after.make(&arrays)
+}
+
+/// Lists of numbers, one behind the other, each behind its length.
+fn lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
+    let mut rest = numbers;
+    let mut next = || {
+        let [length, tail @ ..] = rest else {
+            return None;
+        };
+        let (list, later) = tail.split_at_checked(usize::try_from(*length).ok()?)?;
+        rest = later;
+        Some(list)
+    };
+    let mut lists = [&[][..]; N];
+    let are_there = lists
+        .iter_mut()
+        .all(|list| next().map(|found| *list = found).is_some());
+    if are_there && rest.is_empty() {
+        return Ok(lists);
+    }
+    Err(Error::invalid(format!("{numbers:?} are not {N} lists")))
 }
 
 /// Contiguous parts of arrays. There are three numbers for each: the index of the array, the first element
