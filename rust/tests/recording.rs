@@ -272,7 +272,7 @@ impl<F: Fn()> Recordable for During<F> {
         Some((F32, self.0))
     }
 
-    fn integers(&self, mut see: impl FnMut(usize, i64)) {
+    fn integers(&self, _: usize, mut see: impl FnMut(usize, i64)) {
         see(0, self.0);
     }
 

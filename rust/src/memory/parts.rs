@@ -115,6 +115,7 @@ pub struct PartCopy<'a> {
 
 impl<'a> PartCopy<'a> {
     /// A copy of a part of one array to a part of another one, which begin at these elements.
+    #[inline(always)]
     pub fn new(
         source: (&Buffer, i64),
         result: (&Buffer, i64),

@@ -221,6 +221,7 @@ impl<'a> RowTable<'a> {
     }
 
     /// The loop of a copy over listed rows, if it has one.
+    #[inline(always)]
     fn row_loop(&self, copy: usize, loops: &[i64]) -> Result<Option<RowLoop<'a>>> {
         let Some(&[outer, ref lists @ ..]) = self.numbers.get(5 * copy..5 * copy + 5) else {
             return Ok(None);

@@ -18,7 +18,7 @@ static MEETINGS: Mutex<Option<HashMap<u64, Recording>>> = Mutex::new(None);
 struct Meeting;
 
 impl Recordable for Meeting {
-    fn integers(&self, mut see: impl FnMut(usize, i64)) {
+    fn integers(&self, _: usize, mut see: impl FnMut(usize, i64)) {
         see(0, DEFAULT_COMMUNICATOR);
     }
 

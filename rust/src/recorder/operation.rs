@@ -2,6 +2,8 @@
 
 use std::sync::{LazyLock, OnceLock};
 
+use super::ring::ATTRIBUTES;
+
 /// Which processes of a communicator take part in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -61,8 +63,9 @@ pub struct Operation {
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
-    /// The names of its attributes, in XLA's order. Every call has the same, and some have more behind
-    /// these.
+    /// How many attributes its records keep: the first ones, in XLA's order, which every call has.
+    pub kept: usize,
+    /// The names of these attributes.
     pub(super) attributes: OnceLock<Vec<String>>,
 }
 
@@ -81,6 +84,7 @@ impl Operation {
             has_counts_of_pairs: false,
             shown: Shown::First,
             waits_for: None,
+            kept: ATTRIBUTES,
             attributes: OnceLock::new(),
         }
     }

@@ -25,8 +25,8 @@ use crate::xla::{Buffer, Frame};
 
 /// How many calls are kept: a power of two, so that the slot of a call is some bits of its id.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
-/// How many attributes of a call are kept: the first ones, which are those that are ever asked for.
-const ATTRIBUTES: usize = 7;
+/// How many attributes of a call are kept, at most: the first ones, which are those that are ever asked for.
+pub(super) const ATTRIBUTES: usize = 7;
 
 /// The data type of an array, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,9 +292,9 @@ pub trait Recordable {
     fn received(&self) -> Option<(i32, i64)> {
         None
     }
-    /// Shows those attributes that are kept, with their indices.
-    fn integers(&self, see: impl FnMut(usize, i64));
-    /// The names of the attributes. Those of `comm_number` and `call_site` have a meaning.
+    /// Shows so many attributes, the first ones, with their indices.
+    fn integers(&self, count: usize, see: impl FnMut(usize, i64));
+    /// The names of all attributes. Those of `comm_number` and `call_site` have a meaning.
     fn attribute_names(&self) -> Vec<String>;
 }
 
@@ -310,8 +310,8 @@ impl Recordable for Frame<'_> {
     }
 
     #[inline(always)]
-    fn integers(&self, see: impl FnMut(usize, i64)) {
-        self.integers(ATTRIBUTES, see);
+    fn integers(&self, count: usize, see: impl FnMut(usize, i64)) {
+        self.integers(count, see);
     }
 
     fn attribute_names(&self) -> Vec<String> {
@@ -354,13 +354,15 @@ pub fn begin(
     slot.sent.store(sent.map_or(0, |(_, count)| count), Relaxed);
     slot.received
         .store(received.map_or(0, |(_, count)| count), Relaxed);
-    call.integers(|index, value| {
+    call.integers(operation.kept, |index, value| {
         if let Some(attribute) = slot.attributes.get(index) {
             attribute.store(value, Relaxed);
         }
     });
     if operation.attributes.get().is_none() {
-        let _ = operation.attributes.set(call.attribute_names());
+        let mut names = call.attribute_names();
+        names.truncate(operation.kept);
+        let _ = operation.attributes.set(names);
     }
     slot.begin.store(now().0, Relaxed);
     slot.lock.publish(id);
