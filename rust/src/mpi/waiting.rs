@@ -34,9 +34,9 @@ static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
 
 /// For so long, a wait of a rank with a core only polls.
 const POLL: Duration = Duration::from_micros(5);
-/// For so long, a wait does not sleep. A sleep takes less, so that one of a rank's does not make others
-/// sleep, too, which would sleep in turns from then on.
-const YIELD: Duration = Duration::from_micros(100);
+/// For so long, a wait does not sleep. A sleep takes less, also with the turns of all ranks that share a
+/// core, so that one of a rank's does not make others sleep, too, which would sleep in turns from then on.
+const YIELD: Duration = Duration::from_micros(300);
 /// A poll that takes longer has moved something, and the wait begins anew.
 const WORK: Duration = Duration::from_micros(2);
 /// A pause is this part of the wait so far: at first, and when it is long.
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn pauses_grow_with_the_wait() {
         let micros = Duration::from_micros;
-        assert_eq!(pause(micros(99)), None);
-        assert_eq!(pause(micros(100)), Some(micros(25)));
+        assert_eq!(pause(micros(299)), None);
+        assert_eq!(pause(micros(300)), Some(micros(75)));
         assert_eq!(pause(micros(10_000)), Some(micros(100)));
         assert_eq!(pause(micros(51_200)), Some(micros(200)));
         assert_eq!(pause(Duration::from_secs(60)), Some(micros(1000)));
