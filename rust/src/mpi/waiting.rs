@@ -30,12 +30,35 @@ pub struct WaitPolicy {
     pub gives_way: bool,
 }
 
+/// What a wait does before the next poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    None,
+    Yield,
+    Sleep(Duration),
+}
+
+impl WaitPolicy {
+    /// The pause after a wait of this length.
+    fn after(self, waited: Duration) -> Pause {
+        if self.has_core && waited < POLL {
+            return Pause::None;
+        }
+        if !self.gives_way || waited < YIELD {
+            return Pause::Yield;
+        }
+        let short = (waited / PARTS.0).min(LONGEST.0);
+        let long = (waited / PARTS.1).min(LONGEST.1);
+        Pause::Sleep(short.max(long))
+    }
+}
+
 static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
 
 /// For so long, a wait of a rank with a core only polls.
 const POLL: Duration = Duration::from_micros(5);
-/// For so long, a wait does not sleep. A sleep takes less, also with the turns of all ranks that share a
-/// core, so that one of a rank's does not make others sleep, too, which would sleep in turns from then on.
+/// For so long, a wait does not sleep. The sleep of one rank, and the turns of all ranks on a core after it,
+/// take less: if others slept meanwhile, all would sleep in turns from then on.
 const YIELD: Duration = Duration::from_micros(300);
 /// A poll that takes longer has moved something, and the wait begins anew.
 const WORK: Duration = Duration::from_micros(2);
@@ -119,32 +142,24 @@ extern "C" fn yield_or_sleep() -> c_int {
     if now - polls.last > WORK {
         polls.since = now;
     }
-    let waited = now - polls.since;
-    if wait.policy.has_core && waited < POLL {
-        std::hint::spin_loop();
-        polls.last = now;
-    } else {
-        match pause(waited).filter(|_| wait.policy.gives_way) {
-            None => {
-                yield_now();
-            }
-            Some(pause) => {
-                wait.slack = wait.slack.or_else(|| Some(set_timer_slack(1)));
-                std::thread::sleep(pause);
-            }
+    polls.last = match wait.policy.after(now - polls.since) {
+        Pause::None => {
+            std::hint::spin_loop();
+            now
         }
-        polls.last = Instant::now();
-    }
+        Pause::Yield => {
+            yield_now();
+            Instant::now()
+        }
+        Pause::Sleep(pause) => {
+            wait.slack = wait.slack.or_else(|| Some(set_timer_slack(1)));
+            std::thread::sleep(pause);
+            Instant::now()
+        }
+    };
     wait.polls = Some(polls);
     WAIT.set(Some(wait));
     0
-}
-
-/// How long to sleep after a wait of this length, if at all.
-fn pause(waited: Duration) -> Option<Duration> {
-    let short = (waited / PARTS.0).min(LONGEST.0);
-    let long = (waited / PARTS.1).min(LONGEST.1);
-    (waited >= YIELD).then(|| short.max(long))
 }
 
 fn yield_now() -> c_int {
@@ -201,14 +216,33 @@ pub fn set_wait_policy<A: Abi>(
 mod tests {
     use super::*;
 
+    const fn policy(has_core: bool, gives_way: bool) -> WaitPolicy {
+        WaitPolicy {
+            has_core,
+            gives_way,
+        }
+    }
+
     #[test]
     fn pauses_grow_with_the_wait() {
         let micros = Duration::from_micros;
-        assert_eq!(pause(micros(299)), None);
-        assert_eq!(pause(micros(300)), Some(micros(75)));
-        assert_eq!(pause(micros(10_000)), Some(micros(100)));
-        assert_eq!(pause(micros(51_200)), Some(micros(200)));
-        assert_eq!(pause(Duration::from_secs(60)), Some(micros(1000)));
+        for (waited, pause) in [
+            (4, Pause::None),
+            (5, Pause::Yield),
+            (299, Pause::Yield),
+            (300, Pause::Sleep(micros(75))),
+            (10_000, Pause::Sleep(micros(100))),
+            (51_200, Pause::Sleep(micros(200))),
+            (60_000_000, Pause::Sleep(micros(1000))),
+        ] {
+            assert_eq!(policy(true, true).after(micros(waited)), pause);
+        }
+    }
+
+    #[test]
+    fn only_a_rank_with_a_core_does_not_yield_at_once() {
+        assert_eq!(policy(false, true).after(Duration::ZERO), Pause::Yield);
+        assert_eq!(policy(true, false).after(Duration::ZERO), Pause::None);
     }
 
     /// How often this thread has slept. To yield is no such thing.
@@ -244,16 +278,11 @@ mod tests {
     #[test]
     fn only_a_long_wait_in_a_call_sleeps() {
         assert!(sleeps_after(YIELD) < 10);
-        for has_core in [true, false] {
-            for gives_way in [true, false] {
-                begin(WaitPolicy {
-                    has_core,
-                    gives_way,
-                });
-                assert!(sleeps_after(Duration::ZERO) < 10);
-                assert_eq!(sleeps_after(YIELD) > 50, gives_way);
-                end();
-            }
+        for gives_way in [true, false] {
+            begin(policy(true, gives_way));
+            assert!(sleeps_after(Duration::ZERO) < 10);
+            assert_eq!(sleeps_after(YIELD) > 50, gives_way);
+            end();
         }
         assert!(WAIT.get().is_none());
     }

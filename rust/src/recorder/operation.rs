@@ -2,7 +2,8 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use super::ring::ATTRIBUTES;
+/// How many attributes of a call are kept, at most.
+pub(super) const ATTRIBUTES: usize = 7;
 
 /// Which processes of a communicator take part in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,8 @@ pub struct Operation {
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
-    /// How many attributes its records keep: the first ones, in XLA's order, which every call has.
+    /// How many attributes its records keep: the first ones, in XLA's order, which every call has. No other
+    /// is ever asked for.
     pub kept: usize,
     /// The names of these attributes.
     pub(super) attributes: OnceLock<Vec<String>>,

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::clock::{Instant, now};
-use super::operation::Operation;
+use super::operation::{ATTRIBUTES, Operation};
 use super::os_thread;
 use super::sequence_lock::SequenceLock;
 use crate::lock::lock;
@@ -25,8 +25,6 @@ use crate::xla::{Buffer, Frame};
 
 /// How many calls are kept: a power of two, so that the slot of a call is some bits of its id.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
-/// How many attributes of a call are kept, at most: the first ones, which are those that are ever asked for.
-pub(super) const ATTRIBUTES: usize = 7;
 
 /// The data type of an array, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
