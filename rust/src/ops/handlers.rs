@@ -305,7 +305,7 @@ handlers! {
         neighbor_alltoall / ineighbor_alltoall = neighborhood: Neighbors;
         neighbor_alltoallv / ineighbor_alltoallv = neighborhood: Neighbors;
 
-        exchange = exchange: Message, shown = Shown::Messages, kept = 6;
+        exchange = exchange: Message, shown = Shown::Messages, attribute_limit = 6;
         recv = point_to_point: Message, sends = false, is_in_place = true, shown = Shown::Received;
         send = point_to_point: Message;
         sendrecv = point_to_point: Message, is_in_place = true, shown = Shown::Both;

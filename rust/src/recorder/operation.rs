@@ -66,7 +66,7 @@ pub struct Operation {
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
     /// How many attributes its records keep: the first ones, in XLA's order, which every call has. No other
     /// is ever asked for.
-    pub kept: usize,
+    pub attribute_limit: usize,
     /// The names of these attributes.
     pub(super) attributes: OnceLock<Vec<String>>,
 }
@@ -86,7 +86,7 @@ impl Operation {
             has_counts_of_pairs: false,
             shown: Shown::First,
             waits_for: None,
-            kept: ATTRIBUTES,
+            attribute_limit: ATTRIBUTES,
             attributes: OnceLock::new(),
         }
     }

@@ -352,14 +352,14 @@ pub fn begin(
     slot.sent.store(sent.map_or(0, |(_, count)| count), Relaxed);
     slot.received
         .store(received.map_or(0, |(_, count)| count), Relaxed);
-    call.integers(operation.kept, |index, value| {
+    call.integers(operation.attribute_limit, |index, value| {
         if let Some(attribute) = slot.attributes.get(index) {
             attribute.store(value, Relaxed);
         }
     });
     if operation.attributes.get().is_none() {
         let mut names = call.attribute_names();
-        names.truncate(operation.kept);
+        names.truncate(operation.attribute_limit);
         let _ = operation.attributes.set(names);
     }
     slot.begin.store(now().0, Relaxed);

@@ -63,10 +63,10 @@ pub fn transfers<'a, A: Abi, M: Memory>(
 }
 
 /// A rank or a tag.
-fn to_int(name: &str, number: i64) -> Result<c_int> {
-    c_int::try_from(number).map_err(|_| {
+fn to_int(name: &str, value: i64) -> Result<c_int> {
+    c_int::try_from(value).map_err(|_| {
         Error::invalid(format!(
-            "attribute `{name}` has {number}, not an int of MPI's"
+            "attribute `{name}` has {value}, not an int of MPI's"
         ))
     })
 }
@@ -106,23 +106,19 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 
 /// Lists of numbers, one behind the other, each behind its length.
 fn lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
+    let no_lists = || Error::invalid(format!("{numbers:?} are not {N} lists"));
     let mut rest = numbers;
-    let mut next = || {
-        let [length, tail @ ..] = rest else {
-            return None;
-        };
-        let (list, later) = tail.split_at_checked(usize::try_from(*length).ok()?)?;
-        rest = later;
-        Some(list)
-    };
     let mut lists = [&[][..]; N];
-    let are_there = lists
-        .iter_mut()
-        .all(|list| next().map(|found| *list = found).is_some());
-    if are_there && rest.is_empty() {
+    for list in &mut lists {
+        let (length, tail) = rest.split_first().ok_or_else(no_lists)?;
+        let halves = usize::try_from(*length).ok();
+        let halves = halves.and_then(|length| tail.split_at_checked(length));
+        (*list, rest) = halves.ok_or_else(no_lists)?;
+    }
+    if rest.is_empty() {
         return Ok(lists);
     }
-    Err(Error::invalid(format!("{numbers:?} are not {N} lists")))
+    Err(no_lists())
 }
 
 /// Contiguous parts of arrays. There are three numbers for each: the index of the array, the first element
