@@ -102,7 +102,7 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         spans = (in_place.get(span.array, span) for span in whole)
         return _flat((array_numbers[span.array], span.first, span.size) for span in spans)
 
-    lists = [[len(updated)], spans(sent), spans(received)]
+    lists = [spans(sent), spans(received)]
     for copies in (packing, unpacking):
         lists += copies.lists(array_numbers) if copies else ([], [], [])
     position = positions[call]
@@ -113,7 +113,7 @@ def _fuse(call: ir.Operation, positions: Positions) -> ir.Operation:
         call,
         [arrays[n].values[0] for n in (*updated, *read)] + operands[array_count:],
         [arrays[n].values[-1] for n in (*updated, *new)],
-        {_FUSED: _flat((len(each), *each) for each in lists)},
+        {_FUSED: [len(updated), *_flat((len(each), *each) for each in lists)]},
         updated=len(updated),
     )
     positions[fused] = position

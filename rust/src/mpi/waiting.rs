@@ -24,13 +24,14 @@ use super::library::Library;
 /// What waits do between polls, if it is not MPI that decides.
 #[derive(Clone, Copy)]
 pub struct WaitPolicy {
-    /// Whether they do nothing at first: a core is this rank's alone.
+    /// Whether they only poll at first: there is a core for each rank of the node.
     pub has_core: bool,
     /// Whether they sleep in the end: other threads compute on the core.
     pub gives_way: bool,
 }
 
-/// What a wait does before the next poll.
+/// How a thread that waits spends the time between two polls of MPI's: it polls again at once, lets others
+/// have its core, or sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     None,
@@ -39,8 +40,8 @@ enum Pause {
 }
 
 impl WaitPolicy {
-    /// The pause after a wait of this length.
-    fn after(self, waited: Duration) -> Pause {
+    /// The next pause of a wait that has taken so long.
+    fn pause_after(self, waited: Duration) -> Pause {
         if self.has_core && waited < POLL {
             return Pause::None;
         }
@@ -142,7 +143,7 @@ extern "C" fn yield_or_sleep() -> c_int {
     if now - polls.last > WORK {
         polls.since = now;
     }
-    polls.last = match wait.policy.after(now - polls.since) {
+    polls.last = match wait.policy.pause_after(now - polls.since) {
         Pause::None => {
             std::hint::spin_loop();
             now
@@ -235,14 +236,17 @@ mod tests {
             (51_200, Pause::Sleep(micros(200))),
             (60_000_000, Pause::Sleep(micros(1000))),
         ] {
-            assert_eq!(policy(true, true).after(micros(waited)), pause);
+            assert_eq!(policy(true, true).pause_after(micros(waited)), pause);
         }
     }
 
     #[test]
     fn only_a_rank_with_a_core_does_not_yield_at_once() {
-        assert_eq!(policy(false, true).after(Duration::ZERO), Pause::Yield);
-        assert_eq!(policy(true, false).after(Duration::ZERO), Pause::None);
+        assert_eq!(
+            policy(false, true).pause_after(Duration::ZERO),
+            Pause::Yield
+        );
+        assert_eq!(policy(true, false).pause_after(Duration::ZERO), Pause::None);
     }
 
     /// How often this thread has slept. To yield is no such thing.

@@ -144,28 +144,22 @@ pub(super) fn see(operands: &[Buffer], results: &[Buffer]) {
     }
 }
 
-/// The numbers of copies between the arrays of a call that does not only copy.
-pub struct CopyLists<'a> {
-    pub copies: &'a [i64],
-    /// How many copies each stage has. None if it is the transpose that is made.
-    pub stages: &'a [i64],
-    /// If copies go over listed rows: the index of the array with the lists, and then the numbers of a
-    /// [`RowTable`].
-    pub rows: &'a [i64],
-}
-
-impl CopyLists<'_> {
-    /// Makes the copies, or their transpose.
-    pub fn make(&self, arrays: &[Buffer]) -> Result<()> {
-        let rows = match self.rows {
-            [] => RowTable::default(),
-            [table, numbers @ ..] => RowTable::new(Some(numbers), Some(array_at(arrays, *table)?))?,
-        };
-        let copies = copies(self.copies, arrays, arrays, &rows)?;
-        match self.stages {
-            [] => make_transpose(&copies),
-            stages => make(&copies, Some(stages)),
-        }
+/// Makes copies between the arrays of a call that does not only copy, or the transpose of copies. The lists
+/// are:
+///
+/// - the numbers of the copies;
+/// - how many copies each stage has, or nothing if it is the transpose that is made;
+/// - if copies go over listed rows: the index of the array with the lists of rows, and then the numbers of a
+///   [`RowTable`].
+pub fn make_copies([numbers, stages, rows]: [&[i64]; 3], arrays: &[Buffer]) -> Result<()> {
+    let rows = match rows {
+        [] => RowTable::default(),
+        [table, numbers @ ..] => RowTable::new(Some(numbers), Some(array_at(arrays, *table)?))?,
+    };
+    let copies = copies(numbers, arrays, arrays, &rows)?;
+    match stages {
+        [] => make_transpose(&copies),
+        stages => make(&copies, Some(stages)),
     }
 }
 

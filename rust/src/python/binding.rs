@@ -163,8 +163,8 @@ pub fn load<'py>(
     Ok((capsules(host)?, capsules(device)?))
 }
 
-/// Has the waits in MPI poll at first if this process has a core, and give way to threads that compute, or
-/// not, from now on. `path` is that of the library that was loaded. Says whether this MPI can do so.
+/// Has the waits in MPI poll at first, if there is a core for each process of the node, and in the end give
+/// way to threads that compute, or not, from now on. `path` is that of the library that was loaded. Says whether this MPI can do so.
 #[pyfunction]
 pub fn set_wait_policy(path: &str, has_core: bool, gives_way: bool) -> PyResult<bool> {
     let policy = WaitPolicy {

@@ -221,13 +221,14 @@ def exchange(send, receive, *, returns_message=False):
     for array in sent:
         np.testing.assert_array_equal(array, x[send])
     text = jax.jit(function).lower(x).as_text()
-    numbers = iter(json.loads(re.findall(r"with_copies = dense<(.*?)>", text)[0]))
-    lists = [list(itertools.islice(numbers, length)) for length in numbers]
-    return Fused(*(lists[n] for n in (1, 2, 3, 6)))
+    _, *numbers = json.loads(re.findall(r"with_copies = dense<(.*?)>", text)[0])
+    rest = iter(numbers)
+    lists = [list(itertools.islice(rest, length)) for length in rest]
+    return FusedCall(*(lists[n] for n in (0, 1, 2, 5)))
 
 
-class Fused(NamedTuple):
-    """What the exchange of a program sends and receives, and the copies around it."""
+class FusedCall(NamedTuple):
+    """The lists of a fused call: the parts of arrays that are messages, and the copies."""
 
     sent: list[int]
     received: list[int]
@@ -237,7 +238,7 @@ class Fused(NamedTuple):
 
 def test_contiguous_messages_are_sent_and_received_in_place():
     call = exchange(range(1, 4), range(6, 9))
-    assert call == Fused(sent=[1, 1, 3], received=[1, 6, 3], before=[], after=[])
+    assert call == FusedCall(sent=[1, 1, 3], received=[1, 6, 3], before=[], after=[])
 
 
 def test_what_is_overwritten_meanwhile_is_not_sent_in_place():

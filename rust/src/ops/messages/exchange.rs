@@ -17,7 +17,7 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::local::{CopyLists, array_at, see, updated_and_others};
+use crate::ops::local::{array_at, make_copies, see, updated_and_others};
 use crate::recorder::Array;
 use crate::xla::Buffer;
 
@@ -39,11 +39,10 @@ impl Transfer<'_> {
 pub fn transfers<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     arrays: Vec<Buffer<'a>>,
-    ranks: &str,
-    tags: &str,
+    rank_list: &str,
+    tag_list: &str,
 ) -> Result<Vec<Transfer<'a>>> {
-    let names = [ranks, tags];
-    let (ranks, tags) = (call.ints(ranks)?, call.ints(tags)?);
+    let (ranks, tags) = (call.ints(rank_list)?, call.ints(tag_list)?);
     if ranks.len() != arrays.len() || tags.len() != arrays.len() {
         return Err(Error::invalid(format!(
             "{} ranks and {} tags for {} arrays",
@@ -55,7 +54,7 @@ pub fn transfers<'a, A: Abi, M: Memory>(
     let peers = ranks.iter().zip(tags.iter());
     let transfers = arrays.into_iter().zip(peers);
     let transfer = |(array, (rank, tag)): (_, (&i64, &i64))| {
-        let (rank, tag) = (to_int(names[0], *rank)?, to_int(names[1], *tag)?);
+        let (rank, tag) = (to_int(rank_list, *rank)?, to_int(tag_list, *tag)?);
         let peer = Neighbor { rank, tag };
         Ok(Transfer { array, peer })
     };
@@ -83,29 +82,21 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     if M::IS_ON_DEVICE {
         return Err(Error::invalid("copies on a device are not the core's"));
     }
-    let [updated, sent, received, before @ .., copies, stages, rows] = lists::<9>(&numbers)?;
-    let after = CopyLists {
-        copies,
-        stages,
-        rows,
+    let [updated, lists @ ..] = &*numbers else {
+        return Err(Error::invalid("attribute `with_copies` is empty"));
     };
-    let [copies, stages, rows] = before;
-    let before = CopyLists {
-        copies,
-        stages,
-        rows,
-    };
-    let (old, _) = updated_and_others(updated.iter().sum(), &operands, &results)?;
+    let [sent, received, before @ .., copies, stages, rows] = split_lists::<8>(lists)?;
+    let (old, _) = updated_and_others(*updated, &operands, &results)?;
     see(&operands, &results[old.len()..]);
     let mut arrays = operands;
     arrays.extend(results);
-    before.make(&arrays)?;
+    make_copies(before, &arrays)?;
     transfer(call, parts(&arrays, sent)?, parts(&arrays, received)?)?;
-    after.make(&arrays)
+    make_copies([copies, stages, rows], &arrays)
 }
 
 /// Lists of numbers, one behind the other, each behind its length.
-fn lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
+fn split_lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
     let no_lists = || Error::invalid(format!("{numbers:?} are not {N} lists"));
     let mut rest = numbers;
     let mut lists = [&[][..]; N];
